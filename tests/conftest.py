@@ -1,0 +1,22 @@
+"""What all tests share: one thread per worker, no time limit per example, a fixed seed."""
+
+import os
+
+# Two workers with a thread per core each are slower than two with one. In the environment and before torch is imported,
+# so that processes started by a test inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+# No deadline: the first example pays for torch's warm-up. In CI always the same examples: a failure is the change's.
+settings.register_profile("attittud", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("attittud")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
