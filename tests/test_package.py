@@ -1,5 +1,6 @@
 """The wheel, installed outside the checkout: what a user gets from `pip install attittud`."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import attittud
 
 ROOT = Path(__file__).parents[1]
 CORE = ["eta", "decompose", "basis", "engine", "parameters", "guide", "distributed", "report"]
@@ -137,6 +140,15 @@ def test_a_step_runs_from_the_wheel(torch_only: Path, tmp_path: Path) -> None:
     package = Path(run(torch_only / "python", *STRICT, "-c", STEP + where, cwd=tmp_path).stdout.strip())
     assert package.is_relative_to(torch_only.parent)
     assert (package / "py.typed").is_file()
+
+
+def test_every_public_name_is_documented() -> None:
+    things = {name: getattr(attittud, name) for name in attittud.__all__}
+    for name, owner in list(things.items()):
+        for member, value in vars(owner).items() if inspect.isclass(owner) else ():
+            if not member.startswith("_") and (inspect.isroutine(value) or isinstance(value, property)):
+                things[f"{name}.{member}"] = value
+    assert not [name for name, thing in things.items() if not inspect.getdoc(thing)]
 
 
 def test_importing_the_core_leaves_installed_extras_alone(with_cli: Path, tmp_path: Path) -> None:
