@@ -1,0 +1,103 @@
+"""Checks of what a user hands in; each message names the culprit and the cure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from attittud.eta import Eta
+
+
+def as_losses(losses: object, where: str) -> Tensor:
+    """Check a vector of per-example losses, naming what to do about anything else."""
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
+    if losses.ndim != 1:
+        shape = "a scalar" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
+        cure = (
+            "compute the loss with reduction='none'"
+            if losses.ndim == 0
+            else "average over all dimensions but the first, for example losses.flatten(1).mean(1)"
+        )
+        raise ValueError(
+            f"{where}: expected per-example primary losses (a vector, reduction='none'), got {shape}; {cure}"
+        )
+    if losses.shape[0] == 0:
+        raise ValueError(f"{where}: got an empty vector of losses; a step needs at least one primary example")
+    check_graph(losses, where)
+    return losses
+
+
+def check_graph(loss: Tensor, where: str) -> None:
+    if not loss.requires_grad:
+        raise ValueError(
+            f"{where}: the loss has no graph (requires_grad is False), so nothing can be learned from it; compute it from "
+            "the model's output outside of torch.no_grad() and without detach() or item()"
+        )
+    if not loss.is_floating_point():
+        raise TypeError(f"{where}: the loss must be a real floating-point tensor, got {loss.dtype}")
+
+
+def check_auxiliary(auxiliary: object, single: str) -> dict[str, Tensor]:
+    """Auxiliary losses by name; one that comes alone is called `single`."""
+    if isinstance(auxiliary, Mapping):
+        if not auxiliary:
+            raise ValueError("auxiliary: got an empty dict; pass at least one named loss")
+        tasks = {str(name): loss for name, loss in auxiliary.items()}
+    else:
+        tasks = {single: auxiliary}
+    for name, loss in tasks.items():
+        where = f"auxiliary {name!r}"
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"{where}: expected a loss tensor, got {type(loss).__name__}")
+        if loss.ndim > 1 or loss.numel() == 0:
+            raise ValueError(
+                f"{where}: expected a scalar loss or a vector of per-example losses, got {tuple(loss.shape)}"
+            )
+        check_graph(loss, where)
+    return tasks
+
+
+def check_weight(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def check_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def check_eta(eta: object) -> Eta | dict[str, Eta]:
+    if isinstance(eta, Eta):
+        return eta
+    if isinstance(eta, Mapping) and eta and all(isinstance(value, Eta) for value in eta.values()):
+        return {str(name): value for name, value in eta.items()}
+    raise TypeError(
+        f"eta must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), or a dict of one for each named auxiliary "
+        f"loss; got {eta!r}"
+    )
+
+
+def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
+    """Whether a saved state fits the guide that is to load it."""
+    if state.get("version") != 1:
+        raise ValueError(f"not a state of a Guide this version can read (version {state.get('version')!r}, not 1)")
+    for key, value in settings.items():
+        saved = state["settings"].get(key)
+        if saved != value:
+            raise ValueError(
+                f"the state was saved with {key}={saved!r}, this guide has {value!r}; build the guide with the settings "
+                "of the saved run"
+            )
+    for name, shape in state["shared"].items():
+        found = tuple(named[name].shape) if name in named else "no such parameter"
+        if found != tuple(shape):
+            raise ValueError(
+                f"the state belongs to another model: parameter {name!r} has shape {tuple(shape)} in it, here: {found}"
+            )

@@ -1,0 +1,133 @@
+"""The pure maths: project, split by sign, recombine. No autograd, no model.
+
+Everything goes through k-vectors: a = V g_aux and p = V g_prim say all there is to know inside the span, and the
+update is the *correction form*
+
+    neutral * g_aux + Vᵀ((eta_j - neutral) a_j)        eta_j = helpful or harmful
+
+which needs no three D-vectors and, for equal weights, adds exactly zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attittud.eta import Eta
+
+
+def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
+    """Where the auxiliary and the primary coefficient point in opposite directions.
+
+    Signs are compared, not the product a * p: that underflows for small gradients.
+    """
+    return torch.sign(a) * torch.sign(p) < 0
+
+
+def correction(a: Tensor, harmful: Tensor, eta: Eta) -> Tensor:
+    """Coefficients (eta_j - neutral) a_j of the correction Vᵀ(...); exactly zero for three equal weights."""
+    return torch.where(harmful, eta.harmful - eta.neutral, eta.helpful - eta.neutral) * a
+
+
+@dataclass(frozen=True)
+class Residual:
+    """g_prim as one more basis row, appended in k-vector algebra: nothing D-sized is formed.
+
+    The row is r/‖r‖ with r = g_prim - Vᵀp, so p_{k+1} = ‖r‖ and a_{k+1} = (⟨g_prim, g_aux⟩ - pᵀa)/‖r‖. It is dropped
+    (norm = 0) when g_prim already lies in the span up to rounding.
+    """
+
+    p: Tensor
+    norm: Tensor
+
+    @classmethod
+    def of(cls, p: Tensor, primary_square: Tensor, tolerance: float) -> Residual:
+        """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖."""
+        square = primary_square - p.square().sum()
+        kept = square > tolerance**2 * primary_square
+        return cls(p, torch.where(kept, square, 0.0).sqrt())
+
+    def coefficient(self, a: Tensor, inner: Tensor) -> Tensor:
+        """a_{k+1} from a = V g_aux and `inner` = ⟨g_prim, g_aux⟩."""
+        return torch.where(self.norm > 0, (inner - torch.dot(self.p, a)) / self.norm, 0.0)
+
+    def lift(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """`weight` times the row r/‖r‖, as a k-vector for V and a multiple of g_prim."""
+        multiple = torch.where(self.norm > 0, weight / self.norm, 0.0)
+        return -multiple * self.p, multiple
+
+
+def residual_tolerance(dtype: torch.dtype) -> float:
+    """‖r‖/‖g_prim‖ below this is rounding: ‖r‖² is a difference of squares, so half of the digits are gone."""
+    return 4 * math.sqrt(torch.finfo(dtype).eps)
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The parts of an auxiliary gradient: `neutral + helpful + harmful` is the gradient again."""
+
+    gradient: Tensor
+    basis: Tensor
+    coefficients: Tensor
+    mask: Tensor
+
+    @property
+    def helpful(self) -> Tensor:
+        return self.basis.T @ torch.where(self.mask, 0.0, self.coefficients)
+
+    @property
+    def harmful(self) -> Tensor:
+        return self.basis.T @ torch.where(self.mask, self.coefficients, 0.0)
+
+    @property
+    def neutral(self) -> Tensor:
+        return self.gradient - self.basis.T @ self.coefficients
+
+    def combine(self, eta: Eta) -> Tensor:
+        """The re-weighted auxiliary gradient (add `primary_weight * g_prim` for the update)."""
+        return eta.neutral * self.gradient + self.basis.T @ correction(self.coefficients, self.mask, eta)
+
+
+def decompose(
+    g_aux: Tensor, g_prim: Tensor, basis: Tensor, *, include_mean: bool = False, check: bool = False
+) -> Decomposition:
+    """Split `g_aux` (D) by the rows of `basis` (k x D, orthonormal; zero rows are ignored) as `g_prim` (D) sees it.
+
+    `include_mean` appends the part of `g_prim` outside of the span as a last row; only then is the neutral part
+    orthogonal to `g_prim` for every basis. `check` verifies that the rows are orthonormal or zero.
+
+    >>> import torch
+    >>> parts = decompose(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([1.0, 1.0, 0.0]), torch.eye(3)[:2])
+    >>> parts.helpful.tolist(), parts.harmful.tolist(), parts.neutral.tolist()
+    ([1.0, 0.0, 0.0], [0.0, -2.0, 0.0], [0.0, 0.0, 3.0])
+    """
+    if g_aux.ndim != 1 or g_prim.shape != g_aux.shape:
+        raise ValueError(
+            f"g_aux and g_prim must be vectors of one length, got shapes {tuple(g_aux.shape)} and {tuple(g_prim.shape)}; "
+            "flatten and concatenate the gradients first"
+        )
+    if basis.ndim != 2 or basis.shape[1] != g_aux.shape[0]:
+        raise ValueError(f"basis must be k x {g_aux.shape[0]} like the gradients, got {tuple(basis.shape)}")
+    if check:
+        _check_orthonormal(basis)
+    if include_mean:
+        residual = g_prim - basis.T @ (basis @ g_prim)
+        norm = torch.linalg.vector_norm(residual)
+        kept = norm > residual_tolerance(g_prim.dtype) * torch.linalg.vector_norm(g_prim)
+        basis = torch.cat([basis, torch.where(kept, residual / norm, 0.0)[None]])
+    a = basis @ g_aux
+    return Decomposition(g_aux, basis, a, harmful_mask(a, basis @ g_prim))
+
+
+def _check_orthonormal(basis: Tensor) -> None:
+    gram = basis.double() @ basis.double().T
+    expected = torch.diag((gram.diagonal() > 0.5).to(gram.dtype))
+    error = float((gram - expected).abs().max()) if gram.numel() else 0.0
+    if not error <= 1e3 * torch.finfo(basis.dtype).eps:
+        raise ValueError(
+            f"the rows of basis must be orthonormal (or zero): VVᵀ differs from the identity by {error:.2g}; "
+            "orthonormalise first, for example torch.linalg.qr(basis.T).Q.T"
+        )

@@ -1,0 +1,16 @@
+"""Engines by name."""
+
+from attittud.engine.auto import Auto
+from attittud.engine.base import Engine, Jacobian
+from attittud.engine.batched import Batched
+from attittud.engine.loop import Loop
+from attittud.eta import choose
+
+_ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Batched)}
+
+
+def make_engine(name: str) -> Engine:
+    return choose("engine", name, _ENGINES)()
+
+
+__all__ = ["Engine", "Jacobian", "make_engine"]

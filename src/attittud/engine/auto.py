@@ -1,0 +1,45 @@
+"""Picks an engine, says which and why, and takes another one where the first fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from attittud.engine.base import Engine, Gradients, logger
+from attittud.engine.batched import Batched, rows_at_once
+from attittud.engine.loop import Loop
+from attittud.parameters import Layout
+
+
+class Auto(Engine):
+    name = "auto"
+
+    def __init__(self) -> None:
+        self.chosen: Engine | None = None
+
+    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
+        if self.chosen is None:
+            self.chosen = self._choose(layout)
+        if not isinstance(self.chosen, Batched):
+            yield from self.chosen.products(losses, layout, weights)
+            return
+        done = 0
+        try:
+            for rows, gradients in self.chosen.products(losses, layout, weights):
+                yield rows, gradients
+                done = rows.stop
+        except RuntimeError as error:
+            logger.info("engine: 'loop' from now on, because 'batched' failed (%s)", error)
+            self.chosen = Loop()
+            for rows, gradients in self.chosen.products(losses, layout, weights[done:]):
+                yield slice(rows.start + done, rows.stop + done), gradients
+
+    @staticmethod
+    def _choose(layout: Layout) -> Engine:
+        at_once = rows_at_once(layout)
+        if at_once > 1:
+            logger.info("engine: 'batched', because %d shared parameters allow %d rows at once", layout.size, at_once)
+            return Batched()
+        logger.info("engine: 'loop', because %d shared parameters fill the device with one row", layout.size)
+        return Loop()

@@ -1,0 +1,95 @@
+"""How the Jacobian J of per-example losses is touched: by products, never as a stored m x D matrix."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from attittud.linalg import gram
+from attittud.parameters import Layout
+
+logger = logging.getLogger("attittud")
+
+Gradients = Sequence[Tensor | None]
+
+
+class Engine(ABC):
+    """A way to compute products wᵀJ. One engine serves a guide for its whole life."""
+
+    name: str
+
+    @abstractmethod
+    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
+        """weights @ J, some rows at a time: which rows, and per parameter a gradient with that many leading rows.
+
+        The graph of `losses` is retained.
+        """
+
+
+class Jacobian:
+    """J of one vector of per-example losses with respect to the parameters of a layout."""
+
+    def __init__(self, engine: Engine, losses: Tensor, layout: Layout) -> None:
+        self.engine = engine
+        self.losses = losses
+        self.layout = layout
+
+    @property
+    def examples(self) -> int:
+        return self.losses.shape[0]
+
+    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        """weights (r x m) times J, added to `out` (r x D) where given."""
+        fresh = out is None
+        if out is None:
+            out = self.layout.empty(weights.shape[0])
+        for rows, gradients in self.engine.products(self.losses, self.layout, weights.to(self.losses.dtype)):
+            self.layout.add_(out[rows], gradients, fresh=fresh)
+        return out
+
+    def right(self, vectors: Tensor) -> Tensor:
+        """J times the rows of `vectors` (l x D): m x l, in float64.
+
+        wᵀJ is linear in w, so its derivative along a vector is Jv: one backward pass through the backward pass. Where
+        an operation has no second derivative, the rows of J are formed one after the other.
+        """
+        try:
+            return self._right_by_double_backward(vectors)
+        except (RuntimeError, NotImplementedError) as error:
+            logger.info("J·v: no double backward here (%s); using one product per example", str(error).split("\n")[0])
+            return self._right_by_rows(vectors)
+
+    def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
+        weights = torch.zeros_like(self.losses, requires_grad=True)
+        gradients = torch.autograd.grad(
+            self.losses, self.layout.parameters, weights, create_graph=True, allow_unused=True
+        )
+        columns = []
+        for vector in vectors:
+            pieces = self.layout.views(vector)
+            inner = [
+                (gradient * piece).sum()
+                for gradient, piece in zip(gradients, pieces, strict=True)
+                if gradient is not None
+            ]
+            columns.append(torch.autograd.grad(torch.stack(inner).sum(), weights, retain_graph=True)[0])
+        return torch.stack(columns, dim=1).double()
+
+    def _right_by_rows(self, vectors: Tensor) -> Tensor:
+        row = self.layout.empty(1)
+        result = torch.empty(self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device)
+        for i in range(self.examples):
+            weights = torch.zeros(1, self.examples, dtype=self.losses.dtype, device=self.losses.device)
+            weights[0, i] = 1
+            for _, gradients in self.engine.products(self.losses, self.layout, weights):
+                self.layout.add_(row, gradients, fresh=True)
+            result[i] = vectors.mv(row[0])
+        return result
+
+    def gram(self) -> Tensor:
+        """J Jᵀ, m x m float64. These engines form the m rows of J for it."""
+        return gram(self.left(torch.eye(self.examples, device=self.losses.device)))

@@ -1,0 +1,76 @@
+"""The three weights of the decomposition, and named choices of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Eta:
+    """Weights of the neutral, helpful and harmful part of an auxiliary gradient, in the paper's order.
+
+    1 keeps a part as it is, 0 drops it, a negative weight reverses it. No choice is safe for every auxiliary data
+    set: the harm of wrong labels, for example, often sits in the neutral part.
+
+    >>> Eta(neutral=1, helpful=1, harmful=-1)
+    Eta(neutral=1.0, helpful=1.0, harmful=-1.0)
+    """
+
+    neutral: float
+    helpful: float
+    harmful: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(
+                    f"Eta.{field.name} must be a number, got {value!r} ({type(value).__name__}); "
+                    "write for example Eta(neutral=1, helpful=1, harmful=-1)"
+                )
+            if not math.isfinite(value):
+                raise ValueError(f"Eta.{field.name} must be finite, got {value!r}; use 0 to drop a part")
+            object.__setattr__(self, field.name, float(value))
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "primary_only": {"eta": Eta(neutral=0, helpful=0, harmful=0), "primary_weight": 1.0},
+    "pretrain": {"eta": Eta(neutral=1, helpful=1, harmful=1), "primary_weight": 0.0},
+    "multitask": {"eta": Eta(neutral=1, helpful=1, harmful=1), "primary_weight": 1.0},
+    # One-sided PCGrad compares with the current mean gradient, so its basis may never be stale.
+    "pcgrad": {"eta": Eta(neutral=1, helpful=1, harmful=0), "basis": "mean", "refresh_every": 1},
+    "drop_harmful": {"eta": Eta(neutral=1, helpful=1, harmful=0)},
+    "orthogonal": {"eta": Eta(neutral=1, helpful=0, harmful=0)},
+    "helpful_only": {"eta": Eta(neutral=0, helpful=1, harmful=0)},
+    "flip": {"eta": Eta(neutral=1, helpful=1, harmful=-1)},
+    "orthogonal_flip": {"eta": Eta(neutral=1, helpful=0, harmful=-1)},
+}
+
+
+def presets() -> tuple[str, ...]:
+    """The names that `preset` knows."""
+    return tuple(_PRESETS)
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Keyword arguments of a `Guide` for a named strategy.
+
+    >>> preset("drop_harmful")
+    {'eta': Eta(neutral=1.0, helpful=1.0, harmful=0.0)}
+    """
+    return dict(choose("preset", name, _PRESETS))
+
+
+def choose(what: str, name: object, table: Mapping[str, T]) -> T:
+    """Look a name up in a table; an unknown one is answered with the nearest and with all valid names."""
+    if isinstance(name, str) and name in table:
+        return table[name]
+    near = get_close_matches(str(name), table, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown {what} {name!r}.{hint} Choose one of {', '.join(map(repr, table))}.")

@@ -1,0 +1,46 @@
+"""What an autograd graph reaches, found by walking it; no gradient is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes behind a loss, and the identities of the leaf tensors it reaches."""
+
+    nodes: set[Any]
+    leaves: set[int]
+
+    def overlaps(self, other: Graph) -> bool:
+        """Whether the two share a node that a backward pass through one of them would free."""
+        return not self.nodes.isdisjoint(other.nodes)
+
+
+def walk(loss: Tensor) -> Graph:
+    """The graph behind `loss`; raises where autograd.grad would silently return nothing."""
+    nodes: set[Any] = set()
+    leaves: set[int] = set()
+    stack = [loss.grad_fn] if loss.grad_fn is not None else []
+    if loss.is_leaf:
+        leaves.add(id(loss))
+    while stack:
+        node = stack.pop()
+        if node in nodes:
+            continue
+        variable = getattr(node, "variable", None)
+        if variable is not None and not node.next_functions:
+            leaves.add(id(variable))
+            continue
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            raise RuntimeError(
+                "a module under reentrant activation checkpointing hides its parameters from torch.autograd.grad; pass "
+                "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
+                "gradient_checkpointing_kwargs={'use_reentrant': False})"
+            )
+        nodes.add(node)
+        stack.extend(following for following, _ in node.next_functions if following is not None)
+    return Graph(nodes, leaves)

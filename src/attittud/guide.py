@@ -1,0 +1,418 @@
+"""The object in a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attittud.basis import Refresh, make_basis
+from attittud.checks import as_losses, check_auxiliary, check_count, check_eta, check_state, check_weight
+from attittud.engine import Jacobian, make_engine
+from attittud.eta import Eta
+from attittud.graph import walk
+from attittud.memory import check_fits
+from attittud.parameters import Layout, Predicate, allowed, trainable
+from attittud.report import Report, SkipWarning
+from attittud.scope import BatchNormMode, untraced_forward
+from attittud.step import Step, gradients, write_gradients
+from attittud.subspace import Subspace
+
+Losses = Callable[[], Tensor]
+SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
+
+
+class Guide:
+    """Fills `.grad` from a primary and an auxiliary loss, the auxiliary gradient split and re-weighted.
+
+    >>> model = nn.Linear(4, 3)
+    >>> guide = Guide(model, eta=Eta(neutral=1, helpful=1, harmful=0), rank=2)
+    >>> x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    >>> losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+    >>> report = guide.backward(primary=losses, auxiliary=model(x).square().mean())
+    >>> model.weight.grad.shape
+    torch.Size([3, 4])
+
+    Args:
+        model: the module whose parameters are trained. It is not wrapped.
+        eta: weights of the neutral, helpful and harmful part; for named auxiliary losses also a dict of them.
+        primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
+            parameters (its head) always receive its gradient with weight 1.
+        basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
+        rank: its dimension k (ignored by "mean" and "canonical").
+        refresh_every: the basis is computed anew in every n-th step.
+        include_mean: append the current mean primary gradient as last direction, so that the neutral part is
+            orthogonal to it.
+        engine: how products with the per-example Jacobian are computed: "auto", "loop" or "batched".
+        parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter); what is
+            left out receives g_aux + primary_weight * g_prim.
+        batch_norm: BatchNorm in the forward pass of `basis_losses`: on "batch" statistics, or "frozen".
+        basis_dtype: storage type of the basis, for example torch.bfloat16. It is never computed in that type.
+        auxiliary_weight: weight of the auxiliary loss, or a dict of them.
+        seed: of the random numbers of the bases; the global random state is never touched.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        eta: Eta | Mapping[str, Eta],
+        primary_weight: float = 1.0,
+        basis: str = "sketch",
+        rank: int = 10,
+        refresh_every: int = 10,
+        include_mean: bool = False,
+        engine: str = "auto",
+        parameters: Iterable[nn.Parameter] | Predicate | None = None,
+        batch_norm: BatchNormMode = "batch",
+        basis_dtype: torch.dtype | None = None,
+        auxiliary_weight: float | Mapping[str, float] = 1.0,
+        process_group: torch.distributed.ProcessGroup | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
+        if batch_norm not in ("batch", "frozen"):
+            raise ValueError(f"batch_norm must be 'batch' or 'frozen', got {batch_norm!r}")
+        if basis_dtype is not None and not (isinstance(basis_dtype, torch.dtype) and basis_dtype.is_floating_point):
+            raise ValueError(f"basis_dtype must be a floating-point torch.dtype or None, got {basis_dtype!r}")
+        if process_group is not None:
+            raise ValueError("process_group: several workers are not supported yet; leave it at None")
+        self.model = model
+        self.eta = check_eta(eta)
+        self.primary_weight = check_weight("primary_weight", primary_weight)
+        self.auxiliary_weight = (
+            {str(k): check_weight(f"auxiliary_weight[{k!r}]", v) for k, v in auxiliary_weight.items()}
+            if isinstance(auxiliary_weight, Mapping)
+            else check_weight("auxiliary_weight", auxiliary_weight)
+        )
+        self.basis = make_basis(basis)
+        self.rank = self.basis.rank(check_count("rank", rank))
+        self.refresh_every = check_count("refresh_every", refresh_every)
+        self.include_mean = bool(include_mean)
+        self.engine = make_engine(engine)
+        self.batch_norm: BatchNormMode = batch_norm
+        self.basis_dtype = basis_dtype
+        self.seed = seed
+        self._allowed = allowed(model, parameters)
+        self._subspace: Subspace | None = None
+        self._step: Step | None = None
+        self._since_refresh: int | None = None
+        self._auxiliary_reach: set[int] | None = None
+        self._refreshes = 0
+        # On the device once that is known. A captured refresh must draw new numbers at every replay, so the index that
+        # the random numbers depend on is a tensor too.
+        self._refresh_index = torch.zeros((), dtype=torch.int64)
+        self._skipped = torch.zeros((), dtype=torch.int64)
+        self._warn = SkipWarning()
+
+    # ------------------------------------------------------------------------------------------------ verbs
+
+    def backward(
+        self,
+        primary: Tensor,
+        auxiliary: Tensor | Mapping[str, Tensor],
+        *,
+        basis_losses: Losses | None = None,
+        judge: Losses | None = None,
+        refresh: bool | None = None,
+    ) -> Report:
+        """Add the update to `.grad`, as `Tensor.backward` adds a gradient.
+
+        Args:
+            primary: per-example losses of the primary task (a vector); their mean is the objective.
+            auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named ones.
+            basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
+                called only when a refresh is due.
+            judge: only with eta="auto".
+            refresh: True or False overrides the schedule.
+        """
+        if judge is not None:
+            raise ValueError("judge= is only used with eta='auto', which this version does not have yet; leave it out")
+        if self._step is not None:
+            self._step = None
+            raise RuntimeError(
+                "backward() was called between primary()/auxiliary() and combine(); use one form or the other. The "
+                "unfinished step is discarded."
+            )
+        losses = as_losses(primary, "primary")
+        tasks = self._named(auxiliary)
+        graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
+        # A graph is kept only while a later loss still needs a part of it.
+        retained = [any(g.overlaps(later) for later in graphs[i + 1 :]) for i, g in enumerate(graphs)]
+        step = self._begin(refresh)
+        try:
+            if step.refreshing:
+                self._auxiliary_reach = set().union(*(graph.leaves for graph in graphs[1:]))
+            self._primary(step, losses, basis_losses, graphs[0].leaves, retain_graph=retained[0])
+            for (name, loss), keep in zip(tasks.items(), retained[1:], strict=True):
+                self._auxiliary(step, name, loss, retain_graph=keep)
+            return self.combine()
+        finally:
+            self._step = None
+
+    def primary(
+        self,
+        losses: Tensor,
+        *,
+        basis_losses: Losses | None = None,
+        refresh: bool | None = None,
+        retain_graph: bool = False,
+    ) -> None:
+        """Take in per-example primary losses; calls add up until `combine`. Frees their graph.
+
+        For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh the basis adds up
+        over the `primary` calls and is fixed at the first `auxiliary` call after them.
+        """
+        losses = as_losses(losses, "primary")
+        step = self._step or self._begin(refresh)
+        with self._discard_on_error():
+            leaves = walk(losses).leaves if step.refreshing and not step.fixed else set()
+            self._primary(step, losses, basis_losses, leaves, retain_graph=retain_graph)
+
+    def auxiliary(self, loss: Tensor | Mapping[str, Tensor], *, retain_graph: bool = False) -> None:
+        """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
+        tasks = self._named(loss)
+        step = self._step or self._begin(None)
+        with self._discard_on_error():
+            for position, (name, value) in enumerate(tasks.items()):
+                if step.refreshing:
+                    walk(value)
+                last = position == len(tasks) - 1
+                self._auxiliary(step, name, value, retain_graph=retain_graph or not last)
+
+    def combine(self) -> Report:
+        """Take signs, form the update, add it to `.grad`."""
+        step = self._step
+        if step is None or step.primary_calls == 0:
+            raise RuntimeError("combine() before primary(): call primary(losses), then auxiliary(loss), then combine()")
+        if not step.tasks:
+            raise RuntimeError(
+                "combine() before auxiliary(): call auxiliary(loss) first (a step without auxiliary data needs no Guide)"
+            )
+        with self._discard_on_error():
+            if not step.fixed:
+                self._fix_basis(step)
+            assert self._subspace is not None and step.layout is not None
+            update, tasks, captured = step.finish(self._subspace, self.primary_weight)
+            write_gradients(trainable(self.model), step.layout, update, step.rest_updates(self.primary_weight))
+        self._step = None
+        self._since_refresh = 1 if step.refreshing else (self._since_refresh or 0) + 1
+        if step.refreshing:
+            self._auxiliary_reach = step.reached_auxiliary | (self._auxiliary_reach or set())
+        return Report(
+            captured_primary=captured,
+            effective_rank=self._subspace.effective_rank,
+            skipped_refreshes=self._skipped.clone(),
+            refreshed=step.refreshing,
+            tasks=tasks,
+            _warn=self._warn,
+        )
+
+    @property
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are decomposed, in the order of V's columns; empty before the first refresh."""
+        if self._subspace is None:
+            return {}
+        return dict(zip(self._subspace.layout.names, self._subspace.layout.parameters, strict=True))
+
+    # ------------------------------------------------------------------------------------------------ a step
+
+    def _begin(self, refresh: bool | None) -> Step:
+        due = self._since_refresh is None or self._since_refresh >= self.refresh_every
+        if refresh is False and self._subspace is None:
+            raise ValueError(
+                "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
+            )
+        refreshing = due if refresh is None else refresh
+        layout = None if refreshing or self._subspace is None else self._subspace.layout
+        self._step = Step(layout, refreshing=refreshing, include_mean=self.include_mean)
+        return self._step
+
+    @contextmanager
+    def _discard_on_error(self) -> Iterator[None]:
+        """A step that failed half-way is forgotten; `.grad` has not been touched yet."""
+        try:
+            yield
+        except BaseException:
+            self._step = None
+            raise
+
+    def _named(self, auxiliary: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+        tasks = check_auxiliary(auxiliary, SINGLE)
+        for what, setting in {"eta": self.eta, "auxiliary_weight": self.auxiliary_weight}.items():
+            if isinstance(setting, dict):
+                for name in tasks:
+                    if name not in setting:
+                        raise ValueError(
+                            f"auxiliary loss {name!r} has no {what}: it is given for {sorted(setting)}; pass the losses as "
+                            f"a dict with those names, or add {name!r} to {what}="
+                        )
+        return tasks
+
+    def _primary(
+        self, step: Step, losses: Tensor, basis_losses: Losses | None, leaves: set[int], *, retain_graph: bool
+    ) -> None:
+        named = trainable(self.model)
+        pending = step.refreshing and not step.fixed
+        if step.refreshing and step.fixed and not (basis_losses is not None or step.basis_from_callable):
+            raise RuntimeError(
+                "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for all "
+                "micro-batches first, or pass basis_losses= so that the basis does not depend on them"
+            )
+        if pending and step.refresh is None:
+            self._start_refresh(step, leaves)
+        assert step.layout is not None
+        first = step.primary_calls == 0
+        if pending and basis_losses is not None and first:
+            step.basis_from_callable = True
+            self._basis_from_callable(step, basis_losses)
+        elif pending and not step.basis_from_callable:
+            self._take_in(step, losses)
+        found = gradients(losses.mean(), named, retain_graph=retain_graph, where="primary")
+        step.add_primary(found)
+        if pending and self.basis.needs == "mean" and not step.basis_from_callable:
+            assert step.refresh is not None and step.primary is not None
+            # The running sum itself: earlier calls are in it.
+            step.refresh.rows = step.primary[None].clone()
+
+    def _auxiliary(self, step: Step, name: str, loss: Tensor, *, retain_graph: bool) -> None:
+        found = gradients(loss.mean(), trainable(self.model), retain_graph=retain_graph, where=f"auxiliary {name!r}")
+        if not step.fixed and step.primary_calls:
+            step.reached_auxiliary |= found.keys()
+            self._fix_basis(step)
+        eta = self.eta[name] if isinstance(self.eta, dict) else self.eta
+        weight = self.auxiliary_weight[name] if isinstance(self.auxiliary_weight, dict) else self.auxiliary_weight
+        step.add_auxiliary(name, found, eta, weight, self._subspace if step.fixed else None)
+
+    # ------------------------------------------------------------------------------------------------ a refresh
+
+    def _start_refresh(self, step: Step, leaves: set[int]) -> None:
+        """Decide which parameters take part: those both losses reach, as far as that is known by now."""
+        reach = self._auxiliary_reach
+        layout = Layout(
+            (name, parameter)
+            for name, parameter in trainable(self.model)
+            if id(parameter) in leaves
+            and (self._allowed is None or id(parameter) in self._allowed)
+            and (reach is None or id(parameter) in reach)
+        )
+        _check_shared(layout)
+        device = layout.device
+        self._refresh_index, self._skipped = self._refresh_index.to(device), self._skipped.to(device)
+        step.layout = layout
+        step.refresh = Refresh(layout, self.rank, self.seed, self._refresh_index)
+
+    def _take_in(self, step: Step, losses: Tensor) -> None:
+        """Let the examples behind `losses` contribute to the basis in the making."""
+        refresh = step.refresh
+        assert refresh is not None
+        if refresh.examples and not self.basis.adds_up:
+            raise RuntimeError(
+                f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
+                "basis_losses=, or use basis='sketch'"
+            )
+        if self._subspace is None and refresh.examples == 0 and self.basis.stored:
+            working = self.basis.working_rows(self.rank, losses.shape[0])
+            check_fits(refresh.layout, self.rank, working, self.basis_dtype or refresh.layout.dtype)
+        if self.basis.needs == "jacobian":
+            self.basis.add(refresh, Jacobian(self.engine, losses, refresh.layout))
+        refresh.examples += losses.shape[0]
+
+    def _basis_from_callable(self, step: Step, basis_losses: Losses) -> None:
+        assert step.refresh is not None
+        seed = (self.seed * 1_000_003 + self._refreshes) & (2**63 - 1)
+        with untraced_forward(self.model, self.batch_norm, seed), torch.enable_grad():
+            losses = as_losses(basis_losses(), "basis_losses")
+            walk(losses)
+            self._take_in(step, losses)
+            if self.basis.needs == "mean":
+                ones = torch.full((1, losses.shape[0]), 1.0 / losses.shape[0], device=losses.device)
+                step.refresh.rows = Jacobian(self.engine, losses, step.refresh.layout).left(ones)
+
+    def _fix_basis(self, step: Step) -> None:
+        """Orthonormalise what was added up; from here on gradients can be projected."""
+        refresh = step.refresh
+        assert refresh is not None and step.layout is not None
+        if self.basis.needs == "jacobian" and refresh.examples < 2:
+            raise ValueError(
+                "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
+                "basis_losses= with more examples, or basis='mean'"
+            )
+        if self._auxiliary_reach is None:
+            kept = Layout(
+                (name, parameter)
+                for name, parameter in zip(step.layout.names, step.layout.parameters, strict=True)
+                if id(parameter) in step.reached_auxiliary
+            )
+            _check_shared(kept)
+            if kept.size != step.layout.size:
+                step.narrow_(kept)
+        subspace = self._subspace
+        if subspace is None or not subspace.layout.same(step.layout):
+            subspace = Subspace(self.basis, step.layout, self.rank, self.basis_dtype)
+        finite = self.basis.finish(refresh)
+        assert refresh.rows is not None
+        subspace.replace(refresh.rows, finite)
+        self._skipped += ~finite
+        self._refresh_index += 1
+        self._refreshes += 1
+        self._subspace, step.refresh, step.fixed = subspace, None, True
+        step.release_waiting(subspace)
+
+    # ------------------------------------------------------------------------------------------------ state
+
+    def state_dict(self, include_basis: bool = True) -> dict[str, Any]:
+        """What a resumed run needs: with the basis, going on in mid-interval is bitwise the same as never stopping.
+
+        Tensors are references, as in `nn.Module.state_dict`. Without the basis the next step refreshes.
+        """
+        if self._step is not None:
+            raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
+        space, reach = self._subspace, self._auxiliary_reach
+        names = [name for name, parameter in self.model.named_parameters() if reach and id(parameter) in reach]
+        return {
+            "version": 1,
+            "settings": self._settings(),
+            "since_refresh": self._since_refresh,
+            "refreshes": int(self._refresh_index),
+            "skipped_refreshes": int(self._skipped),
+            "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
+            "reached_by_auxiliary": None if reach is None else names,
+            "basis": space.rows if space is not None and include_basis else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of a guide with the same model and settings."""
+        named = dict(self.model.named_parameters())
+        check_state(state, self._settings(), named)
+        self._step, self._subspace = None, None
+        if state["basis"] is not None:
+            layout = Layout((name, named[name]) for name in state["shared"])
+            self._subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype)
+            self._subspace.load(state["basis"])
+        self._since_refresh = state["since_refresh"] if self._subspace is not None else None
+        reach = state["reached_by_auxiliary"]
+        self._auxiliary_reach = None if reach is None else {id(named[name]) for name in reach if name in named}
+        self._refreshes = state["refreshes"]
+        self._refresh_index = self._refresh_index.new_tensor(state["refreshes"])
+        self._skipped = self._skipped.new_tensor(state["skipped_refreshes"])
+        self._warn.seen = state["skipped_refreshes"]
+
+    def _settings(self) -> dict[str, Any]:
+        """What decides the meaning of a saved basis."""
+        dtype = None if self.basis_dtype is None else str(self.basis_dtype)
+        return {"basis": self.basis.name, "rank": self.rank, "basis_dtype": dtype, "seed": self.seed}
+
+
+def _check_shared(layout: Layout) -> None:
+    if not layout.parameters:
+        raise ValueError(
+            "the primary and the auxiliary losses share no trainable parameter of the model, so there is nothing to "
+            "decompose; compute both from this model, and check parameters= and requires_grad"
+        )

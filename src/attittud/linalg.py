@@ -1,0 +1,41 @@
+"""Linear algebra on long rows, by chunks of columns and in float64, so that no D-sized copy is made.
+
+float64 whatever the storage: then TF32 or bf16 settings of the user do not matter here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def chunk_size(x: Tensor) -> int:
+    """Columns handled at once: their float64 copy takes 1 MB (cache), or 128 MB on a GPU (few launches)."""
+    return max(1, ((1 << 17) if x.device.type == "cpu" else (1 << 24)) // (x.shape[0] if x.ndim == 2 else 1))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x, y⟩: differences of such numbers decide whether a gradient lies in the span."""
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    size = chunk_size(x)
+    for u, v in zip(x.split(size), y.split(size), strict=True):
+        total += torch.dot(u.double(), v.double())
+    return total
+
+
+def gram(rows: Tensor) -> Tensor:
+    """rows @ rowsᵀ."""
+    total = torch.zeros(rows.shape[0], rows.shape[0], dtype=torch.float64, device=rows.device)
+    for chunk in rows.split(chunk_size(rows), dim=1):
+        wide = chunk.double()
+        total += wide @ wide.T
+    return total
+
+
+def transform_(rows: Tensor, matrix: Tensor) -> Tensor:
+    """The first rows of `rows` become `matrix @ rows`; returns those rows."""
+    out = rows[: matrix.shape[0]]
+    size = chunk_size(rows)
+    for target, chunk in zip(out.split(size, dim=1), rows.split(size, dim=1), strict=True):
+        target.copy_(matrix @ chunk.double())
+    return out

@@ -1,0 +1,148 @@
+"""Which parameters take part, and how their gradients lie in one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Predicate = Callable[[str, nn.Parameter], bool]
+
+
+class Layout:
+    """An ordered set of parameters as consecutive pieces of a vector of length `size`.
+
+    A piece keeps its parameter's own strides (channels_last too), so that a gradient is copied as memory lies and a
+    view of the vector can serve as `.grad` of a fused optimizer.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        pairs = list(named)
+        self.names = [name for name, _ in pairs]
+        self.parameters = [parameter for _, parameter in pairs]
+        self._check_one_device(pairs)
+        self._strides = [_dense_strides(parameter) for parameter in self.parameters]
+        self._offsets: list[int] = []
+        self.size = 0
+        for parameter in self.parameters:
+            self._offsets.append(self.size)
+            self.size += parameter.numel()
+        self._ids = {id(parameter) for parameter in self.parameters}
+
+    def __contains__(self, parameter: nn.Parameter) -> bool:
+        return id(parameter) in self._ids
+
+    def same(self, other: Layout) -> bool:
+        """Whether these are the very same parameters, in the same order and strides."""
+        mine, theirs = (zip(map(id, x.parameters), x._strides, strict=True) for x in (self, other))
+        return list(mine) == list(theirs)
+
+    @property
+    def device(self) -> torch.device:
+        return self.parameters[0].device if self.parameters else torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end."""
+        double = any(parameter.dtype == torch.float64 for parameter in self.parameters)
+        return torch.float64 if double else torch.float32
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(parameter.shape) for parameter in self.parameters]
+
+    def empty(self, *rows: int) -> Tensor:
+        return torch.empty(*rows, self.size, dtype=self.dtype, device=self.device)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Pieces of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
+        lead, steps = flat.shape[:-1], flat.stride()[:-1]
+        start = flat.storage_offset()
+        return [
+            flat.as_strided((*lead, *parameter.shape), (*steps, *strides), start + offset)
+            for parameter, strides, offset in zip(self.parameters, self._strides, self._offsets, strict=True)
+        ]
+
+    def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
+        """Add gradients (None counts as zero) to `flat`, or write them when its content is `fresh` memory."""
+        views = self.views(flat)
+        missing = [view for view, gradient in zip(views, gradients, strict=True) if gradient is None]
+        pairs = [(view, gradient) for view, gradient in zip(views, gradients, strict=True) if gradient is not None]
+        if fresh and missing:
+            torch._foreach_zero_(missing)
+        if not pairs:
+            return
+        targets, sources = [view for view, _ in pairs], [gradient for _, gradient in pairs]
+        if fresh:
+            torch._foreach_copy_(targets, sources)
+        else:
+            torch._foreach_add_(targets, sources)
+
+    def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
+        """`flat` (D, or r x D, contiguous) with only the pieces of `kept`, moved together in place; a view of it."""
+        rows = flat.reshape(-1, self.size)
+        memory = rows.view(-1)
+        to = 0
+        for row in range(rows.shape[0]):
+            for parameter, offset in zip(self.parameters, self._offsets, strict=True):
+                if parameter in kept:
+                    source, n = row * self.size + offset, parameter.numel()
+                    if to != source:
+                        # Pieces move towards the front and may overlap their old place: one piece is copied at a time.
+                        memory[to : to + n] = memory[source : source + n].clone()
+                    to += n
+        return memory[:to].view(*flat.shape[:-1], kept.size)
+
+    @staticmethod
+    def _check_one_device(pairs: list[tuple[str, nn.Parameter]]) -> None:
+        for name, parameter in pairs:
+            first_name, first = pairs[0]
+            if parameter.device != first.device:
+                raise ValueError(
+                    f"shared parameters lie on two devices: {first_name!r} on {first.device} and {name!r} on "
+                    f"{parameter.device}; move the model to one device, or leave one side out with parameters="
+                )
+            if not parameter.is_floating_point():
+                raise TypeError(
+                    f"shared parameter {name!r} is {parameter.dtype}; only real floating-point parameters can be "
+                    "decomposed, leave it out with parameters="
+                )
+
+
+def _dense_strides(parameter: nn.Parameter) -> tuple[int, ...]:
+    """The parameter's strides where they fill memory without holes, else those of a contiguous tensor."""
+    dense = torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format)
+    return tuple(dense.stride())
+
+
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters that want a gradient; tied ones once, under their first name."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def allowed(model: nn.Module, parameters: Iterable[nn.Parameter] | Predicate | None) -> set[int] | None:
+    """Identities of the parameters a user lets take part (None: all)."""
+    if parameters is None:
+        return None
+    named = list(model.named_parameters())
+    if callable(parameters):
+        chosen = {id(parameter) for name, parameter in named if parameters(name, parameter)}
+    else:
+        known = {id(parameter) for _, parameter in named}
+        chosen = set()
+        for position, parameter in enumerate(parameters):
+            if not isinstance(parameter, Tensor):
+                raise TypeError(
+                    f"parameters= takes nn.Parameter objects or a predicate (name, parameter) -> bool, got "
+                    f"{type(parameter).__name__} at position {position}; did you pass named_parameters()?"
+                )
+            if id(parameter) not in known:
+                raise ValueError(
+                    f"parameters=: the tensor at position {position} (shape {tuple(parameter.shape)}) is not a parameter "
+                    "of the model; take them from the model given to Guide"
+                )
+            chosen.add(id(parameter))
+    if not chosen:
+        raise ValueError("parameters= leaves no parameter to decompose; widen it, or train without a Guide")
+    return chosen

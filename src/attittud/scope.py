@@ -1,0 +1,95 @@
+"""A forward pass that leaves no trace: for the callable `basis_losses`.
+
+Dropout is off, BatchNorm uses the batch (or its frozen statistics), random numbers come from a seed of our own, and
+modes, buffers and random states are put back as they were, also after an error.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+BatchNormMode = Literal["batch", "frozen"]
+
+_DROPOUT: set[Callable[..., Any]] = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.alpha_dropout,
+    torch.feature_dropout,
+    torch.feature_alpha_dropout,
+}
+_ATTENTION = F.scaled_dot_product_attention
+
+
+class _NoDropout(TorchFunctionMode):
+    """`eval()` reaches dropout modules; this reaches functional dropout that ignores the mode."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _DROPOUT:
+            return args[0] if args else kwargs["input"]
+        if func is _ATTENTION:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def untraced_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
+    """Everything inside runs as described above. Keep the block open until the graph has been used."""
+    modules = list(model.modules())
+    modes = [(module, module.training) for module in modules]
+    norms = [(module, module.track_running_stats) for module in modules if isinstance(module, _BatchNorm)]
+    registered = [(module, dict(module._buffers)) for module in modules]
+    contents = [(b, b.detach().clone(), b._version) for _, found in registered for b in found.values() if b is not None]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    python_state = random.getstate()
+    numpy_state = numpy_random.get_state() if numpy_random else None
+    try:
+        with torch.random.fork_rng(devices=sorted(devices, key=str)), _NoDropout():
+            torch.manual_seed(seed)
+            random.seed(seed)
+            if numpy_random:
+                numpy_random.seed(seed & 0xFFFFFFFF)
+            for module in modules:
+                module.training = False
+            if batch_norm == "batch":
+                for module, _ in norms:
+                    # In training mode without tracking, BatchNorm reads the batch and writes nothing.
+                    module.training = True
+                    module.track_running_stats = False
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for module, tracking in norms:
+            module.track_running_stats = tracking
+        for module, found in registered:
+            module._buffers.clear()
+            module._buffers.update(found)
+        for buffer, content, version in contents:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(content)
+        random.setstate(python_state)
+        if numpy_random and numpy_state is not None:
+            numpy_random.set_state(numpy_state)
