@@ -1,10 +1,12 @@
-"""What all tests share: one thread per worker, no time limit per example, a fixed seed."""
+"""What all tests share: one thread per worker, kernels that run everywhere, no time limit per example, a fixed seed."""
 
 import os
 
 # Two workers with a thread per core each are slower than two with one. In the environment and before torch is imported,
 # so that processes started by a test inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Some virtual machines announce AMX and then kill the process that uses it (bf16 convolutions and LSTMs do).
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
