@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## where auxiliary data helps, does nothing and destroys, on scikit-learn's digits
 	@$(RUN) attittud demo
 
+# worksteal: neighbours stay on one worker and share its fixtures. (loadgroup has no effect with pytest 9.2 and xdist 3.8.)
 test: lint ## all checks: lint, then every test
-	@$(RUN) pytest -n $(WORKERS) --dist loadgroup
+	@$(RUN) pytest -n $(WORKERS) --dist worksteal
 
 lint: setup ## ruff (lint and format) and mypy
 	@$(RUN) ruff check .

@@ -20,9 +20,6 @@ ROOT = Path(__file__).parents[1]
 # Warnings are errors, but for torch's own at its import when there is no numpy.
 STRICT = ["-W", "error", "-W", "ignore:Failed to initialize NumPy:UserWarning"]
 
-# One worker builds and installs once for the whole file.
-pytestmark = pytest.mark.xdist_group("package")
-
 STEP = """
 import torch
 from attittud import Eta, Guide
