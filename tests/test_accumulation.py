@@ -1,0 +1,199 @@
+"""Several micro-batches are one batch: calls add up, signs are taken once, in ``combine``."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracle import error, expected
+from zoo import problem
+
+from attittud import Eta, Guide
+
+ETA = Eta(1, 0.5, -1)
+N = 4
+PRIMARY = [slice(3 * i, 3 * i + 3) for i in range(N)]
+AUXILIARY = [slice(2 * i, 2 * i + 2) for i in range(N)]
+
+
+def setup(**options):
+    p = problem("mlp", torch.float64, m=3 * N, n=2 * N)
+    return p, Guide(p.model, **{"eta": ETA, "primary_weight": 0.1, "rank": 3} | options)
+
+
+def one_batch(p, guide, **options):
+    p.model.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=p.loss(), **options)
+    return {name: g.clone() for name, g in p.grads().items()}
+
+
+def micro_batches(p, guide, interleaved, **options):
+    p.model.zero_grad()
+    for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+        guide.primary(p.losses(at) / N, **options)
+        if interleaved:
+            guide.auxiliary(p.loss(too) / N)
+    if not interleaved:
+        for at in AUXILIARY:
+            guide.auxiliary(p.loss(at) / N)
+    report = guide.combine()
+    return report, p.grads()
+
+
+def test_the_signs_of_the_parts_differ_from_those_of_the_whole():
+    """Otherwise the tests below could not tell when signs are taken."""
+    p, guide = setup()
+    whole = one_batch(p, guide)
+    want = expected(p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), primary_weight=0.1, rank=3)
+    assert error(whole, want.grads) < 1e-10
+    pieces = [
+        expected(p.model, p.losses(a), p.loss(b), eta=(1, 0.5, -1), primary_weight=0.1, basis=want.V).grads
+        for a, b in zip(PRIMARY, AUXILIARY, strict=True)
+    ]
+    assert error({n: sum(piece[n] for piece in pieces) / N for n in whole}, whole) > 1e-2
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", ["sketch", "mean", "exact", "random", "canonical"])
+def test_window_with_a_refresh(basis, include_mean, engine):
+    options = {"basis": basis, "include_mean": include_mean, "engine": engine}
+    want = one_batch(*setup(**options))
+    p, guide = setup(**options)
+    report, got = micro_batches(p, guide, interleaved=False)
+    assert report.refreshed
+    assert error(got, want) < 1e-10
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "mean", "exact", "random", "canonical"])
+def test_window_without_a_refresh(basis, interleaved):
+    p, guide = setup(basis=basis, include_mean=True)
+    one_batch(p, guide)
+    want = one_batch(p, guide)
+    p, guide = setup(basis=basis, include_mean=True)
+    one_batch(p, guide)
+    report, got = micro_batches(p, guide, interleaved)
+    assert not report.refreshed
+    assert error(got, want) < 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
+def test_interleaved_window_with_basis_losses(basis):
+    p, guide = setup(basis=basis)
+    want = one_batch(p, guide, basis_losses=p.losses)
+    p, guide = setup(basis=basis)
+    calls = []
+
+    def basis_losses():
+        calls.append(1)
+        return p.losses()
+
+    _, got = micro_batches(p, guide, interleaved=True, basis_losses=basis_losses)
+    assert len(calls) == 1
+    assert error(got, want) < 1e-10
+
+
+def test_uneven_micro_batches_give_the_basis_of_the_whole():
+    p, guide = setup()
+    one_batch(p, guide)
+    q, other = setup()
+    for at in (slice(0, 1), slice(1, 8), slice(8, 12)):
+        other.primary(q.losses(at) / 3)
+    other.auxiliary(q.loss())
+    other.combine()
+    a, b = guide.state_dict()["basis"], other.state_dict()["basis"]
+    assert torch.allclose(a, b, atol=1e-12)
+
+
+def test_named_tasks_in_micro_batches():
+    eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
+    p, guide = setup(eta=eta)
+    guide.backward(primary=p.losses(), auxiliary={"a": p.loss(), "b": p.model.body(p.xa).square().mean()})
+    q, other = setup(eta=eta)
+    for at in PRIMARY:
+        other.primary(q.losses(at) / N)
+    for at in AUXILIARY:
+        other.auxiliary({"b": q.model.body(q.xa[at]).square().mean() / N})
+        other.auxiliary({"a": q.loss(at) / N})
+    other.combine()
+    assert error(q.grads(), p.grads()) < 1e-10
+
+
+def test_two_backward_calls_add_their_updates():
+    p, guide = setup()
+    first, second = one_batch(p, guide), one_batch(p, guide)
+    q, other = setup()
+    other.backward(primary=q.losses(), auxiliary=q.loss())
+    other.backward(primary=q.losses(), auxiliary=q.loss())
+    for name, g in q.grads().items():
+        assert torch.equal(g, first[name] + second[name]), name
+
+
+def test_three_verbs_are_backward():
+    p, guide = setup()
+    want = one_batch(p, guide)
+    q, other = setup()
+    other.primary(q.losses())
+    other.auxiliary(q.loss())
+    assert all(g is None for g in q.grads().values())  # nothing before combine
+    other.combine()
+    assert all(torch.equal(g, want[name]) for name, g in q.grads().items())
+
+
+def test_three_verbs_on_one_shared_forward():
+    def both(p):
+        features = p.model.body(p.xp)
+        losses = F.cross_entropy(p.model.heads["primary"](features), p.yp, reduction="none")
+        return losses, p.model.heads["auxiliary"](features).square().mean()
+
+    p, guide = setup()
+    guide.backward(*both(p))
+    q, other = setup()
+    losses, loss = both(q)
+    other.primary(losses, retain_graph=True)
+    other.auxiliary(loss)
+    other.combine()
+    assert all(torch.equal(q.grads()[name], g) for name, g in p.grads().items())
+    reference = problem("mlp", torch.float64, m=3 * N, n=2 * N)
+    want = expected(reference.model, *both(reference), eta=(1, 0.5, -1), primary_weight=0.1, rank=3)
+    assert error(p.grads(), want.grads) < 1e-10
+
+
+@pytest.mark.parametrize("verb", ["primary", "auxiliary"])
+def test_graphs_are_freed_unless_kept(verb):
+    p, guide = setup()
+    losses, loss = p.losses(), p.loss()
+    guide.primary(losses, retain_graph=verb == "auxiliary")
+    guide.auxiliary(loss, retain_graph=verb == "primary")
+    guide.combine()
+    freed, kept = (losses.sum(), loss) if verb == "primary" else (loss, losses.sum())
+    kept.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        freed.backward()
+
+
+def test_primary_after_auxiliary_in_a_refresh_window_needs_basis_losses():
+    p, guide = setup()
+    guide.primary(p.losses())
+    guide.auxiliary(p.loss())
+    with pytest.raises(RuntimeError, match="basis_losses"):
+        guide.primary(p.losses())
+
+
+def test_svd_cannot_add_up():
+    p, guide = setup(basis="svd")
+    with pytest.raises(RuntimeError, match=r"(?s)(?=.*basis_losses)(?=.*sketch)"):
+        micro_batches(p, guide, interleaved=False)
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
+    grads = []
+    for scale in (1, 2**16):
+        p = problem("mlp", dtype)
+        guide = Guide(p.model, eta=ETA, primary_weight=0.1, basis=basis, rank=3, include_mean=True, refresh_every=2)
+        for _ in range(3):
+            p.model.zero_grad()
+            guide.backward(primary=scale * p.losses(), auxiliary=scale * p.loss())
+        grads.append({name: g / scale for name, g in p.grads().items()})
+    assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])

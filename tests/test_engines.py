@@ -1,0 +1,73 @@
+"""Every engine on every architecture, against the explicit Jacobian; and what ``auto`` says about its choice."""
+
+import logging
+
+import pytest
+import torch
+from oracle import error, expected
+from zoo import ZOO, problem
+
+from attittud import Eta, Guide
+
+ETA = (1, 0.5, -1)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
+@pytest.mark.parametrize("name", ZOO)
+def test_architectures(name, basis, engine):
+    p = problem(name, torch.float64)
+    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=3, primary_weight=0.1)
+    assert want.margin > 1e-9
+    guide = Guide(p.model, eta=Eta(*ETA), basis=basis, rank=3, primary_weight=0.1, engine=engine)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert error(p.grads(), want.grads) <= 1e-10
+    assert set(guide.shared_parameters) == set(want.names)
+
+
+@pytest.mark.parametrize("engine", ["batched", "auto"])
+@pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
+def test_autocast_gives_one_answer(name, engine):
+    """Where vmap cannot go under autocast, a loop takes over; the result is that of the loop."""
+    grads = []
+    for kind in ("loop", engine):
+        p = problem(name)
+        guide = Guide(p.model, eta=Eta(*ETA), rank=3, engine=kind)
+        with torch.autocast("cpu", torch.bfloat16):
+            primary, auxiliary = p.losses(), p.loss()
+        guide.backward(primary=primary, auxiliary=auxiliary)
+        grads.append(p.grads())
+    assert error(*grads) < 2e-2
+
+
+def test_auto_logs_which_engine_and_why(caplog):
+    p = problem("mlp")
+    with caplog.at_level(logging.DEBUG, logger="attittud"):
+        Guide(p.model, eta=Eta(*ETA), rank=3).backward(primary=p.losses(), auxiliary=p.loss())
+    assert "loop" in caplog.text or "batched" in caplog.text
+
+
+@pytest.mark.parametrize("engine", ["batched", "auto"])
+def test_what_vmap_cannot_do_is_done_by_a_loop_and_said_once(engine, caplog):
+    """A normalisation right after a bf16 operation."""
+    p = problem("layer_norm")
+    guide = Guide(p.model, eta=Eta(*ETA), rank=3, engine=engine, refresh_every=1)
+    with caplog.at_level(logging.DEBUG, logger="attittud"):
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                primary, auxiliary = p.losses(), p.loss()
+            guide.backward(primary=primary, auxiliary=auxiliary)
+    assert sum("'loop'" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_refresh_needs_no_further_forward(engine):
+    p = problem("mlp")
+    calls = []
+    primary, auxiliary = p.losses(), p.loss()
+    p.model.body.register_forward_hook(lambda *_: calls.append(1))
+    guide = Guide(p.model, eta=Eta(*ETA), rank=3, engine=engine)
+    guide.backward(primary=primary, auxiliary=auxiliary)
+    assert not calls
+    guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses, refresh=True)
+    assert len(calls) == 3
