@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attittud.eta import Eta
+from attittud.parameters import Layout, sparse_message
 
 
 def as_losses(losses: object, where: str) -> Tensor:
@@ -59,6 +60,22 @@ def check_auxiliary(auxiliary: object, single: str) -> dict[str, Tensor]:
             )
         check_graph(loss, where)
     return tasks
+
+
+def check_callable(name: str, value: object) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(
+            f"{name} must be a callable that returns a tensor of losses, called when they are needed; got "
+            f"{type(value).__name__}. Write for example {name}=lambda: losses_of(batch)"
+        )
+
+
+def check_dense(model: nn.Module, layout: Layout) -> None:
+    """Refuse embeddings with sparse gradients before anything is computed from them."""
+    for path, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if getattr(module, "sparse", False) and isinstance(weight, nn.Parameter) and weight in layout:
+            raise ValueError(sparse_message(f"{path}.weight" if path else "weight"))
 
 
 def check_weight(name: str, value: object) -> float:

@@ -29,7 +29,7 @@ def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
 
 def correction(a: Tensor, harmful: Tensor, eta: Eta) -> Tensor:
     """Coefficients (eta_j - neutral) a_j of the correction Vᵀ(...); exactly zero for three equal weights."""
-    return torch.where(harmful, eta.harmful - eta.neutral, eta.helpful - eta.neutral) * a
+    return torch.where(harmful, (eta.harmful - eta.neutral) * a, (eta.helpful - eta.neutral) * a)
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,17 @@ class Decomposition:
 
     @property
     def helpful(self) -> Tensor:
+        """The part in directions where both gradients point the same way."""
         return self.basis.T @ torch.where(self.mask, 0.0, self.coefficients)
 
     @property
     def harmful(self) -> Tensor:
+        """The part in directions where they point apart."""
         return self.basis.T @ torch.where(self.mask, self.coefficients, 0.0)
 
     @property
     def neutral(self) -> Tensor:
+        """The part outside of the span."""
         return self.gradient - self.basis.T @ self.coefficients
 
     def combine(self, eta: Eta) -> Tensor:

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from attittud.basis import Refresh, make_basis
-from attittud.checks import as_losses, check_auxiliary, check_count, check_eta, check_state, check_weight
+from attittud.checks import (
+    as_losses,
+    check_auxiliary,
+    check_callable,
+    check_count,
+    check_dense,
+    check_eta,
+    check_state,
+    check_weight,
+)
 from attittud.engine import Jacobian, make_engine
 from attittud.eta import Eta
 from attittud.graph import walk
@@ -140,6 +149,7 @@ class Guide:
                 "backward() was called between primary()/auxiliary() and combine(); use one form or the other. The "
                 "unfinished step is discarded."
             )
+        check_callable("basis_losses", basis_losses)
         losses = as_losses(primary, "primary")
         tasks = self._named(auxiliary)
         graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
@@ -169,6 +179,7 @@ class Guide:
         For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh the basis adds up
         over the `primary` calls and is fixed at the first `auxiliary` call after them.
         """
+        check_callable("basis_losses", basis_losses)
         losses = as_losses(losses, "primary")
         step = self._step or self._begin(refresh)
         with self._discard_on_error():
@@ -199,18 +210,18 @@ class Guide:
             if not step.fixed:
                 self._fix_basis(step)
             assert self._subspace is not None and step.layout is not None
-            update, tasks, captured = step.finish(self._subspace, self.primary_weight)
-            write_gradients(trainable(self.model), step.layout, update, step.rest_updates(self.primary_weight))
+            outcome = step.finish(self._subspace, self.primary_weight)
+            write_gradients(trainable(self.model), step.layout, outcome.update, step.rest_updates(self.primary_weight))
         self._step = None
         self._since_refresh = 1 if step.refreshing else (self._since_refresh or 0) + 1
         if step.refreshing:
             self._auxiliary_reach = step.reached_auxiliary | (self._auxiliary_reach or set())
         return Report(
-            captured_primary=captured,
+            captured_primary=outcome.captured_primary,
             effective_rank=self._subspace.effective_rank,
             skipped_refreshes=self._skipped.clone(),
             refreshed=step.refreshing,
-            tasks=tasks,
+            tasks=outcome.tasks,
             _warn=self._warn,
         )
 
@@ -260,29 +271,29 @@ class Guide:
     ) -> None:
         named = trainable(self.model)
         pending = step.refreshing and not step.fixed
-        if step.refreshing and step.fixed and not (basis_losses is not None or step.basis_from_callable):
+        if step.refreshing and step.fixed and basis_losses is None and step.basis_losses is None:
             raise RuntimeError(
                 "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for all "
                 "micro-batches first, or pass basis_losses= so that the basis does not depend on them"
             )
         if pending and step.refresh is None:
             self._start_refresh(step, leaves)
-        assert step.layout is not None
-        first = step.primary_calls == 0
-        if pending and basis_losses is not None and first:
-            step.basis_from_callable = True
-            self._basis_from_callable(step, basis_losses)
-        elif pending and not step.basis_from_callable:
+        if pending and basis_losses is not None and step.primary_calls == 0:
+            step.basis_losses = basis_losses
+        if pending and step.basis_losses is None:
             self._take_in(step, losses)
-        found = gradients(losses.mean(), named, retain_graph=retain_graph, where="primary")
+        found = gradients(losses.mean(), named, retain_graph=retain_graph)
         step.add_primary(found)
-        if pending and self.basis.needs == "mean" and not step.basis_from_callable:
+        if pending and self.basis.needs == "mean" and step.basis_losses is None:
             assert step.refresh is not None and step.primary is not None
             # The running sum itself: earlier calls are in it.
             step.refresh.rows = step.primary[None].clone()
 
     def _auxiliary(self, step: Step, name: str, loss: Tensor, *, retain_graph: bool) -> None:
-        found = gradients(loss.mean(), trainable(self.model), retain_graph=retain_graph, where=f"auxiliary {name!r}")
+        known = self._auxiliary_reach is not None
+        if not step.fixed and step.primary_calls and known:
+            self._fix_basis(step)
+        found = gradients(loss.mean(), trainable(self.model), retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
             self._fix_basis(step)
@@ -303,6 +314,7 @@ class Guide:
             and (reach is None or id(parameter) in reach)
         )
         _check_shared(layout)
+        check_dense(self.model, layout)
         device = layout.device
         self._refresh_index, self._skipped = self._refresh_index.to(device), self._skipped.to(device)
         step.layout = layout
@@ -324,11 +336,11 @@ class Guide:
             self.basis.add(refresh, Jacobian(self.engine, losses, refresh.layout))
         refresh.examples += losses.shape[0]
 
-    def _basis_from_callable(self, step: Step, basis_losses: Losses) -> None:
-        assert step.refresh is not None
+    def _basis_from_callable(self, step: Step) -> None:
+        assert step.refresh is not None and step.basis_losses is not None
         seed = (self.seed * 1_000_003 + self._refreshes) & (2**63 - 1)
         with untraced_forward(self.model, self.batch_norm, seed), torch.enable_grad():
-            losses = as_losses(basis_losses(), "basis_losses")
+            losses = as_losses(step.basis_losses(), "basis_losses")
             walk(losses)
             self._take_in(step, losses)
             if self.basis.needs == "mean":
@@ -339,11 +351,6 @@ class Guide:
         """Orthonormalise what was added up; from here on gradients can be projected."""
         refresh = step.refresh
         assert refresh is not None and step.layout is not None
-        if self.basis.needs == "jacobian" and refresh.examples < 2:
-            raise ValueError(
-                "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
-                "basis_losses= with more examples, or basis='mean'"
-            )
         if self._auxiliary_reach is None:
             kept = Layout(
                 (name, parameter)
@@ -353,24 +360,32 @@ class Guide:
             _check_shared(kept)
             if kept.size != step.layout.size:
                 step.narrow_(kept)
-        subspace = self._subspace
-        if subspace is None or not subspace.layout.same(step.layout):
-            subspace = Subspace(self.basis, step.layout, self.rank, self.basis_dtype)
+        if step.basis_losses is not None:
+            # Not before the shared parameters are known, and after the primary graph is gone.
+            self._basis_from_callable(step)
+        if self.basis.needs == "jacobian" and refresh.examples < 2:
+            raise ValueError(
+                "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
+                "basis_losses= with more examples, or basis='mean'"
+            )
         finite = self.basis.finish(refresh)
         assert refresh.rows is not None
-        subspace.replace(refresh.rows, finite)
+        rows, refresh.rows = refresh.rows, None
+        if self._subspace is None or not self._subspace.layout.same(step.layout):
+            self._subspace = Subspace(self.basis, step.layout, self.rank, self.basis_dtype)
+        self._subspace.replace(rows, finite)
         self._skipped += ~finite
         self._refresh_index += 1
         self._refreshes += 1
-        self._subspace, step.refresh, step.fixed = subspace, None, True
-        step.release_waiting(subspace)
+        step.refresh, step.fixed = None, True
+        step.release_waiting(self._subspace)
 
     # ------------------------------------------------------------------------------------------------ state
 
     def state_dict(self, include_basis: bool = True) -> dict[str, Any]:
         """What a resumed run needs: with the basis, going on in mid-interval is bitwise the same as never stopping.
 
-        Tensors are references, as in `nn.Module.state_dict`. Without the basis the next step refreshes.
+        The basis is a copy: the one in use is overwritten at a refresh. Without it the next step refreshes.
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
@@ -384,7 +399,7 @@ class Guide:
             "skipped_refreshes": int(self._skipped),
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
             "reached_by_auxiliary": None if reach is None else names,
-            "basis": space.rows if space is not None and include_basis else None,
+            "basis": space.rows.clone() if space is not None and space.rows is not None and include_basis else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -392,7 +407,7 @@ class Guide:
         named = dict(self.model.named_parameters())
         check_state(state, self._settings(), named)
         self._step, self._subspace = None, None
-        if state["basis"] is not None:
+        if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             layout = Layout((name, named[name]) for name in state["shared"])
             self._subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype)
             self._subspace.load(state["basis"])

@@ -66,6 +66,9 @@ class Layout:
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
         """Add gradients (None counts as zero) to `flat`, or write them when its content is `fresh` memory."""
+        for name, gradient in zip(self.names, gradients, strict=True):
+            if gradient is not None and gradient.layout != torch.strided:
+                raise ValueError(sparse_message(name))
         views = self.views(flat)
         missing = [view for view, gradient in zip(views, gradients, strict=True) if gradient is None]
         pairs = [(view, gradient) for view, gradient in zip(views, gradients, strict=True) if gradient is not None]
@@ -108,6 +111,14 @@ class Layout:
                     f"shared parameter {name!r} is {parameter.dtype}; only real floating-point parameters can be "
                     "decomposed, leave it out with parameters="
                 )
+
+
+def sparse_message(name: str) -> str:
+    """What to say of a parameter whose gradient is sparse."""
+    return (
+        f"parameter {name!r} has a sparse gradient, which cannot be projected; build its embedding with sparse=False, or "
+        "leave it out with parameters="
+    )
 
 
 def _dense_strides(parameter: nn.Parameter) -> tuple[int, ...]:

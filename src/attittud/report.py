@@ -28,18 +28,45 @@ class TaskReport:
     cosine: Tensor
 
 
-def describe(
-    a: Tensor, harmful: Tensor, active: Tensor | None, square: Tensor, inner: Tensor, primary: Tensor
-) -> TaskReport:
-    """From k-vectors and three inner products: ‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
-    squares = a.double().square()
-    inside = squares.sum()
-    counted = torch.ones_like(harmful) if active is None else active
+@dataclass(frozen=True)
+class Split:
+    """Squared norms of the helpful and harmful part, and in how many of the directions that count they are harmful."""
+
+    helpful: Tensor
+    harmful: Tensor
+    harmful_count: Tensor
+    count: Tensor
+
+    @classmethod
+    def of(cls, a: Tensor, harmful: Tensor, active: Tensor) -> Split:
+        squares = a.double().square()
+        return cls(
+            torch.where(harmful, 0.0, squares).sum(),
+            torch.where(harmful, squares, 0.0).sum(),
+            (active & harmful).sum(),
+            active.sum(),
+        )
+
+    @classmethod
+    def none(cls, device: torch.device) -> Split:
+        zero, nothing = (
+            torch.zeros((), dtype=torch.float64, device=device),
+            torch.zeros((), dtype=torch.int64, device=device),
+        )
+        return cls(zero, zero, nothing, nothing)
+
+    def __add__(self, other: Split) -> Split:
+        return Split(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+def describe(split: Split, square: Tensor, inner: Tensor, primary: Tensor) -> TaskReport:
+    """From the split in the span and three inner products: ‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
+    inside = split.helpful + split.harmful
     return TaskReport(
         neutral=(square - inside).clamp(min=0).sqrt(),
-        helpful=torch.where(harmful, 0.0, squares).sum().sqrt(),
-        harmful=torch.where(harmful, squares, 0.0).sum().sqrt(),
-        agreement=ratio((counted & ~harmful).sum(), counted.sum()),
+        helpful=split.helpful.sqrt(),
+        harmful=split.harmful.sqrt(),
+        agreement=ratio(split.count - split.harmful_count, split.count),
         captured_auxiliary=ratio(inside, square),
         cosine=ratio(inner, square.sqrt() * primary.sqrt()),
     )
@@ -90,32 +117,37 @@ class Report:
 
     @property
     def neutral(self) -> Tensor:
+        """Norm of the part outside of the span."""
         return self._root_sum("neutral")
 
     @property
     def helpful(self) -> Tensor:
+        """Norm of the part that points with the primary gradient, direction by direction."""
         return self._root_sum("helpful")
 
     @property
     def harmful(self) -> Tensor:
+        """Norm of the part that points against it."""
         return self._root_sum("harmful")
 
     @property
     def agreement(self) -> Tensor:
+        """Share of the directions in which the gradients do not point apart."""
         return self._all("agreement").mean()
 
     @property
     def cosine(self) -> Tensor:
+        """Cosine of the auxiliary and the primary gradient."""
         return self._all("cosine").mean()
 
     @property
     def captured_auxiliary(self) -> Tensor:
+        """Share of the auxiliary gradients' squared norm inside the span."""
+        captured = self._all("captured_auxiliary")
+        if len(captured) == 1:
+            return captured[0]
         inside = self.helpful.square() + self.harmful.square()
-        return (
-            self.tasks[next(iter(self.tasks))].captured_auxiliary
-            if len(self.tasks) == 1
-            else ratio(inside, inside + self.neutral.square())
-        )
+        return ratio(inside, inside + self.neutral.square())
 
     def to_dict(self) -> dict[str, float | int | bool]:
         """Plain numbers for a logger; named tasks under `name/...`. This waits for the device."""

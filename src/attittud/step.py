@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,30 +11,19 @@ from torch import Tensor, nn
 from attittud.basis.base import Refresh
 from attittud.decompose import Residual, correction, harmful_mask, residual_tolerance
 from attittud.eta import Eta
-from attittud.linalg import dot
+from attittud.linalg import chunk_size, dot
 from attittud.parameters import Layout
-from attittud.report import TaskReport, describe, ratio
+from attittud.report import Split, TaskReport, describe, ratio
 from attittud.subspace import Subspace
 
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
-def gradients(loss: Tensor, named: Named, *, retain_graph: bool, where: str) -> dict[int, Tensor]:
+def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
     """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
-    found = torch.autograd.grad(
-        loss, [parameter for _, parameter in named], retain_graph=retain_graph, allow_unused=True
-    )
-    result = {}
-    for (name, parameter), gradient in zip(named, found, strict=True):
-        if gradient is None:
-            continue
-        if gradient.layout != torch.strided:
-            raise ValueError(
-                f"{where}: parameter {name!r} has a sparse gradient, which cannot be projected; "
-                "build its nn.Embedding with sparse=False"
-            )
-        result[id(parameter)] = gradient
-    return result
+    parameters = [parameter for _, parameter in named]
+    found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
+    return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 
 @dataclass
@@ -65,6 +54,15 @@ def add_to(sums: dict[int, Tensor], key: int, gradient: Tensor) -> None:
     sums[key] = gradient if key not in sums else sums[key] + gradient
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The update over the shared parameters, what each task looked like, and the captured share of g_prim."""
+
+    update: Tensor
+    tasks: dict[str, TaskReport]
+    captured_primary: Tensor
+
+
 class Step:
     """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
 
@@ -77,7 +75,8 @@ class Step:
         """The basis of this step stands: V is the one to project on."""
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
-        self.basis_from_callable = False
+        self.basis_losses: Callable[[], Tensor] | None = None
+        """Where the basis comes from, if not from the primary losses."""
         self.primary: Tensor | None = None
         self.primary_calls = 0
         self.tasks: dict[str, Task] = {}
@@ -104,11 +103,12 @@ class Step:
             for key, gradient in found.items():
                 add_to(task.waiting, key, gradient)
             return
-        # Only one task's gradient is held on its own; the others are k-vectors and a common sum.
-        for other in self.tasks.values():
-            if other is not task:
-                self._measure(other, subspace)
-                self._fold(other, in_place=subspace.stored)
+        if subspace.stored:
+            # Only one task's gradient is held on its own; the others are k-vectors and a common sum.
+            for other in self.tasks.values():
+                if other is not task:
+                    self._measure(other, subspace)
+                    self._fold(other)
         self._split(found, self.rest.auxiliary, weight)
         fresh = task.flat is None
         if task.flat is None:
@@ -144,7 +144,6 @@ class Step:
         """Reduce a task's gradient to its k-vector and inner products."""
         if task.flat is None:
             return
-        assert self.primary is not None or not self.include_mean
         a = subspace.project(task.flat)
         unknown = torch.full((), torch.nan, dtype=torch.float64, device=a.device)
         square = dot(task.flat, task.flat)
@@ -157,31 +156,27 @@ class Step:
             task.a, task.square, task.inner = task.a + a, unknown, task.inner + inner
         task.primary_calls = self.primary_calls
 
-    def _fold(self, task: Task, *, in_place: bool) -> None:
+    def _fold(self, task: Task) -> None:
         """Add neutral * weight * g_aux to the common sum."""
-        if task.flat is None:
-            return
-        factor = task.weight * task.eta.neutral
-        scaled = task.flat.mul_(factor) if in_place else task.flat * factor
-        self.sum = scaled if self.sum is None else self.sum.add_(scaled)
-        task.flat = None
+        if task.flat is not None:
+            scaled = task.flat.mul_(task.weight * task.eta.neutral)
+            self.sum = scaled if self.sum is None else self.sum.add_(scaled)
+            task.flat = None
 
-    def finish(self, subspace: Subspace, primary_weight: float) -> tuple[Tensor, dict[str, TaskReport], Tensor]:
-        """The update over the shared parameters, what each task looked like, and the captured share of g_prim."""
+    def finish(self, subspace: Subspace, primary_weight: float) -> Outcome:
+        """Take the signs and form the update over the shared parameters."""
+        if not subspace.stored:
+            return self._finish_canonical(primary_weight)
         assert self.primary is not None
         for task in self.tasks.values():
             self._measure(task, subspace)
         p, square = subspace.project(self.primary), dot(self.primary, self.primary)
-        residual = None
-        if self.include_mean and subspace.stored:
-            residual = Residual.of(p, square, residual_tolerance(self.primary.dtype))
+        residual = Residual.of(p, square, residual_tolerance(self.primary.dtype)) if self.include_mean else None
         weights, multiple = torch.zeros_like(p), torch.zeros((), dtype=torch.float64, device=p.device)
-        active = subspace.active if subspace.stored else None
         reports = {}
         for name, task in self.tasks.items():
-            a, directions, counted = task.a, p, active
-            assert a is not None and task.square is not None and task.inner is not None
-            inner = task.inner
+            a, directions, active, inner = task.a, p, subspace.active, task.inner
+            assert a is not None and inner is not None and task.square is not None
             if task.primary_calls != self.primary_calls:
                 # The primary gradient grew after this task was reduced to a k-vector.
                 if residual is not None:
@@ -190,27 +185,46 @@ class Step:
                         f"primary() was called after {name!r} had been reduced; call primary() first"
                     )
                 inner = torch.full_like(inner, torch.nan)
-            if residual is not None and active is not None:
+            if residual is not None:
                 a = torch.cat([a, residual.coefficient(a, inner)[None]])
                 directions = torch.cat([p, residual.norm[None]])
-                counted = torch.cat([active, (residual.norm > 0)[None]])
-            mask = harmful_mask(a, directions)
-            change = task.weight * correction(a, mask, task.eta)
+                active = torch.cat([active, (residual.norm > 0)[None]])
+            harmful = harmful_mask(a, directions)
+            change = task.weight * correction(a, harmful, task.eta)
             if residual is not None:
                 in_span, times_primary = residual.lift(change[-1])
                 change = change[:-1] + in_span
                 multiple = multiple + times_primary
             weights = weights + change
-            reports[name] = describe(a, mask, counted, task.square, inner, square)
-        inside = p.double().square().sum()
-        captured = ratio(inside if residual is None else inside + residual.norm.square(), square)
+            reports[name] = describe(Split.of(a, harmful, active), task.square, inner, square)
+        inside = p.square().sum() if residual is None else p.square().sum() + residual.norm.square()
         for task in self.tasks.values():
-            self._fold(task, in_place=True)
-        update = self.sum if self.sum is not None else torch.zeros_like(self.primary)
-        subspace.add_(update, weights)
+            self._fold(task)
+        assert self.sum is not None
+        subspace.add_(self.sum, weights)
         # A multiplication and an addition, not one fused operation: equal weights give w * g_p to the last bit.
-        update.add_(self.primary.mul_(primary_weight + multiple))
-        return update, reports, captured
+        self.sum.add_(self.primary.mul_(primary_weight + multiple))
+        return Outcome(self.sum, reports, ratio(inside, square))
+
+    def _finish_canonical(self, primary_weight: float) -> Outcome:
+        """The same where every coordinate is a direction: by chunks, since k-vectors are as long as the gradient."""
+        assert self.primary is not None
+        square = dot(self.primary, self.primary)
+        reports = {}
+        for name, task in self.tasks.items():
+            assert task.flat is not None
+            inner, split = dot(task.flat, self.primary), Split.none(task.flat.device)
+            size = chunk_size(task.flat)
+            for a, p in zip(task.flat.split(size), self.primary.split(size), strict=True):
+                harmful = harmful_mask(a, p)
+                split = split + Split.of(a, harmful, torch.ones_like(harmful))
+                change = task.weight * correction(a, harmful, task.eta)
+                a.mul_(task.weight * task.eta.neutral).add_(change)
+            reports[name] = describe(split, split.helpful + split.harmful, inner, square)
+            self.sum = task.flat if self.sum is None else self.sum.add_(task.flat)
+        assert self.sum is not None
+        self.sum.add_(self.primary.mul_(primary_weight))
+        return Outcome(self.sum, reports, torch.ones_like(square))
 
     def rest_updates(self, primary_weight: float) -> dict[int, Tensor]:
         """Updates of the parameters outside of the decomposition, by identity."""
@@ -237,6 +251,8 @@ def write_gradients(named: Named, layout: Layout, update: Tensor, rest: dict[int
             new.append(shared[key] if key in shared else rest[key])
         elif key in shared:
             parameter.grad = shared[key].to(parameter.dtype)
+        elif rest[key].layout != torch.strided:
+            parameter.grad = rest[key].clone()
         else:
             # autograd may hand out one tensor for two parameters, or an expanded one; optimizers write into .grad.
             parameter.grad = torch.empty_like(parameter).copy_(rest[key])

@@ -1,4 +1,4 @@
-"""Picks an engine, says which and why, and takes another one where the first fails."""
+"""Picks an engine, and says which and why."""
 
 from __future__ import annotations
 
@@ -21,19 +21,7 @@ class Auto(Engine):
     def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
         if self.chosen is None:
             self.chosen = self._choose(layout)
-        if not isinstance(self.chosen, Batched):
-            yield from self.chosen.products(losses, layout, weights)
-            return
-        done = 0
-        try:
-            for rows, gradients in self.chosen.products(losses, layout, weights):
-                yield rows, gradients
-                done = rows.stop
-        except RuntimeError as error:
-            logger.info("engine: 'loop' from now on, because 'batched' failed (%s)", error)
-            self.chosen = Loop()
-            for rows, gradients in self.chosen.products(losses, layout, weights[done:]):
-                yield slice(rows.start + done, rows.stop + done), gradients
+        return self.chosen.products(losses, layout, weights)
 
     @staticmethod
     def _choose(layout: Layout) -> Engine:
@@ -41,5 +29,5 @@ class Auto(Engine):
         if at_once > 1:
             logger.info("engine: 'batched', because %d shared parameters allow %d rows at once", layout.size, at_once)
             return Batched()
-        logger.info("engine: 'loop', because %d shared parameters fill the device with one row", layout.size)
+        logger.info("engine: 'loop', because %d shared parameters are too many for several rows at once", layout.size)
         return Loop()

@@ -1,16 +1,20 @@
 """Several vector-Jacobian products at once by `torch.func.vmap`: faster where kernels are small.
 
-Not `is_grads_batched=True`: that is a hidden loop for most backward operations.
+Not `is_grads_batched=True`: that is a hidden loop for most backward operations. Where torch cannot vectorise a backward
+pass (normalisation right after a bf16 operation under autocast, compiled modules, channels_last in fp32), the engine says
+so in the log and goes on with a loop.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from attittud.engine.base import Engine, Gradients
+from attittud.engine.base import Engine, Gradients, logger
+from attittud.engine.loop import Loop
 from attittud.parameters import Layout
 
 # What a chunk of rows may take beside the sketch itself. Beyond it kernels are large and a loop is as fast.
@@ -18,28 +22,42 @@ CHUNK_BYTES = 1 << 28
 
 
 def rows_at_once(layout: Layout) -> int:
+    """How many rows of ΠJ fit into a chunk."""
     return max(1, CHUNK_BYTES // max(1, layout.size * layout.dtype.itemsize))
 
 
 class Batched(Engine):
     name = "batched"
 
-    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
-        def product(row: Tensor) -> tuple[Tensor, ...]:
-            # vmap cannot return None, so parameters these losses do not reach come back as zeros.
-            return torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, materialize_grads=True)
+    def __init__(self) -> None:
+        self.fallback: Loop | None = None
 
-        size = rows_at_once(layout)
-        for start in range(0, weights.shape[0], size):
+    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
+        start, size = 0, rows_at_once(layout)
+        while start < weights.shape[0] and self.fallback is None:
             chunk = weights[start : start + size]
             try:
-                gradients = torch.func.vmap(product)(chunk)
-            except torch.OutOfMemoryError:
-                raise
+                gradients = _vectorised(losses, layout, chunk)
             except RuntimeError as error:
-                raise RuntimeError(
-                    "engine 'batched' cannot vectorise the backward pass of this model (known for normalisation layers "
-                    "right after a bf16 operation under autocast, for compiled modules and for channels_last in fp32); "
-                    f"use engine='loop' or engine='auto'. torch said: {error}"
-                ) from error
+                reason = str(error).split("\n")[0]
+                logger.warning(
+                    "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", reason
+                )
+                self.fallback = Loop()
+                break
             yield slice(start, start + chunk.shape[0]), gradients
+            start += chunk.shape[0]
+        if self.fallback is not None:
+            for rows, gradients in self.fallback.products(losses, layout, weights[start:]):
+                yield slice(rows.start + start, rows.stop + start), gradients
+
+
+def _vectorised(losses: Tensor, layout: Layout, weights: Tensor) -> Gradients:
+    def product(row: Tensor) -> tuple[Tensor, ...]:
+        # vmap cannot return None, so parameters these losses do not reach come back as zeros.
+        return torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, materialize_grads=True)
+
+    with warnings.catch_warnings():
+        # torch loops inside for the few operations without a batching rule: slower, not wrong.
+        warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
+        return torch.func.vmap(product)(weights)
