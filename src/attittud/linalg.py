@@ -1,6 +1,6 @@
-"""Linear algebra on long rows, by chunks of columns and in float64, so that no D-sized copy is made.
+"""Linear algebra on long rows, by chunks of columns so that no D-sized copy is made.
 
-float64 whatever the storage: then TF32 or bf16 settings of the user do not matter here.
+Sums of products are float64 whatever the storage: then TF32 or bf16 settings of the user do not matter here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     for u, v in zip(x.split(size), y.split(size), strict=True):
         total += torch.dot(u.double(), v.double())
     return total
+
+
+def mv(rows: Tensor, vector: Tensor) -> Tensor:
+    """rows @ vector in their own type: inside an autocast region torch would round both to half precision."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return rows.mv(vector)
 
 
 def gram(rows: Tensor) -> Tensor:

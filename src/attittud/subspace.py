@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis
-from attittud.linalg import chunk_size
+from attittud.linalg import chunk_size, mv
 from attittud.parameters import Layout
 
 
@@ -53,11 +53,11 @@ class Subspace:
         """V g as a float64 k-vector."""
         assert self.rows is not None
         if self.rows.dtype == gradient.dtype:
-            return self.rows.mv(gradient).double()
+            return mv(self.rows, gradient).double()
         total = torch.zeros(self.rank, dtype=torch.float64, device=gradient.device)
         size = chunk_size(self.rows)
         for chunk, piece in zip(self.rows.split(size, dim=1), gradient.split(size), strict=True):
-            total += chunk.to(piece.dtype).mv(piece)
+            total += mv(chunk.to(piece.dtype), piece)
         return total
 
     def add_(self, out: Tensor, weights: Tensor) -> None:
