@@ -1,0 +1,256 @@
+"""What a configuration may say: typed and documented fields, one dataclass for each section.
+
+The documentation of a field is used three times: by `attittud schema`, in the comments that `attittud init` writes, and
+in the messages about wrong keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from attittud.recipes.errors import InputError
+
+Count = int | float | None
+"""How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
+
+MISSING: Any = object()
+
+
+def option(default: Any, doc: str, **more: Any) -> Any:
+    """A documented field; mutable defaults are copied for each object."""
+    metadata = {"doc": doc, **more}
+    if default is MISSING:
+        return field(metadata=metadata)
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class EtaWeights:
+    """Weights of the three parts of an auxiliary gradient: 1 keeps a part, 0 drops it, -1 reverses it."""
+
+    neutral: float = option(1.0, "weight of the part outside of the primary task's subspace")
+    helpful: float = option(1.0, "weight of the part that agrees with the primary gradient")
+    harmful: float = option(0.0, "weight of the part that opposes the primary gradient")
+
+
+@dataclass(frozen=True)
+class StrategyConfig:
+    """How the gradients of the two tasks become one update. A bare name is enough: `strategy: drop_harmful`."""
+
+    shorthand = "name"
+
+    name: str = option("drop_harmful", "a strategy's name (`attittud strategies` lists them), or custom with eta below")
+    eta: EtaWeights | None = option(None, "weights of the three parts; null takes those of the named strategy")
+    primary_weight: float | None = option(
+        None,
+        "weight of the primary gradient on shared parameters, at least 0; null takes the strategy's own",
+        minimum=0,
+    )
+    auxiliary_weight: float = option(
+        1.0, "factor on the loss of every auxiliary source, beside their own weights", minimum=0
+    )
+    basis: Literal["sketch", "svd", "exact", "mean", "random", "canonical"] | None = option(
+        None, "subspace in which the tasks are compared; null takes the strategy's own (sketch for most)"
+    )
+    rank: int = option(10, "dimension k of that subspace", minimum=1)
+    refresh_every: int | None = option(
+        None, "the basis is recomputed in every n-th step; null takes the strategy's own (10 for most)", minimum=1
+    )
+    include_mean: bool = option(False, "append the current primary gradient as last direction of the basis")
+    basis_batch: int | None = option(
+        None,
+        "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch",
+        minimum=2,
+    )
+    engine: str = option("auto", "how products with the per-example Jacobian are computed")
+    ratio: float = option(0.1, "replay only: share of the primary examples in the mixture", minimum=0, maximum=1)
+    decay: float = option(
+        0.99, "bloop only: how much of the running primary gradient is kept in each step", minimum=0, maximum=1
+    )
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """Where examples come from. A bare path is enough: `primary: pictures/`."""
+
+    shorthand = "path"
+
+    path: str = option(
+        "digits",
+        "a folder with one folder of images per class, a parquet, csv or jsonl file (or a folder of them), hf:owner/name, "
+        "or digits (embedded)",
+        path=True,
+    )
+    split: str | None = option(
+        None, "the source's own split to read, such as train; null takes train if there is one, else all"
+    )
+    input: str | None = option(None, "column with the image or the text; null looks for image, img, text, ...")
+    label: str | None = option(
+        None, "column with the class or the list of 0/1 labels; null looks for label, labels, ..."
+    )
+    classes: list[str] | None = option(None, "keep only these classes; null keeps all")
+    exclude: list[str] = option([], "leave these classes out")
+
+
+@dataclass(frozen=True)
+class PrimaryConfig(SourceConfig):
+    """The labelled set of the task that matters."""
+
+    train: Count = option(
+        None, "training examples: a count, a fraction below 1, or null for all that validation and test leave"
+    )
+    validation: Count = option(0.2, "examples for choosing the best model, drawn before the training examples")
+    test: Count = option(0.2, "examples for the final figure; ignored where test_split exists, unless it is a count")
+    validation_split: str | None = option(
+        None, "the source's own validation split; null takes validation or val if there is one"
+    )
+    test_split: str | None = option(None, "the source's own test split; null takes test if there is one")
+
+
+@dataclass(frozen=True)
+class AuxiliaryConfig(SourceConfig):
+    """One set of other data. Examples that are also in the primary validation or test set are left out."""
+
+    examples: Count = option(None, "how many to use: a count, a fraction below 1, or null for all")
+    objective: Literal["classify", "masked_lm"] = option(
+        "classify", "classify: predict its labels; masked_lm: predict masked words of a text (needs no labels)"
+    )
+    weight: float = option(1.0, "factor on this source's loss", minimum=0)
+    batch_size: int | None = option(None, "its examples in each step; null takes training.guided.batch_size", minimum=1)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The primary task's data, the other data by name, and how they are read."""
+
+    primary: PrimaryConfig = option(PrimaryConfig, "the labelled set of the task that matters")
+    auxiliary: dict[str, AuxiliaryConfig] = option({}, "other data, by a name of your choice")
+    kind: Literal["auto", "image", "text"] = option("auto", "what the examples are; auto looks at the primary source")
+    image_size: int | None = option(
+        None, "images are scaled to this many pixels; null takes the primary source's most common size", minimum=4
+    )
+    max_length: int = option(128, "tokens of a text that are read", minimum=8)
+    seed: int | None = option(0, "of the splits; null draws another split for each seed of a run")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shared body; every task gets its own linear head. A bare name is enough: `model: small-cnn`."""
+
+    shorthand = "name"
+
+    name: str = option(
+        "small-cnn",
+        "mlp, small-cnn, resnet-18, wideresnet-22-4 (any wideresnet-DEPTH-WIDTH), text-cnn, hf:FOLDER or timm:NAME",
+        path=True,
+    )
+    width: int = option(64, "hidden units of mlp, channels of small-cnn and text-cnn", minimum=1)
+    dropout: float = option(0.0, "share of activations dropped in training", minimum=0, maximum=0.95)
+    head_init: Literal["default", "kaiming", "zero"] = option(
+        "default", "of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or zero"
+    )
+    pretrained: bool = option(True, "hf: and timm: only: start from the stored weights")
+    weights: str | None = option(None, "a weights.safetensors of an earlier run to start the body from", path=True)
+
+
+@dataclass(frozen=True)
+class PhaseConfig:
+    """One phase of training."""
+
+    steps: int = option(1000, "updates, unless epochs is given", minimum=1)
+    epochs: float | None = option(
+        None,
+        "instead of steps: passes over the largest auxiliary source (guided) or the primary set (finetune)",
+        minimum=0,
+    )
+    batch_size: int = option(64, "examples of each auxiliary source in a step of the guided phase", minimum=1)
+    primary_batch: int = option(32, "primary examples in a step", minimum=1)
+    optimizer: Literal["adam", "adamw", "sgd"] = option("adam", "the optimizer")
+    lr: float = option(1e-3, "learning rate", minimum=0)
+    weight_decay: float = option(0.0, "weight decay of the optimizer", minimum=0)
+    momentum: float = option(0.9, "momentum of sgd", minimum=0, maximum=1)
+    schedule: Literal["constant", "cosine", "linear", "plateau"] = option(
+        "constant", "of the learning rate; plateau halves it after 4 evaluations without improvement, down to lr_min"
+    )
+    lr_min: float = option(1e-5, "where cosine, linear and plateau end", minimum=0)
+    warmup: int = option(0, "steps in which the learning rate rises from 0", minimum=0)
+    clip: float | None = option(1.0, "the combined gradient's norm is clipped to this; null does not clip", minimum=0)
+    patience: int | None = option(
+        None, "stop after this many evaluations without improvement; null never stops early", minimum=1
+    )
+    evaluations: int = option(20, "how often validation is looked at, evenly over the phase", minimum=1)
+    select: Literal["best", "last"] = option(
+        "best", "the model that leaves the phase: best on validation, or the last one"
+    )
+    seconds: float | None = option(
+        None,
+        "stop after so many seconds of training (the result then depends on the machine); null has no limit",
+        minimum=0,
+    )
+
+
+def _finetune() -> PhaseConfig:
+    return PhaseConfig(steps=200, lr=1e-4)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The paper's two phases, or joint training."""
+
+    mode: Literal["two_phase", "joint"] = option(
+        "two_phase", "two_phase: guided, then finetune on the primary set alone; joint: guided only"
+    )
+    guided: PhaseConfig = option(PhaseConfig, "auxiliary data guided by the primary task")
+    finetune: PhaseConfig = option(_finetune, "primary data alone")
+    metric: Literal["auto", "accuracy", "macro_f1", "auc"] = option(
+        "auto",
+        "validation figure that chooses the model, ties by loss; auto: accuracy, or auc for several labels at once",
+    )
+    precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the forward pass under autocast")
+    reset_head: bool = option(False, "start finetune with a fresh primary head")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole job: data, model, training and the strategy."""
+
+    seed: int = option(0, "of the initialisation and the order of examples; the same for every strategy", minimum=0)
+    output: str = option("runs", "folder in which run folders are made", path=True)
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps")
+    data: DataConfig = option(DataConfig, "the primary and the auxiliary data")
+    model: ModelConfig = option(ModelConfig, "the network")
+    training: TrainingConfig = option(TrainingConfig, "how long and how fast")
+    strategy: StrategyConfig = option(StrategyConfig, "how the two gradients become one")
+    log_every: int = option(20, "steps between two lines of metrics.jsonl (each waits for the device)", minimum=1)
+    checkpoint_every: int = option(200, "steps between two checkpoints, beside those at evaluations", minimum=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check(config: Config) -> None:
+    """What no single field can tell."""
+    for name in config.data.auxiliary:
+        if not name.isidentifier():
+            raise InputError(
+                f"data.auxiliary: the name {name!r} must be letters, digits and _, as it is part of metric names"
+            )
+    if "primary" in config.data.auxiliary:
+        raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
+
+
+def to_dict(value: Any) -> Any:
+    """A configuration as plain mappings, lists and scalars."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {entry.name: to_dict(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_dict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_dict(item) for item in value]
+    return value

@@ -1,0 +1,44 @@
+"""`hf:owner/name`: a data set of the public hub, where the package `datasets` and a network are there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from attittud.recipes.data.listing import Listing
+from attittud.recipes.data.tables import table_listing
+from attittud.recipes.errors import InputError, needs
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+class Hub:
+    """Reads the splits through `datasets`; no code of the data set is run."""
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.fullmatch(name) or ".." in name:
+            raise InputError(f"hf:{name}: expected hf:owner/name")
+        try:
+            import datasets
+        except ImportError:
+            raise needs("hub", "datasets", f"data from hf:{name}") from None
+        self.name = name
+        try:
+            self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
+        except Exception as error:  # whatever the network, the hub or the data set's maker did
+            raise InputError(
+                f"hf:{name}: cannot be loaded ({' '.join(str(error).split())[:200]}); check the name and the network"
+            ) from None
+
+    @property
+    def splits(self) -> list[str]:
+        return list(self._splits)
+
+    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+        split = split or self.splits[0]
+        # The underlying table has images still encoded, and the class names in its metadata.
+        table = self._splits[split].with_format("arrow")[:]
+        features = self._splits[split].features.arrow_schema.metadata
+        return table_listing(
+            table.replace_schema_metadata(features), f"hf:{self.name} ({split})", input_column, label_column
+        )

@@ -1,0 +1,74 @@
+"""The examples of a source before any image is decoded: labels, and a way to fetch some of the inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from attittud.recipes.config import SourceConfig
+from attittud.recipes.errors import InputError
+
+Kind = Literal["image", "text"]
+Raw = bytes | Path | str | npt.NDArray[np.uint8]
+"""An encoded image, a file with one, a text, or pixels (C x H x W)."""
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass
+class Listing:
+    """`labels` are class numbers (n), 0/1 (n x classes), or None without labels; -1 means that one has none."""
+
+    where: str
+    kind: Kind
+    count: int
+    fetch: Callable[[Rows], Sequence[Raw]]
+    labels: npt.NDArray[np.int64] | None
+    classes: list[str]
+
+    @property
+    def multi_label(self) -> bool:
+        return self.labels is not None and self.labels.ndim == 2
+
+
+def chosen(
+    listing: Listing, config: SourceConfig, *, labelled: bool
+) -> tuple[Rows, npt.NDArray[np.int64] | None, list[str]]:
+    """Rows that pass the class filters, their labels counted anew from 0, and the remaining classes."""
+    rows = np.arange(listing.count)
+    if not labelled:
+        return rows, None, []
+    labels, where = listing.labels, listing.where
+    if labels is None:
+        raise InputError(
+            f"{where}: no label column was found; name it by label:, or use objective: masked_lm for plain text"
+        )
+    for name in [*(config.classes or []), *config.exclude]:
+        if name not in listing.classes:
+            near = get_close_matches(name, listing.classes, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(listing.classes[:20]) + (", ..." if len(listing.classes) > 20 else "")
+            raise InputError(f"{where}: there is no class {name!r}{hint} Its classes are {known}")
+    classes = [name for name in (config.classes or listing.classes) if name not in config.exclude]
+    numbers = [listing.classes.index(name) for name in classes]
+    if listing.multi_label:
+        return rows, labels[:, numbers], classes
+    new = np.full(len(listing.classes) + 1, -1)  # the last one is hit by label -1: none
+    new[numbers] = np.arange(len(numbers))
+    renumbered = new[labels]
+    kept = renumbered >= 0
+    return rows[kept], renumbered[kept], classes
+
+
+def digest(raw: Raw) -> bytes:
+    """Identifies the content of an example."""
+    if isinstance(raw, Path):
+        raw = raw.read_bytes()
+    content = raw.encode() if isinstance(raw, str) else raw.tobytes() if isinstance(raw, np.ndarray) else raw
+    return hashlib.blake2b(content, digest_size=16).digest()

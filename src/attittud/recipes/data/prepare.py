@@ -1,0 +1,213 @@
+"""From the data section of a configuration to tensors: read, filter, split, decode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from attittud.recipes.config import AuxiliaryConfig, DataConfig, PrimaryConfig
+from attittud.recipes.data.images import Pixels, decode_all
+from attittud.recipes.data.listing import Kind, Listing, Raw, Rows, chosen, digest
+from attittud.recipes.data.source import open_listing, open_source
+from attittud.recipes.data.splits import amount, stratified
+from attittud.recipes.errors import InputError
+from attittud.recipes.tasks import Examples, Task, mix
+
+Tokenize = Callable[[Sequence[str]], Tensor]
+Labels = npt.NDArray[np.int64]
+
+_VALIDATION = ("validation", "val", "valid", "dev")
+
+
+@dataclass
+class Prepared:
+    """All data of a job as tensors in main memory, with a record of which rows they are."""
+
+    kind: Kind
+    primary: Task
+    validation: Examples
+    test: Examples
+    auxiliary: dict[str, Task]
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        parts = [
+            self.primary.examples,
+            self.validation,
+            self.test,
+            *(task.examples for task in self.auxiliary.values()),
+        ]
+        return sum(part.inputs.nbytes for part in parts)
+
+
+@dataclass
+class Part:
+    """Some rows of a listing, not decoded yet."""
+
+    listing: Listing
+    rows: Rows
+    labels: Labels | None
+
+    def raws(self) -> Sequence[Raw]:
+        return self.listing.fetch(self.rows)
+
+
+def prepare(config: DataConfig, seed: int, tokenize: Tokenize | None = None) -> Prepared:
+    """Read everything. `seed` is that of the run, for splits that follow it (data.seed: null)."""
+    seed = seed if config.seed is None else config.seed
+    parts, classes = _primary_parts(config.primary, seed)
+    kind = parts["train"].listing.kind
+    if config.kind not in ("auto", kind):
+        raise InputError(f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s")
+    seen = {name: {digest(raw) for raw in part.raws()} for name, part in parts.items()}
+    others: dict[str, tuple[Part, list[str]]] = {}
+    left_out = {}
+    for name, source in config.auxiliary.items():
+        part, names = _auxiliary_part(source, name, mix(seed, name))
+        if part.listing.kind != kind:
+            raise InputError(f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s")
+        # A labelled example that the primary task has is of no further use; plain text may be used again for language
+        # modelling, but never that of validation and test.
+        forbidden = seen["validation"] | seen["test"] | (seen["train"] if source.objective == "classify" else set())
+        kept = np.array([digest(raw) not in forbidden for raw in part.raws()], dtype=bool)
+        left_out[name] = int((~kept).sum())
+        part = Part(part.listing, part.rows[kept], None if part.labels is None else part.labels[kept])
+        if not len(part.rows):
+            raise InputError(f"data.auxiliary.{name}: every example of it is also in the primary data; nothing is left")
+        others[name] = (part, names)
+    encode: Callable[[Part], Tensor]
+    record: dict[str, Any] = {"kind": kind, "seed": seed, "classes": classes}
+    if kind == "image":
+        pixels = Pixels.common([parts["train"], *(part for part, _ in others.values())], config.image_size)
+        record |= {"image_size": [pixels.channels, pixels.size, pixels.size]}
+
+        def encode(part: Part) -> Tensor:
+            return decode_all(part.raws(), pixels, part.listing.where)
+    else:
+        if tokenize is None:
+            raise InputError(
+                "the data are texts, but the model reads images; choose model: text-cnn or hf:FOLDER of a text model"
+            )
+
+        def encode(part: Part) -> Tensor:
+            return tokenize([str(raw) for raw in part.raws()])
+
+    def examples(part: Part) -> Examples:
+        return Examples(encode(part), None if part.labels is None else torch.from_numpy(part.labels))
+
+    multi = parts["train"].listing.multi_label
+    primary = Task("primary", "multi_label" if multi else "classify", classes, examples(parts["train"]))
+    auxiliary = {}
+    for name, (part, names) in others.items():
+        objective = "masked_lm" if part.labels is None else "multi_label" if part.labels.ndim == 2 else "classify"
+        auxiliary[name] = Task(name, objective, names, examples(part))  # type: ignore[arg-type]
+    record["primary"] = {name: _rows(part) for name, part in parts.items()}
+    record["auxiliary"] = {
+        name: _rows(part) | {"classes": names, "left_out_as_primary": left_out[name]}
+        for name, (part, names) in others.items()
+    }
+    return Prepared(kind, primary, examples(parts["validation"]), examples(parts["test"]), auxiliary, record)
+
+
+def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], list[str]]:
+    source = open_source(config)
+    train_split = config.split or ("train" if "train" in source.splits else None)
+    own = {
+        "validation": config.validation_split or next((name for name in _VALIDATION if name in source.splits), None),
+        "test": config.test_split or ("test" if "test" in source.splits else None),
+    }
+    listing = open_listing(config, source, train_split)
+    rows, labels, classes = chosen(listing, config, labelled=True)
+    assert labels is not None
+    parts: dict[str, Part] = {}
+    for name in ("test", "validation"):
+        wanted = config.test if name == "test" else config.validation
+        split = own[name]
+        if split is not None and split != train_split:
+            other = open_listing(config, source, split)
+            found, found_labels = _same_classes(other, classes)
+            # The default fraction is meant for data without a split of their own.
+            size = amount(wanted, len(found), f"data.primary.{name}") if isinstance(wanted, int) else len(found)
+            taken, _ = stratified(np.arange(len(found)), found_labels, size, mix(seed, name))
+            taken = np.sort(taken)
+            parts[name] = Part(other, found[taken], found_labels[taken])
+        else:
+            size = amount(wanted, len(rows), f"data.primary.{name}")
+            taken, left = stratified(np.arange(len(rows)), labels, size, mix(seed, name))
+            taken, left = np.sort(taken), np.sort(left)
+            parts[name] = Part(listing, rows[taken], labels[taken])
+            rows, labels = rows[left], labels[left]
+    taken, _ = stratified(
+        np.arange(len(rows)), labels, amount(config.train, len(rows), "data.primary.train"), mix(seed, "train")
+    )
+    taken = np.sort(taken)
+    parts["train"] = Part(listing, rows[taken], labels[taken])
+    for name, part in parts.items():
+        if not len(part.rows):
+            raise InputError(f"data.primary: no example is left for {name}; lower the other parts, or give more data")
+    _check_classes(parts["train"], classes, config.path)
+    return parts, classes
+
+
+def _check_classes(train: Part, classes: list[str], where: str) -> None:
+    assert train.labels is not None
+    if train.labels.ndim == 2:
+        return
+    counts = Counter(train.labels.tolist())
+    if len(classes) < 2 or len(counts) < 2:
+        only = classes[next(iter(counts))]
+        raise InputError(
+            f"{where}: the primary training set has one class only ({only!r}), so there is nothing to learn; give at least two "
+            "classes, or check data.primary.classes and the label column"
+        )
+    missing = [name for number, name in enumerate(classes) if number not in counts]
+    if missing:
+        raise InputError(
+            f"{where}: the primary training set has no example of {', '.join(missing[:10])}; raise data.primary.train, or leave "
+            "the classes out with data.primary.exclude"
+        )
+
+
+def _same_classes(listing: Listing, classes: list[str]) -> tuple[Rows, Labels]:
+    """The rows of another split with the class numbers of the training split."""
+    if listing.labels is None:
+        raise InputError(f"{listing.where}: no label column was found; name it by label:")
+    if listing.multi_label:
+        if [name for name in listing.classes if name in classes] != classes:
+            raise InputError(
+                f"{listing.where}: its labels are {listing.classes}, those of the training split {classes}"
+            )
+        return np.arange(listing.count), listing.labels[:, [listing.classes.index(name) for name in classes]]
+    new = np.array([classes.index(name) if name in classes else -1 for name in listing.classes] + [-1])
+    numbers = new[listing.labels]
+    kept = numbers >= 0
+    return np.flatnonzero(kept), numbers[kept]
+
+
+def _auxiliary_part(config: AuxiliaryConfig, name: str, seed: int) -> tuple[Part, list[str]]:
+    source = open_source(config)
+    split = config.split or ("train" if "train" in source.splits else None)
+    listing = open_listing(config, source, split)
+    if config.objective == "masked_lm" and listing.kind != "text":
+        raise InputError(f"data.auxiliary.{name}: masked_lm needs texts, but {config.path} holds {listing.kind}s")
+    rows, labels, classes = chosen(listing, config, labelled=config.objective == "classify")
+    if not len(rows):
+        raise InputError(
+            f"data.auxiliary.{name}: no example has a label of {', '.join(classes)}; check label: and classes:"
+        )
+    size = amount(config.examples, len(rows), f"data.auxiliary.{name}.examples")
+    taken = np.sort(stratified(np.arange(len(rows)), labels, size, seed)[0])
+    return Part(listing, rows[taken], None if labels is None else labels[taken]), classes
+
+
+def _rows(part: Part) -> dict[str, Any]:
+    everything = len(part.rows) == part.listing.count
+    return {"source": part.listing.where, "count": len(part.rows), "rows": "all" if everything else part.rows.tolist()}

@@ -1,0 +1,90 @@
+"""Which reader a path needs. Every reader has the source's own splits, and lists the examples of one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Protocol
+
+from attittud.recipes.config import SourceConfig
+from attittud.recipes.data.embedded import digits
+from attittud.recipes.data.listing import Listing
+from attittud.recipes.errors import InputError
+
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
+
+
+class Source(Protocol):
+    """Something that examples can be read from."""
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of its own splits; empty where it has none."""
+
+    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+        """The examples of one split, or all."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The digits."""
+
+    @property
+    def splits(self) -> list[str]:
+        return []
+
+    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+        return digits()
+
+
+def open_source(config: SourceConfig) -> Source:
+    """The reader for `config.path`."""
+    text = config.path
+    if text == "digits":
+        return Embedded()
+    if text.startswith("hf:"):
+        from attittud.recipes.data.hub import Hub
+
+        return Hub(text.removeprefix("hf:"))
+    path = Path(text).expanduser()
+    if not path.exists():
+        near = (
+            get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1) if path.parent.is_dir() else []
+        )
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise InputError(f"{text}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+    if path.is_file():
+        if path.suffix.lower() not in TABLES:
+            raise InputError(
+                f"{text}: cannot read a {path.suffix or 'file without a suffix'}; give one of {', '.join(TABLES)}"
+            )
+        from attittud.recipes.data.tables import Tables
+
+        return Tables(path, {None: [path]})
+    return _open_folder(path)
+
+
+def _open_folder(path: Path) -> Source:
+    from attittud.recipes.data.folder import ImageFolder
+    from attittud.recipes.data.tables import Tables, shards
+
+    tables = shards(path)
+    if tables:
+        return Tables(path, tables)
+    if not any(path.iterdir()):
+        raise InputError(
+            f"{path}: the folder is empty; put one folder of images per class into it, or parquet, csv or jsonl files"
+        )
+    return ImageFolder(path)
+
+
+def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
+    """The listing of a split, which must exist."""
+    if split is not None and split not in source.splits:
+        known = ", ".join(source.splits) or "none of its own"
+        raise InputError(f"{config.path}: there is no split {split!r}; the source has {known}")
+    listing = source.listing(split, config.input, config.label)
+    if listing.count == 0:
+        raise InputError(f"{listing.where}: there are no examples in it")
+    return listing

@@ -1,0 +1,12 @@
+"""What a person did wrong, in words that say what to do: the command line prints it and exits with 2."""
+
+
+class InputError(Exception):
+    """The message is one paragraph: the culprit, the reason and the cure."""
+
+
+def needs(extra: str, package: str, what: str) -> InputError:
+    """The error for an optional package that is not installed."""
+    return InputError(
+        f"{what} needs the package {package!r}, which is not installed; run: pip install 'attittud[{extra}]'"
+    )

@@ -1,0 +1,323 @@
+"""From YAML to a `Config`, with the file, the line and the path in every complaint.
+
+The nodes of the YAML text are converted by the type of the field that they are for, never by guessing. So `lr: 1e-4` is
+a number and a class called `no` is text, which PyYAML's own YAML 1.1 rules get wrong. Nothing is constructed from tags.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path, PurePath
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from attittud.recipes.config import Config, to_dict
+from attittud.recipes.errors import InputError
+
+T = TypeVar("T")
+
+_INT = re.compile(r"[-+]?[0-9][0-9_]*")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_TEXT, _MAPPING = "tag:yaml.org,2002:str", "tag:yaml.org,2002:map"
+_LARGEST = 1_000_000  # characters; a configuration is a page or two
+
+
+class ConfigError(InputError):
+    """Something in a configuration is wrong."""
+
+
+class _Composer(yaml.SafeLoader):
+    """Nodes only. Without aliases there are no cycles and no small files that grow to gigabytes."""
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _at(
+                event, "", "aliases (*name) are not supported; write the value again, or put it into a base: file"
+            )
+        if getattr(event, "tag", None) is not None:
+            raise _at(event, "", f"the tag {event.tag} is not supported; write plain YAML")
+        return super().compose_node(parent, index)
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration file, those that it inherits from by `base:`, and `key=value` overrides."""
+    return build(Config, _overridden(_inherited(Path(path), ()), overrides))
+
+
+def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration") -> Config:
+    """The same from text; `base:` is not followed."""
+    return build(Config, _overridden(_compose(text, name), overrides))
+
+
+def dump(config: Config) -> str:
+    """A configuration as YAML that `load` reads back as the same object."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+# ---------------------------------------------------------------------------------------------------- nodes
+
+
+def _compose(text: str, name: str) -> MappingNode:
+    if len(text) > _LARGEST:
+        raise ConfigError(f"{name}: {len(text)} characters are too many for a configuration")
+    composer = _Composer(text)
+    composer.name = name
+    try:
+        node = composer.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply for a configuration") from None
+    finally:
+        composer.dispose()
+    if node is None:
+        return MappingNode(_MAPPING, [], yaml.Mark(name, 0, 0, 0, None, 0))
+    if not isinstance(node, MappingNode):
+        raise _at(node, "", "a configuration is a mapping of keys to values, such as `model: small-cnn`")
+    return node
+
+
+def _inherited(path: Path, seen: tuple[Path, ...]) -> MappingNode:
+    """A file's mapping, with what it does not say taken from its base."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the configuration: {reason}; check the path") from None
+    node = _compose(text, str(path))
+    resolved = path.resolve()
+    if resolved in seen:
+        raise ConfigError(f"{path}: base: goes round in a circle: {' -> '.join(p.name for p in (*seen, resolved))}")
+    for position, (key, value) in enumerate(node.value):
+        if isinstance(key, ScalarNode) and key.value == "base":
+            del node.value[position]
+            if not isinstance(value, ScalarNode) or not value.value or Path(value.value).is_absolute():
+                raise _at(value, "base", "expected the relative path of another configuration")
+            return _merged(_inherited(path.parent / value.value, (*seen, resolved)), node)
+    return node
+
+
+def _merged(below: MappingNode, above: MappingNode) -> MappingNode:
+    """`above` wins; mappings are merged key by key, all else is replaced."""
+    entries = {_key(key, ""): (key, value) for key, value in below.value}
+    for key, value in above.value:
+        old = entries.get(_key(key, ""))
+        if old is not None and isinstance(value, MappingNode) and not _is_null(old[1]):
+            entries[_key(key, "")] = (key, _merged(_as_mapping(old[1]), value))
+        else:
+            entries[_key(key, "")] = (key, value)
+    return MappingNode(above.tag, list(entries.values()), above.start_mark, above.end_mark)
+
+
+def _as_mapping(node: Node) -> MappingNode:
+    """A shorthand such as `strategy: flip`, kept under no name until the type is known that says what it is short for."""
+    if isinstance(node, MappingNode):
+        return node
+    key = ScalarNode(_TEXT, "", node.start_mark, node.end_mark)
+    return MappingNode(_MAPPING, [(key, node)], node.start_mark, node.end_mark)
+
+
+def _overridden(node: MappingNode, overrides: Sequence[str]) -> MappingNode:
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        if not equals or not path or not all(path.split(".")):
+            raise ConfigError(f"{text!r}: an override is key=value, such as training.guided.lr=1e-4")
+        composed = _compose(f"value: {value}" if value else "value: ''", f"command line ({text})")
+        ((key, inner),) = composed.value
+        for part in reversed(path.split(".")):
+            key = ScalarNode(_TEXT, part, inner.start_mark, inner.end_mark)
+            inner = MappingNode(_MAPPING, [(key, inner)], inner.start_mark, inner.end_mark)
+        node = _merged(node, inner)
+    return node
+
+
+# ---------------------------------------------------------------------------------------------------- conversion
+
+
+def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
+    """A dataclass from a mapping; fields that are not mentioned keep the value that they have in `base`."""
+    shorthand = getattr(cls, "shorthand", None)
+    if shorthand and isinstance(node, ScalarNode):
+        node = _as_mapping(node)
+    if not isinstance(node, MappingNode):
+        raise _at(node, path, f"expected {_readable(cls)}, got {_got(node)}")
+    types = get_type_hints(cls)
+    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        name = _key(key, path)
+        if name == "" and shorthand:
+            if any(_key(other, path) == shorthand for other, _ in node.value):
+                continue
+            name = shorthand
+        here = f"{path}.{name}" if path else name
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise _at(key, here, f"unknown key{hint or '.'} Valid here: {', '.join(known)}")
+        if name in values:
+            raise _at(key, here, "the key is given twice; keep one of them")
+        entry = known[name]
+        if base is not None:
+            default = getattr(base, name)
+        elif entry.default_factory is not NO_DEFAULT:
+            default = entry.default_factory()
+        else:
+            default = None
+        values[name] = _checked(_convert(types[name], value, here, default), entry.metadata, value, here)
+    try:
+        return replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]
+    except InputError as error:
+        raise _at(node, path, str(error)) from None
+
+
+def _convert(kind: Any, node: Node, path: str, default: Any = None) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return build(kind, node, path, default if isinstance(default, kind) else None)  # type: ignore[arg-type]
+    if origin in (Union, UnionType):
+        return _convert_union(arguments, node, path, kind, default)
+    if origin is list and isinstance(node, SequenceNode):
+        return [_convert(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(node.value)]
+    if origin is dict and isinstance(node, MappingNode):
+        names = [_key(key, path) for key, _ in node.value]
+        for (key, _), name in zip(node.value, names, strict=True):
+            if names.count(name) > 1:
+                raise _at(key, f"{path}.{name}", "the key is given twice; keep one of them")
+        return {
+            name: _convert(arguments[1], item, f"{path}.{name}")
+            for name, (_, item) in zip(names, node.value, strict=True)
+        }
+    if isinstance(node, ScalarNode):
+        if origin is Literal and node.value in arguments:
+            return node.value
+        value = _scalar(kind, node)
+        if value is not None:
+            return value
+    if origin is Literal:
+        near = get_close_matches(str(node.value), arguments, n=1) if isinstance(node, ScalarNode) else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise _at(node, path, f"expected {_readable(kind)}, got {_got(node)}{hint}")
+    raise _at(node, path, f"expected {_readable(kind)}, got {_got(node)}")
+
+
+def _convert_union(arguments: tuple[Any, ...], node: Node, path: str, kind: Any, default: Any) -> Any:
+    if NoneType in arguments and _is_null(node):
+        return None
+    rest = [argument for argument in arguments if argument is not NoneType]
+    if len(rest) == 1:
+        try:
+            return _convert(rest[0], node, path, default)
+        except ConfigError:
+            if is_dataclass(rest[0]) and isinstance(node, MappingNode):
+                raise
+    for argument in rest:
+        if isinstance(node, ScalarNode):
+            value = _scalar(argument, node)
+            if value is not None:
+                return value
+    if len(rest) == 1 and get_origin(rest[0]) is not None and not _is_null(node):
+        return _convert(rest[0], node, path, default)
+    raise _at(node, path, f"expected {_readable(kind)}, got {_got(node)}")
+
+
+def _scalar(kind: Any, node: ScalarNode) -> Any:
+    """The value of a scalar as `kind`, or None where it is not one."""
+    text, quoted = node.value, node.style in ("'", '"')
+    if kind is str:
+        return None if _is_null(node) else text
+    if quoted:
+        return None
+    if kind is bool:
+        return {"true": True, "false": False}.get(text.lower())
+    if kind is int and _INT.fullmatch(text):
+        return int(text)
+    if kind is float and _FLOAT.fullmatch(text):
+        return float(text)
+    return None
+
+
+def _is_null(node: Node) -> bool:
+    return (
+        isinstance(node, ScalarNode)
+        and node.style not in ("'", '"')
+        and node.value in ("", "~", "null", "Null", "NULL")
+    )
+
+
+def _checked(value: Any, metadata: Any, node: Node, path: str) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high = metadata.get("minimum"), metadata.get("maximum")
+        if not abs(value) < 1e300:
+            raise _at(node, path, f"expected a finite number, got {value}")
+        if low is not None and value < low:
+            raise _at(node, path, f"must be at least {low}, got {value}")
+        if high is not None and value > high:
+            raise _at(node, path, f"must be at most {high}, got {value}")
+    if metadata.get("path") and isinstance(value, str) and ".." in PurePath(value).parts:
+        if node.start_mark.name.startswith("command line"):
+            return os.path.normpath(Path.cwd() / value)  # so that the echo of this configuration can be read again
+        raise _at(
+            node,
+            path,
+            f"{value!r} leaves its folder by '..', which a configuration file may not; write an absolute path, or one from "
+            f"the folder you work in, or give it on the command line: {path}={value}",
+        )
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------- words
+
+
+def _key(node: Node, path: str) -> str:
+    if not isinstance(node, ScalarNode):
+        raise _at(node, path, "a key must be plain text")
+    return str(node.value)
+
+
+def _at(where: Any, path: str, message: str) -> ConfigError:
+    mark = where.start_mark
+    place = mark.name if mark.name.startswith("command line") else f"{mark.name}:{mark.line + 1}"
+    return ConfigError(f"{place}: {path + ': ' if path else ''}{message}")
+
+
+def _got(node: Node) -> str:
+    if isinstance(node, MappingNode):
+        return "a mapping"
+    if isinstance(node, SequenceNode):
+        return "a list"
+    if _is_null(node):
+        return "nothing (null)"
+    return f"{str(node.value)[:60]!r}"
+
+
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+
+
+def _readable(kind: Any) -> str:
+    """A type in words."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (Union, UnionType):
+        words = [_readable(argument) for argument in arguments]
+        return " or ".join([", ".join(words[:-1]), words[-1]])
+    if origin is list:
+        return f"a list, each item {_readable(arguments[0])}"
+    if origin is dict:
+        return f"a mapping of names to {_readable(arguments[1])}"
+    return "a mapping with the keys " + ", ".join(entry.name for entry in fields(kind))

@@ -1,0 +1,62 @@
+"""Other people's dashboards behind one small interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from attittud.recipes.errors import InputError, needs
+
+CHOICES = ("tensorboard", "wandb", "trackio")
+
+
+class Log(Protocol):
+    """Takes figures by name; those of the decomposition are under `attittud/`."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in the run folder."""
+
+    def __init__(self, run_dir: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise needs("tensorboard", "tensorboard", "--log tensorboard") from None
+        self._writer = SummaryWriter(str(run_dir / "tensorboard"))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Tracker:
+    """wandb and trackio: `init`, `log` and `finish` of the same form."""
+
+    def __init__(self, package: str, run_dir: Path, config: Mapping[str, Any]) -> None:
+        try:
+            module = __import__(package)
+        except ImportError:
+            raise needs(package, package, f"--log {package}") from None
+        self._module = module
+        name = f"{run_dir.parent.name}-{run_dir.name}"
+        module.init(project="attittud", name=name, config=dict(config))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self._module.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._module.finish()
+
+
+def open_log(name: str, run_dir: Path, config: Mapping[str, Any]) -> Log:
+    if name not in CHOICES:
+        raise InputError(f"--log {name}: choose one of {', '.join(CHOICES)}")
+    return TensorBoard(run_dir) if name == "tensorboard" else Tracker(name, run_dir, config)

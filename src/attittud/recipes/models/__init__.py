@@ -1,0 +1,1 @@
+"""Networks by name: a shared body and one head per task."""

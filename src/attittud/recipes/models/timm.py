@@ -1,0 +1,37 @@
+"""`timm:NAME`: an image network of the package timm."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from attittud.recipes.config import ModelConfig
+from attittud.recipes.errors import InputError, needs
+
+
+class TimmBody(nn.Module):
+    """A timm network without its classifier."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.features = int(network.num_features)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)  # type: ignore[no-any-return]
+
+
+def timm_body(name: str, shape: tuple[int, ...], config: ModelConfig) -> nn.Module:
+    try:
+        import timm
+    except ImportError:
+        raise needs("timm", "timm", f"model 'timm:{name}'") from None
+    try:
+        network = timm.create_model(
+            name, pretrained=config.pretrained, num_classes=0, in_chans=shape[0], drop_rate=config.dropout
+        )
+    except Exception as error:  # unknown name, no network, a bad file: timm has no common error
+        raise InputError(
+            f"model timm:{name} cannot be built ({' '.join(str(error).split())[:200]}); check the name, or set "
+            "model.pretrained=false where there is no network"
+        ) from None
+    return TimmBody(network)

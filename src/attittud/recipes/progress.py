@@ -1,0 +1,86 @@
+"""What a person sees while a run goes on: a bar on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Told about phases and steps."""
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        """A phase of so many steps begins, or goes on after `done` of them."""
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        """So many more steps are done; `values` are the latest figures."""
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        """Validation was looked at."""
+
+
+class Quiet:
+    """Says nothing."""
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        pass
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        pass
+
+
+def shares(values: Mapping[str, float]) -> dict[str, float] | None:
+    """Shares of the squared norm of the auxiliary gradient, from logged norms; None where they were not measured."""
+    squares = {part: values.get(f"attittud/{part}", math.nan) ** 2 for part in ("helpful", "harmful", "neutral")}
+    total = sum(squares.values())
+    return {part: square / total for part, square in squares.items()} if total > 0 else None
+
+
+class Bars:
+    """A bar with the losses, the three shares and the latest validation figure; use it in a `with` block."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bars = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=Console(stderr=True),
+        )
+        self._validation = ""
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        self._task = self._bars.add_task(name, total=steps, completed=done, figures="")
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        self._bars.update(self._task, advance=steps, figures=_figures(values) + self._validation)
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._validation = "  validation " + " ".join(f"{name} {value:.3f}" for name, value in values.items())
+
+
+def _figures(values: Mapping[str, float]) -> str:
+    words = [f"{name.removeprefix('loss/')} {value:.3f}" for name, value in values.items() if name.startswith("loss/")]
+    parts = shares(values)
+    if parts:
+        words += [f"{name} {share:.0%}" for name, share in parts.items()]
+    return " ".join(words)

@@ -1,0 +1,158 @@
+"""The folder of a run. Every file in it is whole: a reader may trust what is there.
+
+config.yaml            the configuration as used, readable by `attittud train`
+run.json               the same as JSON, with versions, revision and hardware
+data.json              which rows of which source are in which split, and a checksum of the tensors
+metrics.jsonl          one line for each logged step and each evaluation
+checkpoint.safetensors while the run is unfinished
+weights.safetensors    the chosen model
+result.json            the final figures; it is written last, its presence means that the run is complete
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud.recipes.checkpoint import load_checkpoint, save_checkpoint
+from attittud.recipes.config import Config, to_dict
+from attittud.recipes.errors import InputError
+from attittud.recipes.files import cannot_write, read_json, write_atomically, write_json
+from attittud.recipes.loader import dump
+from attittud.recipes.provenance import provenance
+from attittud.recipes.weights import save_weights
+
+_FILES = (
+    "result.json",
+    "checkpoint.safetensors",
+    "weights.safetensors",
+    "metrics.jsonl",
+    "data.json",
+    "run.json",
+    "config.yaml",
+)
+
+_PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
+
+
+class RunFolder:
+    """Reads and writes these files; a folder that belongs to another configuration is refused."""
+
+    def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
+        self.path, self.config = path, config
+        self.checkpoint_path = path / "checkpoint.safetensors"
+        if fresh:
+            for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust
+                (path / name).unlink(missing_ok=True)
+        self._check_same_config()
+
+    def _check_same_config(self) -> None:
+        known = self.path / "run.json"
+        if not known.exists():
+            if (self.path / "result.json").exists() or self.checkpoint_path.exists():
+                raise InputError(
+                    f"{self.path}: there are results but no run.json; it is no whole run folder, choose another output=FOLDER"
+                )
+            return
+        old, new = read_json(known)["config"], comparable(self.config)
+        differing = differences(old, new)
+        if differing:
+            raise InputError(
+                f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])}); choose another folder by "
+                "output=FOLDER, or start over with --fresh"
+            )
+
+    def result(self) -> dict[str, Any] | None:
+        path = self.path / "result.json"
+        return read_json(path) if path.exists() else None
+
+    def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
+        """Write what is known before the first step, or check that a continued run has the same data."""
+        path = self.path / "data.json"
+        # Through JSON, so that what is compared has the same types.
+        plain = json.loads(json.dumps(record))
+        if path.exists() and read_json(path) != plain:
+            raise InputError(
+                f"{self.path}: the data have changed since this run began; start over with --fresh, or restore the data"
+            )
+        if not path.exists():
+            write_json(path, plain)
+        if not (self.path / "run.json").exists():
+            write_atomically(self.path / "config.yaml", dump(self.config).encode())
+            started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            write_json(
+                self.path / "run.json",
+                {
+                    "config": comparable(self.config),
+                    "started": started,
+                    "device": _device(device),
+                    **provenance(_PACKAGES),
+                },
+            )
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        return load_checkpoint(self.checkpoint_path) if self.checkpoint_path.exists() else None
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """A checkpoint, with the length of the metrics that belong to it."""
+        metrics = self.path / "metrics.jsonl"
+        try:
+            with metrics.open("ab") as file:
+                os.fsync(file.fileno())
+                size = file.tell()
+        except OSError as error:
+            raise cannot_write(metrics, error) from None
+        save_checkpoint(self.checkpoint_path, {**state, "metrics_bytes": size})
+
+    def truncate(self, size: int) -> None:
+        """Forget metrics that came after the checkpoint: those steps will be done again."""
+        try:
+            with (self.path / "metrics.jsonl").open("ab") as file:
+                file.truncate(size)
+        except OSError as error:
+            raise cannot_write(self.path / "metrics.jsonl", error) from None
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        try:
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise cannot_write(self.path / "metrics.jsonl", error) from None
+
+    def save_weights(self, weights: dict[str, Tensor]) -> None:
+        save_weights(self.path / "weights.safetensors", weights)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        write_json(self.path / "result.json", result)
+        self.checkpoint_path.unlink(missing_ok=True)
+
+
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def comparable(config: Config) -> dict[str, Any]:
+    """What makes two runs the same: all but the place of the folder."""
+    plain: dict[str, Any] = to_dict(config)
+    del plain["output"]
+    return plain
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """In words, which settings differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(key for key in new if key not in old)]
+        missing = "nothing"
+        return [
+            text
+            for key in keys
+            for text in differences(old.get(key, missing), new.get(key, missing), f"{path}.{key}" if path else key)
+        ]
+    return [] if old == new else [f"{path}: {old!r} there, {new!r} here"]

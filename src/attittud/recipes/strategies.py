@@ -1,0 +1,137 @@
+"""Strategies by name: how the gradients of the primary and the auxiliary tasks become one update.
+
+A strategy fills `.grad`, no more. It asks `StepLosses` for the losses that it needs, so that `primary_only` does not
+pay for auxiliary forward passes. What it returns is read only when a step is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from attittud.eta import Eta, choose, preset, presets
+from attittud.guide import Guide
+from attittud.recipes.config import StrategyConfig
+from attittud.recipes.errors import InputError
+from attittud.recipes.mixing import MIXERS, Mixed
+from attittud.recipes.symmetric import SYMMETRIC, Symmetric
+
+Telemetry = Callable[[], Mapping[str, float]]
+"""Reads the figures of a step, which waits for the device."""
+
+
+class StepLosses(Protocol):
+    """The losses of one step, computed when asked for."""
+
+    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
+        """Per-example primary losses (a vector); `detach` trains the head alone, `count` takes only the first ones."""
+
+    def auxiliary(self) -> dict[str, Tensor]:
+        """Mean loss of each auxiliary source."""
+
+    def basis(self) -> Tensor:
+        """Per-example primary losses of other examples (strategy.basis_batch of them)."""
+
+    @property
+    def auxiliary_examples(self) -> int:
+        """How many auxiliary examples the step has."""
+
+
+class Strategy(Protocol):
+    """One way to fill `.grad`."""
+
+    needs_auxiliary: bool
+    resumable: bool
+    """Whether `state_dict` holds all; if not, an interrupted phase starts over."""
+
+    def step(self, losses: StepLosses) -> Telemetry: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able values and tensors: all that a resumed run needs."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Guided:
+    """Every Eta, preset and basis: the step is a `Guide`'s."""
+
+    needs_auxiliary = True
+    resumable = True
+
+    def __init__(self, model: nn.Module, arguments: dict[str, Any], *, own_basis_batch: bool) -> None:
+        self.guide = Guide(model, **arguments)
+        self.own_basis_batch = own_basis_batch
+
+    def step(self, losses: StepLosses) -> Telemetry:
+        report = self.guide.backward(
+            losses.primary(), losses.auxiliary(), basis_losses=losses.basis if self.own_basis_batch else None
+        )
+        return report.to_dict
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.guide.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.guide.load_state_dict(state)
+
+
+def names() -> dict[str, str]:
+    """Every strategy with one line about it."""
+    return {
+        **_GUIDED,
+        **{name: mixer.about for name, mixer in MIXERS.items()},
+        **SYMMETRIC,
+        "custom": "your own strategy.eta",
+    }
+
+
+_GUIDED = {
+    "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
+    "flip": "Eta(1, 1, -1): reverse that part",
+    "orthogonal": "Eta(1, 0, 0): keep only what the primary task is indifferent to",
+    "orthogonal_flip": "Eta(1, 0, -1): the same, with the harmful part reversed",
+    "helpful_only": "Eta(0, 1, 0): keep only what agrees with the primary task",
+    "pcgrad": "one-sided PCGrad: drop harm against the current mean primary gradient",
+}
+
+
+def make_strategy(config: StrategyConfig, model: nn.Module, *, weights: Mapping[str, float], seed: int) -> Strategy:
+    """The strategy that a configuration names. `weights` are those of the auxiliary sources, by name."""
+    name = config.name
+    scaled = {source: weight * config.auxiliary_weight for source, weight in weights.items()}
+    known = names()
+    if name not in known:
+        try:
+            choose("strategy", name, known)
+        except ValueError as error:
+            raise InputError(f"strategy.name: {error}") from None
+    if name in MIXERS and config.eta is None and config.basis is None:
+        return Mixed(MIXERS[name], model, config, scaled)
+    if name in SYMMETRIC:
+        return Symmetric(name, model, scaled)
+    return Guided(model, guide_arguments(config, scaled, seed), own_basis_batch=config.basis_batch is not None)
+
+
+def guide_arguments(config: StrategyConfig, weights: Mapping[str, float], seed: int) -> dict[str, Any]:
+    """Keyword arguments of the `Guide` of a preset or custom strategy."""
+    arguments: dict[str, Any] = preset(config.name) if config.name in presets() else {}
+    if config.eta is not None:
+        arguments["eta"] = Eta(config.eta.neutral, config.eta.helpful, config.eta.harmful)
+    if "eta" not in arguments:
+        raise InputError(
+            f"strategy {config.name!r} needs its three weights, for example "
+            "strategy: {name: custom, eta: {neutral: 1, helpful: 1, harmful: -1}}"
+        )
+    for key in ("primary_weight", "basis", "refresh_every"):
+        if getattr(config, key) is not None:
+            arguments[key] = getattr(config, key)
+    return {
+        **arguments,
+        "rank": config.rank,
+        "include_mean": config.include_mean,
+        "engine": config.engine,
+        "auxiliary_weight": dict(weights),
+        "seed": seed,
+    }

@@ -1,0 +1,86 @@
+"""Symmetric multi-task baselines, delegated to TorchJD: to them the primary task is one of several equals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from attittud.parameters import Layout, trainable
+from attittud.recipes.errors import InputError, needs
+from attittud.step import add_to, gradients, write_gradients
+
+if TYPE_CHECKING:
+    from attittud.recipes.strategies import StepLosses, Telemetry
+
+# Names in TorchJD, and arguments it has no default for.
+_AGGREGATORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "torchjd_pcgrad": ("PCGrad", {}),
+    "torchjd_gradvac": ("GradVac", {}),
+    "torchjd_cagrad": ("CAGrad", {"c": 0.4}),  # the value of its paper's experiments
+    "torchjd_mgda": ("MGDA", {}),
+    "torchjd_upgrad": ("UPGrad", {}),
+    "torchjd_nashmtl": ("NashMTL", {}),
+    "torchjd_imtl_g": ("IMTLG", {}),
+    "torchjd_aligned_mtl": ("AlignedMTL", {}),
+    "torchjd_config": ("ConFIG", {}),
+}
+
+SYMMETRIC: dict[str, str] = {
+    name: f"symmetric baseline {aggregator} of TorchJD (needs the extra torchjd)"
+    for name, (aggregator, _) in _AGGREGATORS.items()
+}
+
+
+class Symmetric:
+    """One row per task over the shared parameters, aggregated by TorchJD; heads get their own task's gradient."""
+
+    needs_auxiliary = True
+
+    def __init__(self, name: str, model: nn.Module, weights: Mapping[str, float]) -> None:
+        try:
+            from torchjd import aggregation
+        except ImportError:
+            raise needs("torchjd", "torchjd", f"strategy {name!r}") from None
+        kind, arguments = _AGGREGATORS[name]
+        if kind == "NashMTL":
+            arguments = {"n_tasks": len(weights) + 1}
+        try:
+            self.aggregator = getattr(aggregation, kind)(**arguments)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"strategy {name!r}: TorchJD cannot provide {kind} here: {' '.join(str(error).split())}"
+            ) from None
+        self.model, self.weights = model, weights
+        # They keep something from step to step that TorchJD does not give away.
+        self.resumable = kind not in ("GradVac", "NashMTL")
+
+    def step(self, losses: StepLosses) -> Telemetry:
+        named = trainable(self.model)
+        rows = [gradients(losses.primary().mean(), named, retain_graph=False, where="primary")]
+        tasks = losses.auxiliary()
+        for position, (name, loss) in enumerate(tasks.items()):
+            last = position == len(tasks) - 1
+            rows.append(gradients(loss * self.weights[name], named, retain_graph=not last, where=name))
+        reached = set().union(*(row.keys() for row in rows[1:]))
+        shared = Layout((name, p) for name, p in named if id(p) in rows[0] and id(p) in reached)
+        matrix = shared.empty(len(rows))
+        rest: dict[int, Tensor] = {}
+        inside = {id(p) for p in shared.parameters}
+        for flat, row in zip(matrix, rows, strict=True):
+            shared.add_(flat, [row.get(id(p)) for p in shared.parameters], fresh=True)
+            for key, gradient in row.items():
+                if key not in inside:
+                    add_to(rest, key, gradient)
+        with torch.no_grad():
+            update = self.aggregator(matrix)
+        write_gradients(named, shared, update.contiguous(), rest)
+        return dict
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass

@@ -1,0 +1,288 @@
+"""A whole run: data, network, phases, and a folder that holds everything about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attittud.recipes.config import Config, PhaseConfig, StrategyConfig
+from attittud.recipes.data.prepare import Prepared, prepare
+from attittud.recipes.errors import InputError
+from attittud.recipes.evaluate import default_metric, evaluate
+from attittud.recipes.files import make_folder, only_one_process
+from attittud.recipes.logs import Log
+from attittud.recipes.models.build import build_model, tokenizer
+from attittud.recipes.models.network import Network
+from attittud.recipes.phase import Phase, Streams
+from attittud.recipes.progress import Progress, Quiet
+from attittud.recipes.run_folder import RunFolder
+from attittud.recipes.strategies import make_strategy
+from attittud.recipes.tasks import Task, mix
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a finished run found; the content of its result.json."""
+
+    strategy: str
+    seed: int
+    metric: str
+    """The figure that chose the model."""
+    validation: dict[str, float]
+    test: dict[str, float]
+    phases: list[dict[str, Any]]
+    """For each: name, steps, best_step, seconds (of training alone), stopped (patience, seconds or null)."""
+    parameters: int
+    examples: dict[str, int]
+    run_dir: Path = field(compare=False)
+    skipped: bool = field(default=False, compare=False)
+    """The folder already held the finished run."""
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(phase["seconds"] for phase in self.phases))
+
+    @property
+    def steps(self) -> int:
+        return int(sum(phase["steps"] for phase in self.phases))
+
+
+def default_run_dir(config: Config, name: str) -> Path:
+    """The folder of a run: output/NAME/STRATEGY/seed-SEED."""
+    return Path(config.output) / name / config.strategy.name / f"seed-{config.seed}"
+
+
+def load_data(config: Config, seed: int | None = None) -> Prepared:
+    """The data of a job; compare several runs on one object to read and decode them once."""
+    return prepare(config.data, config.seed if seed is None else seed, tokenizer(config.model, config.data))
+
+
+def run(
+    config: Config,
+    seed: int | None = None,
+    strategy: StrategyConfig | str | None = None,
+    run_dir: str | Path | None = None,
+    *,
+    data: Prepared | None = None,
+    progress: Progress | None = None,
+    logs: Sequence[Log] = (),
+    fresh: bool = False,
+) -> RunResult:
+    """Train one strategy with one seed and write its run folder.
+
+    A folder with the finished run is not trained again; one with an unfinished run is continued from its last
+    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must be that of the config.
+    """
+    if isinstance(strategy, str):
+        strategy = StrategyConfig(name=strategy)
+    config = replace(config, seed=config.seed if seed is None else seed, strategy=strategy or config.strategy)
+    path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
+    make_folder(path)
+    with only_one_process(path):
+        folder = RunFolder(path, config, fresh=fresh)
+        finished = folder.result()
+        if finished is not None:
+            return RunResult(**finished, run_dir=path, skipped=True)
+        device = choose_device(config.device)
+        prepared = on_device(data or load_data(config), device)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            result = _Job(config, prepared, device, folder, progress or Quiet(), logs).run()
+        folder.finish({key: value for key, value in vars(result).items() if key not in ("run_dir", "skipped")})
+        return result
+
+
+class _Job:
+    """The phases of one run, one after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: Prepared,
+        device: torch.device,
+        folder: RunFolder,
+        progress: Progress,
+        logs: Sequence[Log],
+    ) -> None:
+        self.config, self.data, self.device, self.folder = config, data, device, folder
+        self.progress, self.logs = progress, logs
+        self.model = build_model(config.model, data, config.seed).to(device).train()
+        wanted = config.training.metric
+        self.metric = default_metric(data.primary) if wanted == "auto" else wanted
+        self.summaries: list[dict[str, Any]] = []
+        self.validation: dict[str, float] = {}
+        # Both are built before anything is written: a strategy that cannot be had leaves no folder behind.
+        names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
+        self.phases = [_phase(name, config, data, self.model, device, self.metric) for name in names]
+        self.phase = self.phases[0]
+
+    def run(self) -> RunResult:
+        self.folder.begin(self.data.record, self.device)
+        saved = self.folder.checkpoint()
+        if saved is None:
+            self.folder.truncate(0)
+        else:
+            self.summaries, self.validation = saved["summaries"], saved["validation"]
+            self.phase = self.phases[len(self.summaries)]
+            load_state(self.folder, self.model, self.phase, saved)
+        for phase in self.phases[len(self.summaries) :]:
+            self.phase = phase
+            name, state = phase.name, phase.state
+            if name == "finetune" and self.config.training.reset_head and state.step == 0:
+                torch.manual_seed(mix(self.config.seed, "head"))
+                self.model.reset_head(self.model.heads["primary"])  # type: ignore[arg-type]
+            self.progress.phase(name, phase.steps, state.step)
+            phase.run(self.record, self.checkpoint, self.progress.advance)
+            self.validation = phase.finish()
+            summary = {"name": name, "steps": state.step, "best_step": state.best_step}
+            self.summaries.append(summary | {"seconds": state.seconds, "stopped": state.stopped})
+        test = evaluate(self.model, self.data.primary, self.data.test, self.device)
+        self.folder.save_weights(self.model.state_dict())
+        return self.result(test)
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """A line of metrics, for the file, the bar and the dashboards."""
+        self.folder.record({"phase": self.phase.name, **values})
+        if f"validation/{self.metric}" in values:
+            self.progress.evaluated({name: values[f"validation/{name}"] for name in (self.metric, "loss")})
+        step = sum(summary["steps"] for summary in self.summaries) + values["step"]
+        for log in self.logs:
+            log.log({name: value for name, value in values.items() if name != "step"}, step)
+
+    def checkpoint(self) -> None:
+        if not (self.phase.strategy.resumable or self.phase.done):
+            return
+        state = {"summaries": self.summaries, "validation": self.validation}
+        self.folder.save({**state, "model": self.model.state_dict(), "phase": self.phase.state_dict()})
+
+    def result(self, test: dict[str, float]) -> RunResult:
+        data = self.data
+        return RunResult(
+            strategy=self.config.strategy.name,
+            seed=self.config.seed,
+            metric=self.metric,
+            validation=self.validation,
+            test=test,
+            phases=self.summaries,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            examples={
+                "train": len(data.primary.examples),
+                "validation": len(data.validation),
+                "test": len(data.test),
+                **{f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
+            },
+            run_dir=self.folder.path,
+        )
+
+
+def _phase(name: str, config: Config, data: Prepared, model: Network, device: torch.device, metric: str) -> Phase:
+    settings: PhaseConfig = getattr(config.training, name)
+    strategy_config = config.strategy if name == "guided" else StrategyConfig(name="primary_only")
+    weights = {source: config.data.auxiliary[source].weight for source in data.auxiliary}
+    strategy = make_strategy(strategy_config, model, weights=weights, seed=mix(config.seed, name, "guide"))
+    if strategy.needs_auxiliary and not data.auxiliary:
+        raise InputError(
+            f"strategy {strategy_config.name!r} needs auxiliary data, but data.auxiliary is empty; name a source there, or use "
+            "strategy: primary_only"
+        )
+    batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
+    _check_enough(name, settings, strategy_config, data.primary)
+    streams = Streams(
+        model,
+        data.primary,
+        data.auxiliary,
+        name,
+        config.seed,
+        settings.primary_batch,
+        batches,
+        strategy_config.basis_batch,
+        device,
+        bf16=config.training.precision == "bf16",
+    )
+
+    def look() -> dict[str, float]:
+        with streams.autocast():
+            return evaluate(model, data.primary, data.validation, device)
+
+    return Phase(
+        name,
+        settings,
+        phase_steps(name, settings, data, batches),
+        streams,
+        strategy,
+        metric=metric,
+        evaluate=look,
+        log_every=config.log_every,
+        checkpoint_every=config.checkpoint_every,
+    )
+
+
+def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mapping[str, int]) -> int:
+    """Updates of a phase; epochs are passes over the largest auxiliary source, or over the primary set."""
+    if settings.epochs is None:
+        return settings.steps
+    passes = [len(data.primary.examples) / settings.primary_batch]
+    if name == "guided" and data.auxiliary:
+        passes = [len(task.examples) / batches[source] for source, task in data.auxiliary.items()]
+    return max(1, math.ceil(settings.epochs * max(passes)))
+
+
+def _check_enough(name: str, settings: PhaseConfig, strategy: StrategyConfig, primary: Task) -> None:
+    available = len(primary.examples)
+    wanted = {
+        f"training.{name}.primary_batch": settings.primary_batch,
+        "strategy.basis_batch": strategy.basis_batch or 0,
+    }
+    for key, size in wanted.items():
+        if size > available:
+            raise InputError(
+                f"{key} asks for {size} primary examples at once, but the primary training set has only {available}; lower {key} "
+                f"to at most {available}, or raise data.primary.train"
+            )
+
+
+def load_state(folder: RunFolder, model: Network, phase: Phase, saved: Mapping[str, Any]) -> None:
+    try:
+        model.load_state_dict(saved["model"])
+        phase.load_state_dict(saved["phase"])
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{folder.checkpoint_path}: the checkpoint does not fit this run ({' '.join(str(error).split())[:200]}); delete it "
+            "to start from the beginning"
+        ) from None
+    folder.truncate(saved["metrics_bytes"])
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first CUDA device, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"device: {name!r} cannot be used here ({' '.join(str(error).split())[:120]}); use device=auto or device=cpu"
+        ) from None
+    return device
+
+
+def on_device(data: Prepared, device: torch.device) -> Prepared:
+    """All tensors on the device when they take less than half of its free memory, else where they are."""
+    if device.type != "cuda" or data.bytes > torch.cuda.mem_get_info(device)[0] / 2:
+        return data
+
+    def moved(task: Task) -> Task:
+        return replace(task, examples=task.examples.to(device))
+
+    return replace(
+        data,
+        primary=moved(data.primary),
+        validation=data.validation.to(device),
+        test=data.test.to(device),
+        auxiliary={name: moved(task) for name, task in data.auxiliary.items()},
+    )

@@ -1,0 +1,107 @@
+"""Whole runs on the embedded digits: every strategy trains, and a run folder holds what it promises."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from attittud.recipes.config import Config, StrategyConfig
+from attittud.recipes.errors import InputError
+from attittud.recipes.loader import load, loads
+from attittud.recipes.strategies import names
+from attittud.recipes.train import load_data, run
+from attittud.recipes.weights import load_weights
+
+JOB = """
+data:
+  primary: {path: digits, train: 60, validation: 60, test: 200}
+  auxiliary: {more: {path: digits, examples: 400}}
+model: {name: mlp, width: 16}
+training:
+  guided: {steps: 12, evaluations: 3, primary_batch: 16, batch_size: 16, lr: 0.02}
+  finetune: {steps: 6, evaluations: 2, primary_batch: 16, lr: 0.01}
+log_every: 4
+strategy: {rank: 3, refresh_every: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def job() -> Config:
+    return loads(JOB)
+
+
+def own(name: str) -> StrategyConfig:
+    extra = {"eta": {"neutral": 1.0, "helpful": 0.5, "harmful": -1.0}} if name == "custom" else {}
+    text = json.dumps({"strategy": {"name": name, "rank": 3, "refresh_every": 4, **extra}})
+    return loads(text).strategy
+
+
+@pytest.mark.filterwarnings("ignore:.*(ECOS|not DPP):UserWarning")  # cvxpy's, about how TorchJD's Nash-MTL uses it
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate:UserWarning")
+@pytest.mark.parametrize("name", names())
+def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
+    if name.startswith("torchjd_"):
+        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
+    try:
+        result = run(job, 0, own(name), tmp_path)
+    except InputError as error:
+        # TorchJD has extras of its own for some aggregators.
+        if name.startswith("torchjd_") and "requires" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert result.strategy == name and result.steps == 18
+    assert 0.2 < result.test["accuracy"] <= 1 and result.validation["loss"] > 0
+
+
+def test_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:
+    result = run(job, 3, "flip", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".lock",
+        "config.yaml",
+        "run.json",
+        "data.json",
+        "metrics.jsonl",
+        "weights.safetensors",
+        "result.json",
+    }
+    assert load(tmp_path / "config.yaml").seed == 3 and load(tmp_path / "config.yaml").strategy.name == "flip"
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["torch"] in torch.__version__ and about["cores"] and about["device"] == "cpu"
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in lines if "loss/primary" in line]
+    assert [line["step"] for line in logged if line["phase"] == "guided"] == [4, 8, 12]
+    assert {"attittud/neutral", "attittud/helpful", "attittud/harmful", "loss/auxiliary/more"} <= logged[0].keys()
+    looked = [line for line in lines if line["phase"] == "guided" and "validation/accuracy" in line]
+    assert [line["step"] for line in looked] == [4, 8, 12]
+    assert load_weights(tmp_path / "weights.safetensors")["heads.primary.weight"].shape == (10, 16)
+    data = json.loads((tmp_path / "data.json").read_text())
+    rows = [set(data["primary"][part]["rows"]) for part in ("train", "validation", "test")]
+    assert [len(part) for part in rows] == [60, 60, 200] and not rows[0] & rows[1] and not rows[2] & (rows[0] | rows[1])
+    # No auxiliary example is a primary one under another name.
+    assert not set(data["auxiliary"]["more"]["rows"]) & set().union(*rows)
+    again = run(job, 3, "flip", tmp_path)
+    assert again.skipped and again == result
+
+
+def test_strategies_of_a_seed_share_initialisation_and_batches(job: Config, tmp_path: Path) -> None:
+    data = load_data(job)
+    first = {}
+    for name in ("primary_only", "multitask", "drop_harmful"):
+        run(job, 1, own(name), tmp_path / name, data=data)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        first[name] = json.loads(lines[0])
+    # The same batches, though another model by then.
+    job1 = loads(JOB, ["log_every=1", "training.guided.steps=1"])
+    losses = set()
+    for name in ("primary_only", "multitask", "drop_harmful"):
+        run(job1, 1, own(name), tmp_path / f"{name}-1", data=data)
+        losses.add(json.loads((tmp_path / f"{name}-1" / "metrics.jsonl").read_text().splitlines()[0])["loss/primary"])
+    assert len(losses) == 1
+
+
+def test_other_configuration_is_refused(job: Config, tmp_path: Path) -> None:
+    run(job, 0, "primary_only", tmp_path)
+    with pytest.raises(InputError, match=r"another configuration \(seed: 0 there, 1 here"):
+        run(job, 1, "primary_only", tmp_path)
+    assert run(job, 1, "primary_only", tmp_path, fresh=True).seed == 1
