@@ -118,6 +118,62 @@ def test_named_tasks_in_micro_batches():
     assert error(q.grads(), p.grads()) < 1e-10
 
 
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
+def test_named_tasks_that_interleave(refresh, include_mean):
+    """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last one."""
+    eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
+    p, guide = setup(eta=eta, include_mean=include_mean)
+    q, other = setup(eta=eta, include_mean=include_mean)
+
+    def tasks(r, at=slice(None), n=1):
+        return {"a": r.loss(at) / n, "b": r.model.body(r.xa[at]).square().mean() / n}
+
+    if not refresh:
+        guide.backward(primary=p.losses(), auxiliary=tasks(p))
+        other.backward(primary=q.losses(), auxiliary=tasks(q))
+        p.model.zero_grad()
+        q.model.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=tasks(p), basis_losses=p.losses)
+    for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+        other.primary(q.losses(at) / N, basis_losses=q.losses)
+        other.auxiliary(tasks(q, too, N))
+    other.combine()
+    assert error(q.grads(), p.grads()) < 1e-10
+
+
+@pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
+def test_auxiliary_first(refresh):
+    """The order of the two verbs does not matter for the result."""
+    p, guide = setup()
+    q, other = setup()
+    if not refresh:
+        one_batch(p, guide)
+        one_batch(q, other)
+    want = one_batch(p, guide)
+    q.model.zero_grad()
+    other.auxiliary(q.loss())
+    other.primary(q.losses())
+    other.combine()
+    assert error(q.grads(), want) < 1e-12
+
+
+def test_tasks_that_reach_different_parts_of_the_model():
+    """The first named task sees less of the body than the second: what either reaches is shared, in every form."""
+    p, guide = setup()
+    q, other = setup()
+
+    def tasks(r):
+        return {"early": r.model.body[0](r.xa).square().mean(), "all": r.loss()}
+
+    guide.backward(primary=p.losses(), auxiliary=tasks(p))
+    other.primary(q.losses())
+    other.auxiliary(tasks(q))
+    other.combine()
+    assert set(other.shared_parameters) == set(guide.shared_parameters)
+    assert error(q.grads(), p.grads()) < 1e-10
+
+
 def test_two_backward_calls_add_their_updates():
     p, guide = setup()
     first, second = one_batch(p, guide), one_batch(p, guide)

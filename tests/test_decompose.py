@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import distance, error, gradients, gram_schmidt, jacobian, split, unflatten
 from torch import nn
@@ -28,6 +28,12 @@ def cases(draw, in_span=False):
     return sizes[0] * x[0], sizes[1] * g_prim, V
 
 
+def assume_clear(g_prim: torch.Tensor, V: torch.Tensor) -> None:
+    """Leave out a g_prim that lies almost in the span: its residual has few digits, whoever computes it."""
+    residual = (g_prim - V.T @ (V @ g_prim)).norm() / g_prim.norm()
+    assume(residual < 1e-12 or residual > 1e-2)
+
+
 def small(value: torch.Tensor, *factors: torch.Tensor) -> bool:
     """Zero up to rounding of a product of these vectors."""
     return abs(value.item()) <= 1e-12 * torch.stack([f.norm() for f in factors]).prod().item()
@@ -37,6 +43,7 @@ def small(value: torch.Tensor, *factors: torch.Tensor) -> bool:
 @given(cases(), st.booleans())
 def test_parts_add_up_and_are_orthogonal(case, include_mean):
     g_aux, g_prim, V = case
+    assume_clear(g_prim, V)
     parts = decompose(g_aux, g_prim, V, include_mean=include_mean)
     assert (parts.neutral + parts.helpful + parts.harmful - g_aux).norm() <= 1e-14 * g_aux.norm()
     for x, y in [("neutral", "helpful"), ("neutral", "harmful"), ("helpful", "harmful")]:
@@ -59,6 +66,7 @@ def test_parts_are_those_of_the_definition(case):
 @given(cases())
 def test_signs_with_the_mean_included(case):
     g_aux, g_prim, V = case
+    assume_clear(g_prim, V)
     parts = decompose(g_aux, g_prim, V, include_mean=True)
     rounding = 1e-12 * g_aux.norm() * g_prim.norm()
     assert parts.helpful @ g_prim >= -rounding

@@ -218,6 +218,36 @@ def test_sparse_gradients(engine):
         guide.backward(primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean())
 
 
+class FunctionalEmbedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 3))
+
+    def forward(self, x):
+        return nn.functional.embedding(x, self.table, sparse=True).flatten(1)
+
+
+@pytest.mark.parametrize("basis", ["sketch", "mean"])
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_sparse_gradients_of_a_function(engine, basis):
+    model = TwoHeads(FunctionalEmbedding(), 12)
+    x = torch.arange(8).reshape(2, 4)
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine=engine, basis=basis)
+    with complains("body.table", "sparse=False"):
+        guide.backward(primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean())
+
+
+@pytest.mark.parametrize("verb", ["primary", "auxiliary"])
+def test_reentrant_checkpointing_between_refreshes(verb):
+    model = TwoHeads(Checkpointed(), 6)
+    x = torch.randn(4, 5)
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=2)
+    guide.backward(primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean())
+    model.body.use_reentrant = True
+    with complains("use_reentrant=False"):
+        getattr(guide, verb)(model(x, verb).square().mean(1))
+
+
 @pytest.mark.parametrize("which", ["both", "auxiliary", "basis_losses"])
 def test_reentrant_checkpointing(which):
     """Such a graph hides parameters: they must not pass for unused."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from oracle import error, expected, gradients
 from torch import nn
-from zoo import problem
+from zoo import TwoHeads, problem
 
 from attittud import Eta, Guide
 
@@ -77,6 +77,22 @@ def test_auxiliary_heads_of_several_tasks():
     guide.backward(primary=p.losses(), auxiliary=tasks())
     assert error(p.grads(), want.grads) <= 1e-10
     assert torch.equal(p.model.third.bias.grad, 0.5 * gradients(tasks()["b"], p.model)["third.bias"])
+
+
+def test_sparse_gradients_where_they_are_left_out():
+    """An embedding with sparse gradients trains as usual once it does not take part."""
+    model = TwoHeads(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten(), nn.Linear(12, 5)), 5)
+    x = torch.arange(8).reshape(2, 4)
+
+    def losses():
+        return model(x, "primary").square().mean(1), model(x, "auxiliary").mean()
+
+    g_p, g_a = (gradients(loss.mean(), model)["body.0.weight"] for loss in losses())
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=2, primary_weight=0.3, parameters=lambda name, _: "body.2" in name)
+    guide.backward(*losses())
+    got = model.body[0].weight.grad
+    assert got.is_sparse
+    assert torch.equal(got.to_dense(), g_a.to_dense() + 0.3 * g_p.to_dense())
 
 
 def test_leaves_outside_the_model_are_left_alone():
