@@ -1,7 +1,4 @@
-"""Strategies that need only the mean gradients of the two sides: sums, ratios, cosine gates and Bloop.
-
-Which parameters are shared, and what the heads receive, is as in a `Guide`.
-"""
+"""Strategies that need only the mean gradients of the two sides: sums, ratios, cosine gates and Bloop."""
 
 from __future__ import annotations
 
@@ -13,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attittud.parameters import Layout, trainable
 from attittud.recipes.config import StrategyConfig
-from attittud.step import add_to, gradients, write_gradients
+from attittud.recipes.gradients import Sides, cosine
 
 if TYPE_CHECKING:
     from attittud.recipes.strategies import StepLosses, Telemetry
 
 
 @dataclass
-class Sides:
-    """Mean gradients over the shared parameters, as vectors: `auxiliary` is the weighted sum over the sources."""
+class Pair:
+    """Mean gradients over the shared parameters; `auxiliary` is the weighted sum over the sources."""
 
     primary: Tensor
     auxiliary: Tensor
@@ -32,7 +28,7 @@ class Sides:
     """What the strategy keeps from step to step; it goes into checkpoints."""
 
 
-Formula = Callable[[Sides], Tensor]
+Formula = Callable[[Pair], Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,34 +42,28 @@ class Mixer:
     replay: bool = False
 
 
-def _all(sides: Sides) -> Tensor:
-    return sides.auxiliary
+def _all(pair: Pair) -> Tensor:
+    return pair.auxiliary
 
 
-def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Of two vectors; 0 where one of them is zero."""
-    norms = a.norm() * b.norm()
-    return torch.where(norms > 0, torch.dot(a, b) / norms, 0.0)
-
-
-def _gate(sides: Sides) -> Tensor:
+def _gate(pair: Pair) -> Tensor:
     """Du et al. 2018, unweighted: the auxiliary gradient counts in full or not at all."""
-    return torch.where(cosine(sides.primary, sides.auxiliary) >= 0, 1.0, 0.0) * sides.auxiliary
+    return torch.where(cosine(pair.primary, pair.auxiliary) >= 0, 1.0, 0.0) * pair.auxiliary
 
 
-def _weighted_gate(sides: Sides) -> Tensor:
+def _weighted_gate(pair: Pair) -> Tensor:
     """Du et al. 2018, weighted: it counts by max(0, cosine)."""
-    return cosine(sides.primary, sides.auxiliary).clamp(min=0) * sides.auxiliary
+    return cosine(pair.primary, pair.auxiliary).clamp(min=0) * pair.auxiliary
 
 
-def _bloop(sides: Sides) -> Tensor:
+def _bloop(pair: Pair) -> Tensor:
     """Hsieh et al. 2024: what of the auxiliary gradient is orthogonal to a running mean of the primary gradient."""
-    mean = sides.memory.get("mean")
-    mean = sides.primary.clone() if mean is None else mean.lerp(sides.primary, 1 - sides.decay)
-    sides.memory["mean"] = mean
+    mean = pair.memory.get("mean")
+    mean = pair.primary.clone() if mean is None else mean.lerp(pair.primary, 1 - pair.decay)
+    pair.memory["mean"] = mean
     square = torch.dot(mean, mean)
-    share = torch.where(square > 0, torch.dot(mean, sides.auxiliary) / square, 0.0)
-    return sides.auxiliary - share * mean
+    share = torch.where(square > 0, torch.dot(mean, pair.auxiliary) / square, 0.0)
+    return pair.auxiliary - share * mean
 
 
 MIXERS: dict[str, Mixer] = {
@@ -107,47 +97,25 @@ class Mixed:
             losses.primary().mean().backward()
             return dict
         if self.mixer.replay:
-            return self._replay(losses)
+            # The mean loss of a batch in which a share `ratio` of the examples is primary.
+            ratio = self.config.ratio
+            wanted = round(losses.auxiliary_examples * ratio / max(1 - ratio, 1e-9))
+            return self._combine(losses.primary(count=max(1, wanted)), losses, ratio, 1 - ratio)
         # With weight 0 a plain sum has no use for more than the gradient of the primary head.
-        primary = losses.primary(detach=self.primary_weight == 0 and self.mixer.formula is _all).mean()
-        found = gradients(primary, trainable(self.model), retain_graph=False, where="primary")
-        return self._combine(found, losses.auxiliary(), self.primary_weight, 1.0)
+        head_alone = self.primary_weight == 0 and self.mixer.formula is _all
+        return self._combine(losses.primary(detach=head_alone), losses, self.primary_weight, 1.0)
 
-    def _replay(self, losses: StepLosses) -> Telemetry:
-        """The mean loss of a batch in which a share `ratio` of the examples is primary."""
-        ratio = self.config.ratio
-        wanted = round(losses.auxiliary_examples * ratio / max(1 - ratio, 1e-9))
-        primary = losses.primary(count=max(1, wanted)).mean()
-        found = gradients(primary, trainable(self.model), retain_graph=False, where="primary")
-        return self._combine(found, losses.auxiliary(), ratio, 1 - ratio)
-
-    def _combine(
-        self, primary: dict[int, Tensor], tasks: dict[str, Tensor], primary_weight: float, factor: float
-    ) -> Telemetry:
-        named = trainable(self.model)
-        total: dict[int, Tensor] = {}
-        for position, (name, loss) in enumerate(tasks.items()):
-            weighted = loss * (self.weights[name] * factor)
-            last = position == len(tasks) - 1
-            for key, gradient in gradients(weighted, named, retain_graph=not last, where=name).items():
-                add_to(total, key, gradient)
-        shared = Layout((name, p) for name, p in named if id(p) in primary and id(p) in total)
-        if not shared.parameters:
-            write_gradients(named, shared, torch.empty(0), primary | total)
+    def _combine(self, primary: Tensor, losses: StepLosses, primary_weight: float, factor: float) -> Telemetry:
+        tasks = [loss * (self.weights[name] * factor) for name, loss in losses.auxiliary().items()]
+        sides = Sides.of(self.model, [primary.mean(), *tasks])
+        if not sides.shared:
             return dict
-        flat_primary, flat_auxiliary = shared.empty(), shared.empty()
-        shared.add_(flat_primary, [primary[id(p)] for p in shared.parameters], fresh=True)
-        shared.add_(flat_auxiliary, [total[id(p)] for p in shared.parameters], fresh=True)
-        similarity = cosine(flat_primary, flat_auxiliary)
-        update = self.mixer.formula(Sides(flat_primary, flat_auxiliary, self.config.decay, self.memory))
-        update = update + flat_primary.mul_(primary_weight)
-        rest = {
-            key: gradient
-            for key, gradient in (primary | total).items()
-            if key not in {id(p) for p in shared.parameters}
-        }
-        write_gradients(named, shared, update, rest)
-        return partial(_read, similarity)
+        auxiliary = sides.rows[1]
+        for row in sides.rows[2:]:
+            auxiliary = auxiliary + row
+        pair = Pair(sides.rows[0], auxiliary, self.config.decay, self.memory)
+        sides.write(self.mixer.formula(pair) + pair.primary * primary_weight)
+        return partial(_read, cosine(pair.primary, auxiliary))
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self.memory)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attittud.parameters import Layout, trainable
 from attittud.recipes.errors import InputError, needs
-from attittud.step import add_to, gradients, write_gradients
+from attittud.recipes.gradients import Sides
 
 if TYPE_CHECKING:
     from attittud.recipes.strategies import StepLosses, Telemetry
@@ -58,25 +57,10 @@ class Symmetric:
         self.resumable = kind not in ("GradVac", "NashMTL")
 
     def step(self, losses: StepLosses) -> Telemetry:
-        named = trainable(self.model)
-        rows = [gradients(losses.primary().mean(), named, retain_graph=False, where="primary")]
-        tasks = losses.auxiliary()
-        for position, (name, loss) in enumerate(tasks.items()):
-            last = position == len(tasks) - 1
-            rows.append(gradients(loss * self.weights[name], named, retain_graph=not last, where=name))
-        reached = set().union(*(row.keys() for row in rows[1:]))
-        shared = Layout((name, p) for name, p in named if id(p) in rows[0] and id(p) in reached)
-        matrix = shared.empty(len(rows))
-        rest: dict[int, Tensor] = {}
-        inside = {id(p) for p in shared.parameters}
-        for flat, row in zip(matrix, rows, strict=True):
-            shared.add_(flat, [row.get(id(p)) for p in shared.parameters], fresh=True)
-            for key, gradient in row.items():
-                if key not in inside:
-                    add_to(rest, key, gradient)
-        with torch.no_grad():
-            update = self.aggregator(matrix)
-        write_gradients(named, shared, update.contiguous(), rest)
+        primary = losses.primary().mean()
+        tasks = [loss * self.weights[name] for name, loss in losses.auxiliary().items()]
+        sides = Sides.of(self.model, [primary, *tasks])
+        sides.write(self.aggregator(torch.stack(sides.rows)))
         return dict
 
     def state_dict(self) -> dict[str, Any]:
