@@ -5,8 +5,29 @@ Sums of products are float64 whatever the storage: then TF32 or bf16 settings of
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import torch
 from torch import Tensor
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """The Triton versions; only torch's CUDA builds come with Triton."""
+    try:
+        from attittud import kernels
+    except ImportError:
+        return None
+    return kernels
+
+
+def _fast(rows: Tensor) -> ModuleType | None:
+    """The kernels where they serve these rows."""
+    if not rows.is_cuda or rows.dtype != torch.float32 or rows.stride(1) != 1:
+        return None
+    found = _kernels()
+    return found if found is not None and rows.shape[0] <= found.MOST_ROWS else None
 
 
 def chunk_size(x: Tensor) -> int:
@@ -31,6 +52,8 @@ def mv(rows: Tensor, vector: Tensor) -> Tensor:
 
 def gram(rows: Tensor) -> Tensor:
     """rows @ rowsᵀ."""
+    if fast := _fast(rows):
+        return fast.gram(rows)
     total = torch.zeros(rows.shape[0], rows.shape[0], dtype=torch.float64, device=rows.device)
     for chunk in rows.split(chunk_size(rows), dim=1):
         wide = chunk.double()
@@ -40,6 +63,8 @@ def gram(rows: Tensor) -> Tensor:
 
 def transform_(rows: Tensor, matrix: Tensor) -> Tensor:
     """The first rows of `rows` become `matrix @ rows`; returns those rows."""
+    if fast := _fast(rows):
+        return fast.transform_(rows, matrix)
     out = rows[: matrix.shape[0]]
     size = chunk_size(rows)
     for target, chunk in zip(out.split(size, dim=1), rows.split(size, dim=1), strict=True):

@@ -1,0 +1,55 @@
+"""The Triton kernels against float64, and against the plain torch they stand in for."""
+
+import pytest
+import torch
+
+from attittud import linalg
+from attittud.basis.orthonormal import orthonormalise_
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+SHAPES = [(1, 1000), (5, 4301), (10, 1_000_003), (20, 70_000), (33, 99_999), (64, 12_345)]
+
+
+def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+def rows(request):
+    return torch.randn(*request.param, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+
+
+def test_they_are_used(rows):
+    assert linalg._fast(rows) is not None
+    assert linalg._fast(rows.double()) is None
+
+
+def test_gram(rows):
+    assert relative(linalg.gram(rows), rows.double() @ rows.double().T) < 2e-6
+
+
+def test_transform(rows):
+    matrix = torch.randn(len(rows), len(rows), dtype=torch.float64, device="cuda")
+    for kept in {1, (len(rows) + 1) // 2, len(rows)}:
+        wanted = matrix[:kept] @ rows.double()
+        copy = rows.clone()
+        assert relative(linalg.transform_(copy, matrix[:kept]), wanted) < 1e-6
+        assert torch.equal(copy[kept:], rows[kept:])
+
+
+def test_orthonormal_rows(rows):
+    orthonormalise_(rows)
+    identity = torch.eye(len(rows), dtype=torch.float64, device="cuda")
+    assert float((rows.double() @ rows.double().T - identity).abs().max()) < 2e-6
+
+
+def test_dependent_rows_become_zero():
+    rows = torch.randn(4, 5000, device="cuda")
+    rows = torch.cat([rows, rows.flip(0) * 3])
+    orthonormalise_(rows)
+    assert torch.equal(rows[4:], torch.zeros_like(rows[4:]))
+
+
+def test_same_in_every_run(rows):
+    assert torch.equal(linalg.gram(rows), linalg.gram(rows))
