@@ -1,0 +1,29 @@
+"""What a trainer's log says of a step."""
+
+from __future__ import annotations
+
+import math
+
+from attittud.report import Report
+
+PARTS = ("neutral", "helpful", "harmful")
+
+
+def numbers(report: Report) -> dict[str, float]:
+    """Shares of ‖g_aux‖² that are neutral, helpful and harmful (they add up to 1), and how far the tasks agree.
+
+    Shares do not depend on a loss scale. With several auxiliary tasks also those of each. Waits for the device.
+    """
+    values = report.to_dict()
+    prefixes = [""] + [f"{name}/" for name in report.tasks if len(report.tasks) > 1]
+    result = {}
+    for prefix in prefixes:
+        squares = {part: float(values[f"{prefix}{part}"]) ** 2 for part in PARTS}
+        total = sum(squares.values())
+        for part, square in squares.items():
+            result[f"attittud/{prefix}share_{part}"] = square / total if total else 0.0
+        result[f"attittud/{prefix}agreement"] = float(values[f"{prefix}agreement"])
+    for name in ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes"):
+        result[f"attittud/{name}"] = float(values[name])
+    # A logger that draws curves has no use for what could not be known.
+    return {name: value for name, value in result.items() if not math.isnan(value)}

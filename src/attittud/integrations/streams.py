@@ -1,0 +1,69 @@
+"""Auxiliary batches without end, in an order that a resumed run takes up where the killed one stopped."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+
+class Shuffled(Sampler[int]):
+    """A permutation that depends on (seed, name, epoch) only: the same on every worker and after a resume."""
+
+    def __init__(self, data: Sized, seed: int, name: str) -> None:
+        self.size = len(data)
+        # Of its own for each name: two data sets of one length must not go through in step.
+        self.seed = seed + zlib.crc32(name.encode())
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        yield from torch.randperm(self.size, generator=generator).tolist()
+
+
+class Stream:
+    """Draws from a data loader over and over. `drawn` is all that has to be saved.
+
+    Args:
+        loader: prepared for this worker.
+        name: for messages.
+        shuffled: its sampler, where it has one.
+        skip: returns a loader that leaves out the first batches (Accelerate has one).
+        drawn: how many batches were drawn before.
+    """
+
+    def __init__(
+        self, loader: Any, name: str, shuffled: Shuffled | None, skip: Callable[[Any, int], Any], drawn: int = 0
+    ) -> None:
+        self.loader = loader
+        self.name = name
+        self.shuffled = shuffled
+        self.skip = skip
+        self.drawn = drawn
+        self._batches = self._endless()
+
+    def draw(self) -> Any:
+        """The next batch. The global random state is left alone, so that dropout does not depend on resuming."""
+        with torch.random.fork_rng(devices=[]):
+            return next(self._batches)
+
+    def _endless(self) -> Iterator[Any]:
+        epoch, start = divmod(self.drawn, len(self.loader)) if self.shuffled is not None else (0, self.drawn)
+        while True:
+            if self.shuffled is not None:
+                self.shuffled.epoch = epoch
+            before = self.drawn
+            for batch in self.skip(self.loader, start) if start else self.loader:
+                self.drawn += 1
+                yield batch
+            if self.drawn == before and not start:
+                raise ValueError(
+                    f"the auxiliary dataset {self.name!r} gives no batch; is it empty, or drop_last too strict?"
+                )
+            epoch, start = epoch + 1, 0

@@ -1,0 +1,92 @@
+"""Per-example losses, the form in which a `Guide` takes the primary task: a vector with one entry for each example."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+
+
+def per_sequence(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    shift: bool = True,
+    ignore_index: int = -100,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> Tensor:
+    """Cross-entropy of each sequence: the mean over those of its tokens that count.
+
+    Mind what is averaged: `per_sequence(...).mean()` gives every sequence the same weight, the mean over all tokens of a
+    batch gives long sequences more. For the latter divide `reduction="sum"` by the number of tokens per sequence on
+    average over the batch.
+
+    >>> logits, labels = torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
+    >>> per_sequence(logits, labels)
+    tensor([1.6094, 1.6094])
+    >>> per_sequence(logits, labels, reduction="sum")
+    tensor([1.6094, 3.2189])
+
+    Args:
+        logits: m x T x C.
+        labels: m x T class numbers; `ignore_index` where a token does not count. A sequence in which none counts has
+            loss 0.
+        shift: token t is predicted at position t - 1, as in causal language models; False where labels and logits stand
+            at the same position (masked language models, token classification, encoder-decoder models).
+        ignore_index: the label of tokens that do not count.
+        reduction: "mean" or "sum" over the tokens of a sequence.
+
+    Returns:
+        m losses in float32 (float64 for float64 logits).
+    """
+    if logits.ndim != 3 or labels.shape != logits.shape[:2]:
+        raise ValueError(
+            f"per_sequence takes logits m x T x C and labels m x T, got {tuple(logits.shape)} and {tuple(labels.shape)}; "
+            "packed or padding-free batches have no examples left: build the primary batch with padding"
+        )
+    if shift:
+        # Shifting the labels rather than the logits saves a copy of the largest tensor.
+        labels = F.pad(labels[:, 1:], (0, 1), value=ignore_index)
+    flat = F.cross_entropy(_full(logits.flatten(0, 1)), labels.flatten(), reduction="none", ignore_index=ignore_index)
+    total = flat.view(labels.shape).sum(dim=1)
+    if reduction == "sum":
+        return total
+    return total / (labels != ignore_index).sum(dim=1).clamp(min=1)
+
+
+def per_example(logits: Tensor, labels: Tensor, *, problem_type: ProblemType | None = None) -> Tensor:
+    """Loss of each example of a classifier or regressor with logits m x C (or m), averaged over its outputs.
+
+    Without `problem_type`: whole-number labels (m) mean cross-entropy, m x C labels independent yes/no decisions, and a
+    single logit means squared error.
+
+    >>> per_example(torch.zeros(2, 4), torch.tensor([1, 3]))
+    tensor([1.3863, 1.3863])
+    >>> per_example(torch.zeros(2, 1), torch.tensor([1.0, 3.0]))
+    tensor([1., 9.])
+    """
+    logits = _full(logits if logits.ndim > 1 else logits[:, None])
+    if problem_type is None:
+        whole = not labels.is_floating_point()
+        problem_type = (
+            "regression"
+            if logits.shape[1] == 1
+            else "single_label_classification"
+            if whole
+            else "multi_label_classification"
+        )
+    if problem_type == "single_label_classification":
+        return F.cross_entropy(logits, labels.view(-1), reduction="none")
+    labels = labels.view(logits.shape).to(logits.dtype)
+    if problem_type == "regression":
+        return F.mse_loss(logits, labels, reduction="none").mean(dim=1)
+    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=1)
+
+
+def _full(logits: Tensor) -> Tensor:
+    """Losses are never summed up in half precision."""
+    return logits if logits.dtype == torch.float64 else logits.float()

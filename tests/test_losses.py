@@ -1,0 +1,64 @@
+"""Per-example losses: each entry is the loss of that example alone."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attittud.losses import per_example, per_sequence
+
+
+def batch(m: int = 5, length: int = 7, classes: int = 11) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = torch.randint(classes, (m, length))
+    labels[torch.rand(m, length) < 0.3] = -100
+    return torch.randn(m, length, classes, dtype=torch.float64, requires_grad=True), labels
+
+
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_per_sequence_one_by_one(shift: bool, reduction: str) -> None:
+    logits, labels = batch()
+    found = per_sequence(logits, labels, shift=shift, reduction=reduction)
+    for i in range(len(labels)):
+        x, y = (logits[i, :-1], labels[i, 1:]) if shift else (logits[i], labels[i])
+        assert torch.allclose(found[i], F.cross_entropy(x, y, reduction=reduction), rtol=1e-12)
+    # An example's gradient touches its own logits alone.
+    (gradient,) = torch.autograd.grad(found[2], logits)
+    assert gradient[2].any() and not gradient[[0, 1, 3, 4]].any()
+
+
+def test_sums_over_all_counted_tokens_are_the_batch_loss() -> None:
+    logits, labels = batch()
+    whole = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    counted = (labels[:, 1:] != -100).sum()
+    assert torch.allclose(per_sequence(logits, labels, reduction="sum").sum() / counted, whole, rtol=1e-12)
+
+
+def test_a_sequence_without_counted_tokens_has_loss_zero() -> None:
+    logits, labels = batch()
+    labels[1] = -100
+    found = per_sequence(logits, labels)
+    assert found[1] == 0 and found.requires_grad and found.isfinite().all()
+
+
+def test_half_precision_logits_are_summed_in_full() -> None:
+    logits, labels = batch()
+    assert per_sequence(logits.bfloat16(), labels).dtype == torch.float32
+    assert per_example(logits[:, 0].half(), labels[:, 0].clamp(min=0)).dtype == torch.float32
+
+
+def test_packed_batches_are_refused() -> None:
+    logits, labels = batch()
+    with pytest.raises(ValueError, match=r"m x T x C .* padding-free"):
+        per_sequence(logits.flatten(0, 1), labels.flatten())
+
+
+def test_per_example_one_by_one() -> None:
+    logits = torch.randn(6, 4, dtype=torch.float64)
+    classes, decisions, values = torch.randint(4, (6,)), torch.randint(2, (6, 4)).double(), torch.randn(6, 4).double()
+    for i in range(6):
+        assert torch.allclose(per_example(logits, classes)[i], F.cross_entropy(logits[i], classes[i]))
+        yes_no = F.binary_cross_entropy_with_logits(logits[i], decisions[i])
+        assert torch.allclose(per_example(logits, decisions)[i], yes_no)
+        square = F.mse_loss(logits[i], values[i])
+        assert torch.allclose(per_example(logits, values, problem_type="regression")[i], square)
+        assert torch.allclose(per_example(logits[:, 0], values[:, 0])[i], F.mse_loss(logits[i, 0], values[i, 0]))

@@ -1,0 +1,336 @@
+"""Hugging Face's Trainer: the same losses as the stock one, the same run after a kill, and clear refusals."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+import transformers
+from trainers import EXAMPLES, NUMBERS, arguments, curve, llama, make_trainer, sequences, summed
+from transformers import Trainer
+
+from attittud import Eta, preset
+from attittud.integrations.refusals import check_trainer
+from attittud.integrations.transformers import STATE_FILE, AttittudTrainer
+from attittud.losses import per_sequence
+
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:There is a performance drop because we have not yet implemented the batching rule"
+    ),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+]
+
+SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    transformers.utils.logging.disable_progress_bar()
+
+
+def classifier() -> transformers.PreTrainedModel:
+    torch.manual_seed(3)
+    config = transformers.BertConfig(
+        vocab_size=NUMBERS,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def classes(count: int, seed: int) -> list[dict[str, Any]]:
+    data = sequences(count, steps=[1, -1], seed=seed)
+    return [{**row, "labels": torch.tensor(int(row["input_ids"][0]) % 3)} for row in data]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("kind", ["language", "classes", "smoothed"])
+def test_equal_weights_reproduce_the_stock_trainer(tmp_path: Path, kind: str, accumulate: int) -> None:
+    """20 sequences of different lengths in batches of 4: the window at the end of an epoch is a short one."""
+    smoothing = 0.1 if kind == "smoothed" else 0.0
+    runs = []
+    for cls in (AttittudTrainer, summed(AttittudTrainer, Trainer)):
+        model, data = (classifier(), classes) if kind == "classes" else (llama(), lambda n, s: sequences(n, [1], s))
+        trainer = cls(
+            model=model,
+            args=arguments(tmp_path, gradient_accumulation_steps=accumulate, label_smoothing_factor=smoothing),
+            train_dataset=data(20, 1),
+            auxiliary_datasets={"one": data(12, 2), "two": data(30, 3)},
+            guide=SUM,
+        )
+        trainer.train()
+        runs.append((curve(trainer), list(trainer.model.parameters())))
+    (guided, found), (stock, expected) = runs
+    assert len(guided) == 6 and stock[-1] < stock[0]
+    assert guided == pytest.approx(stock, rel=2e-5)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(mine, theirs, atol=2e-4)
+
+
+def test_without_auxiliary_weight_it_is_the_stock_trainer_itself(tmp_path: Path) -> None:
+    """Nothing of ours in the other run: not the data, not the step."""
+    data, settings = (
+        sequences(20, [1], 1),
+        {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "weight_decay": 0.1},
+    )
+    stock = Trainer(model=llama(), args=arguments(tmp_path, **settings), train_dataset=data)
+    guided = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, **settings),
+        train_dataset=data,
+        auxiliary_datasets=sequences(8, [1], 2),
+        guide=preset("primary_only") | {"rank": 3},
+    )
+    stock.train()
+    guided.train()
+    assert curve(guided, "loss_primary") == pytest.approx(curve(stock), rel=2e-5)
+    assert curve(guided, "grad_norm") == pytest.approx(curve(stock, "grad_norm"), rel=1e-3)
+
+
+def test_shares_and_losses_are_logged(tmp_path: Path) -> None:
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, logging_steps=2),
+        train_dataset=sequences(20, [1], 1),
+        auxiliary_datasets={"one": sequences(12, [1], 2), "two": sequences(12, [-1], 3)},
+        guide={**SUM, "primary_weight": 0.5, "auxiliary_weight": {"one": 1.0, "two": 0.25}},
+    )
+    trainer.train()
+    first = trainer.state.log_history[0]
+    for prefix in ("", "one/", "two/"):
+        shares = [first[f"attittud/{prefix}share_{part}"] for part in ("neutral", "helpful", "harmful")]
+        assert sum(shares) == pytest.approx(1, abs=1e-6) and all(0 <= share <= 1 for share in shares)
+    assert first["loss"] == pytest.approx(
+        0.5 * first["loss_primary"] + first["loss_one"] + 0.25 * first["loss_two"], rel=1e-5
+    )
+
+
+def test_bf16(tmp_path: Path) -> None:
+    runs = {}
+    for bf16 in (False, True):
+        trainer = AttittudTrainer(
+            model=llama(),
+            args=arguments(tmp_path, bf16=bf16, gradient_accumulation_steps=2),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets=sequences(12, [1], 2),
+            guide={**preset("flip"), "rank": 3, "refresh_every": 2},
+        )
+        trainer.train()
+        runs[bf16] = curve(trainer)
+        assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
+    assert runs[True] != runs[False]
+    assert runs[True] == pytest.approx(runs[False], rel=0.05)
+
+
+def test_own_loss_functions(tmp_path: Path) -> None:
+    """Every sequence the same weight on the primary side, a loss of another kind on the auxiliary side."""
+    seen = []
+
+    def primary(model: Any, inputs: Any) -> torch.Tensor:
+        labels = inputs.pop("labels")
+        losses = per_sequence(model(**inputs).logits, labels)
+        seen.append(losses.detach())
+        return losses
+
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, gradient_accumulation_steps=2, max_steps=2),
+        train_dataset=sequences(16, [1], 1),
+        auxiliary_datasets={"flat": sequences(12, [1], 2)},
+        guide=SUM,
+        primary_losses=primary,
+        auxiliary_losses={"flat": lambda model, inputs: model(**inputs).logits.square().mean()},
+    )
+    trainer.train()
+    expected = [float(torch.stack(seen[i : i + 2]).mean()) for i in (0, 2)]
+    assert curve(trainer, "loss_primary") == pytest.approx(expected, rel=1e-6)
+    assert all(loss < 0.1 for loss in curve(trainer, "loss_flat"))
+
+
+KILLED = """
+import os, signal, sys, warnings
+sys.path.insert(0, {examples!r})
+import torch, transformers
+from transformers_trainer import make_trainer
+torch.set_num_threads(1)
+
+class Kill(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).train()
+"""
+
+
+def test_train_kill_resume(tmp_path: Path) -> None:
+    """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in the middle of an epoch."""
+    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed"))
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
+    whole.train()
+    resumed = make_trainer(str(tmp_path / "killed"), max_steps=12, disable_tqdm=True)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed._initial_global_step == 5
+    assert_same_run(resumed, whole)
+    # The saved state made that possible: without it the curve is another one.
+    (tmp_path / "whole" / "checkpoint-5" / STATE_FILE).unlink()
+    forgetful = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
+    forgetful.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-5"))
+    assert curve(forgetful) != curve(whole)
+
+
+def test_resume_at_the_end_of_an_epoch_and_of_a_short_window(tmp_path: Path) -> None:
+    settings = {"gradient_accumulation_steps": 3, "max_steps": 8, "disable_tqdm": True}
+    whole = make_trainer(str(tmp_path), **settings)
+    whole.train()
+    resumed = make_trainer(str(tmp_path), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert_same_run(resumed, whole)
+
+
+def assert_same_run(resumed: Trainer, whole: Trainer) -> None:
+    for name in ("loss", "loss_updown", "grad_norm", "attittud/share_helpful"):
+        assert curve(resumed, name) == curve(whole, name), name
+    for mine, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+class Silent(torch.nn.Module):
+    """A fused loss: no logits while it trains with labels."""
+
+    def __init__(self, model: torch.nn.Module, always: bool) -> None:
+        super().__init__()
+        self.model, self.config, self.always = model, model.config, always
+        self.fused = 0
+
+    def forward(self, labels: Any = None, **inputs: Any) -> Any:
+        outputs = self.model(labels=labels, **inputs)
+        if self.training and (labels is not None or self.always):
+            self.fused += labels is not None
+            outputs["logits"] = None
+        return outputs
+
+
+def test_a_fused_loss_is_fine_on_the_auxiliary_side_alone(tmp_path: Path) -> None:
+    def trainer(always: bool) -> AttittudTrainer:
+        return AttittudTrainer(
+            model=Silent(llama(), always),
+            args=arguments(tmp_path, max_steps=2, remove_unused_columns=False),
+            train_dataset=sequences(16, [1], 1),
+            auxiliary_datasets=sequences(16, [1], 2),
+            guide=SUM,
+        )
+
+    with pytest.raises(
+        ValueError, match=r"Silent returned no logits for a primary batch.*fused_linear_cross_entropy.*primary_losses="
+    ):
+        trainer(always=True).train()
+    allowed = trainer(always=False)
+    allowed.train()
+    assert allowed.model.fused == 2
+
+
+class Extra(transformers.LlamaForCausalLM):
+    """Its loss has a term that the logits do not show."""
+
+    def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+        outputs = super().forward(input_ids, attention_mask, labels=labels, **kwargs)
+        if outputs.loss is not None:
+            outputs["loss"] = outputs.loss + self.lm_head.weight.square().sum()
+        return outputs
+
+
+def test_a_model_with_another_loss_is_refused(tmp_path: Path) -> None:
+    trainer = AttittudTrainer(
+        model=Extra(llama().config),
+        args=arguments(tmp_path),
+        train_dataset=sequences(16, [1], 1),
+        auxiliary_datasets=sequences(16, [1], 2),
+        guide=SUM,
+    )
+    with pytest.raises(
+        ValueError, match=r"the loss of Extra .* is not what its logits and labels give.*primary_losses="
+    ):
+        trainer.train()
+
+
+def test_a_packed_primary_batch_is_refused(tmp_path: Path) -> None:
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path),
+        train_dataset=sequences(16, [1], 1),
+        data_collator=transformers.DataCollatorWithFlattening(),
+        auxiliary_datasets=sequences(16, [1], 2),
+        guide=SUM,
+    )
+    with pytest.raises(ValueError, match=r"the primary batch is packed or padding-free.*auxiliary_collators"):
+        trainer.train()
+
+
+def test_a_packed_auxiliary_batch_is_not(tmp_path: Path) -> None:
+    packed = [{"input_ids": row["input_ids"].tolist()} for row in sequences(16, [1], 2)]
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path),
+        train_dataset=sequences(16, [1], 1),
+        auxiliary_datasets={"packed": packed},
+        auxiliary_collators={"packed": transformers.DataCollatorWithFlattening()},
+        guide=SUM,
+    )
+    trainer.train()
+    assert curve(trainer, "loss_packed")[-1] < curve(trainer, "loss_packed")[0]
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "message"),
+    [
+        (
+            "",
+            "is_deepspeed_enabled",
+            True,
+            r"DeepSpeed is not supported.*hides \.grad.*accelerate launch.*\n.*fsdp_version: 2",
+        ),
+        ("args", "packing", True, r"packing=True on the primary side.*packing=False.*auxiliary"),
+        ("", "padding_free", True, r"padding_free=True on the primary side"),
+        ("args", "_n_gpu", 2, r"nn\.DataParallel.*torchrun"),
+        ("args", "activation_offloading", True, r"activation_offloading.*gradient_checkpointing"),
+        ("args", "optim", "lomo", r"optim='lomo'.*adamw"),
+    ],
+)
+def test_refusals_name_the_culprit_and_the_cure(
+    tmp_path: Path, where: str, name: str, value: Any, message: str
+) -> None:
+    trainer = make_trainer(str(tmp_path))
+    check_trainer(trainer)
+    if name == "_n_gpu":
+        assert trainer.args.n_gpu <= 1
+    setattr(trainer.args if where else trainer, name, value)
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        check_trainer(trainer)
+
+
+def test_names_are_checked_at_once(tmp_path: Path) -> None:
+    for wrong in ({"auxiliary_collators": {"wbe": None}}, {"auxiliary_losses": {"wbe": None}}):
+        with pytest.raises(ValueError, match="no auxiliary dataset 'wbe', only 'web'"):
+            AttittudTrainer(
+                model=llama(), args=arguments(tmp_path), auxiliary_datasets={"web": []}, guide=preset("flip"), **wrong
+            )
+    with pytest.raises(ValueError, match="rank must be"):
+        AttittudTrainer(
+            model=llama(), args=arguments(tmp_path), auxiliary_datasets={"web": []}, guide=preset("flip") | {"rank": 0}
+        )

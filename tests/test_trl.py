@@ -1,0 +1,221 @@
+"""TRL's trainers under the mixin, and LoRA models: their own losses, shared out among the examples."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+pytest.importorskip("trl", reason="needs trl")
+pytest.importorskip("peft", reason="needs peft")
+
+import datasets
+import transformers
+from peft import LoraConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from trainers import NUMBERS, arguments, curve, llama, summed
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer, pack_dataset
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from attittud import Eta, preset
+from attittud.integrations.cut import Cut
+from attittud.integrations.transformers import AttittudMixin
+
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:There is a performance drop because we have not yet implemented the batching rule"
+    ),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+]
+
+SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
+
+
+class SFT(AttittudMixin, SFTTrainer):
+    pass
+
+
+class DPO(AttittudMixin, DPOTrainer):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    words = {word: i for i, word in enumerate(["<pad>", "<eos>", *(f"w{i}" for i in range(NUMBERS - 2))])}
+    rule = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    rule.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=rule, pad_token="<pad>", eos_token="<eos>")
+
+
+def texts(count: int, seed: int, end: str = "") -> list[str]:
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 8, (count,), generator=random).tolist()
+    return [
+        " ".join(f"w{i}" for i in torch.randint(NUMBERS - 2, (length,), generator=random).tolist()) + end
+        for length in lengths
+    ]
+
+
+def documents(count: int, seed: int) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": texts(count, seed)})
+
+
+def preferences(count: int, seed: int) -> datasets.Dataset:
+    columns = {"prompt": texts(count, seed, " "), "chosen": texts(count, seed + 1), "rejected": texts(count, seed + 2)}
+    return datasets.Dataset.from_dict(columns)
+
+
+def sft(
+    folder: Path, tokenizer: Any, cls: type[SFT] = SFT, *, guide: Any = SUM, peft: Any = None, **settings: Any
+) -> SFT:
+    return cls(
+        model=llama(),
+        args=arguments(folder, SFTConfig, max_length=16, **settings),
+        train_dataset=documents(20, 1),
+        processing_class=tokenizer,
+        peft_config=peft,
+        auxiliary_datasets={"web": documents(12, 2)},
+        guide=guide,
+    )
+
+
+def dpo(folder: Path, tokenizer: Any, cls: type[DPO] = DPO, **settings: Any) -> DPO:
+    more = {name: settings.pop(name) for name in ("auxiliary_losses", "auxiliary_collators") if name in settings}
+    return cls(
+        model=llama(),
+        ref_model=llama(),
+        args=arguments(folder, DPOConfig, max_length=24, **settings),
+        train_dataset=preferences(20, 1),
+        processing_class=tokenizer,
+        auxiliary_datasets={"web": documents(12, 2) if more else preferences(12, 5)},
+        guide=SUM,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("loss_type", ["nll", "dft"])
+def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path: Path, tokenizer: Any, loss_type: str) -> None:
+    runs = []
+    for cls in (SFT, summed(SFT, SFTTrainer)):
+        trainer = sft(tmp_path, tokenizer, cls, loss_type=loss_type, gradient_accumulation_steps=3)
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=2e-5)
+
+
+def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path, tokenizer: Any) -> None:
+    runs = []
+    for cls in (DPO, summed(DPO, DPOTrainer)):
+        trainer = dpo(tmp_path, tokenizer, cls, gradient_accumulation_steps=2)
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=2e-5)
+
+
+@pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
+def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, tokenizer: Any, loss_type: list[str]) -> None:
+    trainer = dpo(tmp_path, tokenizer, loss_type=loss_type)
+    trainer.model.eval()
+    parameters = list(trainer.model.parameters())
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(0.3 * torch.randn_like(parameter))  # away from the reference, where all pairs look alike
+    inputs = next(iter(trainer.get_train_dataloader()))
+    pairs = inputs["input_ids"].shape[0] // 2
+    cut = Cut(trainer.model)
+    loss = trainer.compute_loss(cut, dict(inputs))
+    losses = cut.share_out(loss, 2, "DPO")
+    assert losses.shape == (pairs,) and torch.allclose(losses.mean(), loss)
+    for i in range(pairs):
+        alone = trainer.compute_loss(trainer.model, {name: value[[i, i + pairs]] for name, value in inputs.items()})
+        expected = torch.autograd.grad(alone, parameters)
+        found = torch.autograd.grad(losses[i], parameters, retain_graph=True)
+        scale = max(float(gradient.abs().max()) for gradient in expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-5 * max(scale, 1e-3))
+
+
+def test_dpo_with_plain_text_beside_it(tmp_path: Path, tokenizer: Any) -> None:
+    def collate(rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
+        batch = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+
+    trainer = dpo(
+        tmp_path,
+        tokenizer,
+        remove_unused_columns=False,
+        auxiliary_collators={"web": collate},
+        auxiliary_losses={"web": lambda model, inputs: model(**inputs).loss},
+    )
+    trainer.train()
+    assert curve(trainer, "loss_web")[-1] < curve(trainer, "loss_web")[0]
+
+
+def test_lora(tmp_path: Path, tokenizer: Any) -> None:
+    """Only the adapters move, and a resumed run is the same run."""
+    peft = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
+    guide = {**preset("drop_harmful"), "rank": 3, "refresh_every": 2}
+    settings = {"guide": guide, "peft": peft, "save_strategy": "steps", "save_steps": 3}
+    trainer = sft(tmp_path, tokenizer, **settings)
+    before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, parameter in trainer.model.named_parameters() if not torch.equal(parameter, before[name])}
+    assert moved and all("lora_" in name for name in moved)
+    assert trainer.guide is not None and set(trainer.guide.shared_parameters) == moved
+    resumed = sft(tmp_path, tokenizer, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert curve(resumed) == curve(trainer) and len(curve(resumed)) == 6
+
+
+@pytest.mark.filterwarnings("ignore:You are using packing:UserWarning")
+@pytest.mark.parametrize("setting", ["packing", "padding_free"])
+def test_packing_the_primary_side_is_refused(tmp_path: Path, tokenizer: Any, setting: str) -> None:
+    with pytest.raises(ValueError, match=f"{setting}=True on the primary side.*{setting}=False"):
+        SFT(
+            model=llama(),
+            args=arguments(tmp_path, SFTConfig, max_length=16 if setting == "packing" else None, **{setting: True}),
+            train_dataset=documents(20, 1),
+            processing_class=tokenizer,
+            auxiliary_datasets=documents(12, 2),
+            guide=SUM,
+        )
+
+
+def test_packing_the_auxiliary_side_is_allowed(tmp_path: Path, tokenizer: Any) -> None:
+    ids = (
+        documents(40, 2)
+        .map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
+        .select_columns(["input_ids"])
+    )
+    trainer = SFT(
+        model=llama(),
+        args=arguments(tmp_path, SFTConfig, max_length=16),
+        train_dataset=documents(20, 1),
+        processing_class=tokenizer,
+        auxiliary_datasets={"packed": pack_dataset(ids, seq_length=16)},
+        auxiliary_collators={"packed": DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)},
+        guide=SUM,
+    )
+    trainer.train()
+    assert curve(trainer, "loss_packed")[-1] < curve(trainer, "loss_packed")[0]
+
+
+def test_a_loss_that_is_not_from_the_outputs_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+    class Decayed(SFT):
+        def compute_loss(self, model: Any, inputs: Any, **more: Any) -> Any:
+            return super().compute_loss(model, inputs, **more) + self.model.lm_head.weight.square().sum()
+
+    with pytest.raises(
+        ValueError, match=r"Decayed.compute_loss is not a function of the model's logits or log_probs alone"
+    ):
+        sft(tmp_path, tokenizer, Decayed).train()
