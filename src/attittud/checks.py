@@ -12,8 +12,10 @@ from attittud.eta import Eta
 from attittud.parameters import Layout, sparse_message
 
 
-def as_losses(losses: object, where: str) -> Tensor:
+def as_losses(losses: object, where: str, *, may_be_empty: bool = False) -> Tensor:
     """Check a vector of per-example losses, naming what to do about anything else."""
+    if losses is None:
+        raise TypeError(f"{where}: got None, which only a worker of several may pass; give a vector of losses")
     if not isinstance(losses, Tensor):
         raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
     if losses.ndim != 1:
@@ -26,7 +28,7 @@ def as_losses(losses: object, where: str) -> Tensor:
         raise ValueError(
             f"{where}: expected per-example primary losses (a vector, reduction='none'), got {shape}; {cure}"
         )
-    if losses.shape[0] == 0:
+    if losses.shape[0] == 0 and not may_be_empty:
         raise ValueError(f"{where}: got an empty vector of losses; a step needs at least one primary example")
     check_graph(losses, where)
     return losses
@@ -42,24 +44,22 @@ def check_graph(loss: Tensor, where: str) -> None:
         raise TypeError(f"{where}: the loss must be a real floating-point tensor, got {loss.dtype}")
 
 
-def check_auxiliary(auxiliary: object, single: str) -> dict[str, Tensor]:
-    """Auxiliary losses by name; one that comes alone is called `single`."""
-    if isinstance(auxiliary, Mapping):
-        if not auxiliary:
-            raise ValueError("auxiliary: got an empty dict; pass at least one named loss")
-        tasks = {str(name): loss for name, loss in auxiliary.items()}
-    else:
-        tasks = {single: auxiliary}
+def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool = False) -> dict[str, Tensor]:
+    """Auxiliary losses by name."""
+    if not tasks:
+        raise ValueError("auxiliary: got an empty dict; pass at least one named loss")
+    checked = {}
     for name, loss in tasks.items():
         where = f"auxiliary {name!r}"
         if not isinstance(loss, Tensor):
             raise TypeError(f"{where}: expected a loss tensor, got {type(loss).__name__}")
-        if loss.ndim > 1 or loss.numel() == 0:
+        if loss.ndim > 1 or (loss.numel() == 0 and not may_be_empty):
             raise ValueError(
                 f"{where}: expected a scalar loss or a vector of per-example losses, got {tuple(loss.shape)}"
             )
         check_graph(loss, where)
-    return tasks
+        checked[name] = loss
+    return checked
 
 
 def check_callable(name: str, value: object) -> None:

@@ -1,11 +1,15 @@
-"""What an autograd graph reaches, found by walking it; no gradient is computed."""
+"""What an autograd graph reaches, found by walking it, and the gradients of a loss."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+Named = Sequence[tuple[str, nn.Parameter]]
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,10 @@ def walk(loss: Tensor) -> Graph:
         nodes.add(node)
         stack.extend(following for following, _ in node.next_functions if following is not None)
     return Graph(nodes, leaves)
+
+
+def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
+    """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
+    parameters = [parameter for _, parameter in named]
+    found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
+    return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}

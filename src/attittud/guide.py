@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,15 @@ from attittud.checks import (
     check_state,
     check_weight,
 )
-from attittud.engine import Jacobian, make_engine
+from attittud.distributed import Share, connect
+from attittud.engine import make_engine
 from attittud.eta import Eta
 from attittud.graph import walk
 from attittud.memory import check_fits
-from attittud.parameters import Layout, Predicate, allowed, trainable
+from attittud.parameters import Layout, Predicate, allowed
 from attittud.report import Report, SkipWarning
 from attittud.scope import BatchNormMode, untraced_forward
-from attittud.step import Step, gradients, write_gradients
+from attittud.step import Step, write_gradients
 from attittud.subspace import Subspace
 
 Losses = Callable[[], Tensor]
@@ -46,7 +47,8 @@ class Guide:
     torch.Size([3, 4])
 
     Args:
-        model: the module whose parameters are trained. It is not wrapped.
+        model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model brings its
+            process group along.
         eta: weights of the neutral, helpful and harmful part; for named auxiliary losses also a dict of them.
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
@@ -61,7 +63,11 @@ class Guide:
         batch_norm: BatchNorm in the forward pass of `basis_losses`: on "batch" statistics, or "frozen".
         basis_dtype: storage type of the basis, for example torch.bfloat16. It is never computed in that type.
         auxiliary_weight: weight of the auxiliary loss, or a dict of them.
+        process_group: the workers that train replicas of the model together. The update is that of one process on all
+            workers' examples joined; the guide does all reductions itself.
         seed: of the random numbers of the bases; the global random state is never touched.
+        report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model: spend
+            it in steps with a "refresh", or "always". (They are NaN where it is not spent.)
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class Guide:
         auxiliary_weight: float | Mapping[str, float] = 1.0,
         process_group: torch.distributed.ProcessGroup | None = None,
         seed: int = 0,
+        report_norms: Literal["refresh", "always"] = "refresh",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
@@ -90,9 +97,10 @@ class Guide:
             raise ValueError(f"batch_norm must be 'batch' or 'frozen', got {batch_norm!r}")
         if basis_dtype is not None and not (isinstance(basis_dtype, torch.dtype) and basis_dtype.is_floating_point):
             raise ValueError(f"basis_dtype must be a floating-point torch.dtype or None, got {basis_dtype!r}")
-        if process_group is not None:
-            raise ValueError("process_group: several workers are not supported yet; leave it at None")
-        self.model = model
+        if report_norms not in ("refresh", "always"):
+            raise ValueError(f"report_norms must be 'refresh' or 'always', got {report_norms!r}")
+        self.model, self._workers = connect(model, process_group)
+        self.report_norms = report_norms
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = (
@@ -108,7 +116,7 @@ class Guide:
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
         self.seed = seed
-        self._allowed = allowed(model, parameters)
+        self._allowed = allowed(self.model, parameters)
         self._subspace: Subspace | None = None
         self._step: Step | None = None
         self._since_refresh: int | None = None
@@ -124,8 +132,8 @@ class Guide:
 
     def backward(
         self,
-        primary: Tensor,
-        auxiliary: Tensor | Mapping[str, Tensor],
+        primary: Tensor | None,
+        auxiliary: Tensor | Mapping[str, Tensor | None] | None,
         *,
         basis_losses: Losses | None = None,
         judge: Losses | None = None,
@@ -134,8 +142,10 @@ class Guide:
         """Add the update to `.grad`, as `Tensor.backward` adds a gradient.
 
         Args:
-            primary: per-example losses of the primary task (a vector); their mean is the objective.
-            auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named ones.
+            primary: per-example losses of the primary task (a vector); their mean is the objective. A worker of several
+                that has no primary examples in this step passes None.
+            auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named ones. Vectors
+                are averaged over the examples of all workers, scalars over the workers.
             basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
                 called only when a refresh is due.
             judge: only with eta="auto".
@@ -150,8 +160,9 @@ class Guide:
                 "unfinished step is discarded."
             )
         check_callable("basis_losses", basis_losses)
-        losses = as_losses(primary, "primary")
+        losses = self._losses(primary, "primary")
         tasks = self._named(auxiliary)
+        shares = self._workers.shares([losses, *tasks.values()])
         graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
         # A graph is kept only while a later loss still needs a part of it.
         retained = [any(g.overlaps(later) for later in graphs[i + 1 :]) for i, g in enumerate(graphs)]
@@ -159,16 +170,16 @@ class Guide:
         try:
             if step.refreshing:
                 self._auxiliary_reach = set().union(*(graph.leaves for graph in graphs[1:]))
-            self._primary(step, losses, basis_losses, graphs[0].leaves, retain_graph=retained[0])
-            for (name, loss), keep in zip(tasks.items(), retained[1:], strict=True):
-                self._auxiliary(step, name, loss, retain_graph=keep)
+            self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
+            for (name, loss), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
+                self._auxiliary(step, name, loss, share, retain_graph=keep)
             return self.combine()
         finally:
             self._step = None
 
     def primary(
         self,
-        losses: Tensor,
+        losses: Tensor | None,
         *,
         basis_losses: Losses | None = None,
         refresh: bool | None = None,
@@ -180,22 +191,24 @@ class Guide:
         over the `primary` calls and is fixed at the first `auxiliary` call after them.
         """
         check_callable("basis_losses", basis_losses)
-        losses = as_losses(losses, "primary")
+        losses = self._losses(losses, "primary")
         step = self._step or self._begin(refresh)
         with self._discard_on_error():
             leaves = walk(losses).leaves if step.refreshing and not step.fixed else set()
-            self._primary(step, losses, basis_losses, leaves, retain_graph=retain_graph)
+            share = self._workers.shares([losses])[0]
+            self._primary(step, losses, share, basis_losses, leaves, retain_graph=retain_graph)
 
-    def auxiliary(self, loss: Tensor | Mapping[str, Tensor], *, retain_graph: bool = False) -> None:
+    def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
         tasks = self._named(loss)
         step = self._step or self._begin(None)
         with self._discard_on_error():
-            for position, (name, value) in enumerate(tasks.items()):
+            shares = self._workers.shares(list(tasks.values()))
+            for position, ((name, value), share) in enumerate(zip(tasks.items(), shares, strict=True)):
                 if step.refreshing:
                     walk(value)
                 last = position == len(tasks) - 1
-                self._auxiliary(step, name, value, retain_graph=retain_graph or not last)
+                self._auxiliary(step, name, value, share, retain_graph=retain_graph or not last)
 
     def combine(self) -> Report:
         """Take signs, form the update, add it to `.grad`."""
@@ -210,12 +223,16 @@ class Guide:
             if not step.fixed:
                 self._fix_basis(step)
             assert self._subspace is not None and step.layout is not None
+            named = self._workers.trainable(self.model)
+            reach = self._agree(step.reached_primary(), step.reached_auxiliary, final=True)
             outcome = step.finish(self._subspace, self.primary_weight)
-            write_gradients(trainable(self.model), step.layout, outcome.update, step.rest_updates(self.primary_weight))
+            others = [(n, p) for n, p in named if p not in step.layout and any(id(p) in found for found in reach)]
+            rest = self._workers.sum_rest(step.rest_updates(self.primary_weight, reach[1]), others)
+            write_gradients(named, step.layout, outcome.update, rest)
         self._step = None
         self._since_refresh = 1 if step.refreshing else (self._since_refresh or 0) + 1
         if step.refreshing:
-            self._auxiliary_reach = step.reached_auxiliary | (self._auxiliary_reach or set())
+            self._auxiliary_reach = reach[1] | (self._auxiliary_reach or set())
         return Report(
             captured_primary=outcome.captured_primary,
             effective_rank=self._subspace.effective_rank,
@@ -242,7 +259,13 @@ class Guide:
             )
         refreshing = due if refresh is None else refresh
         layout = None if refreshing or self._subspace is None else self._subspace.layout
-        self._step = Step(layout, refreshing=refreshing, include_mean=self.include_mean)
+        self._step = Step(
+            layout,
+            self._workers,
+            refreshing=refreshing,
+            include_mean=self.include_mean,
+            norms=refreshing or self.report_norms == "always",
+        )
         return self._step
 
     @contextmanager
@@ -254,8 +277,19 @@ class Guide:
             self._step = None
             raise
 
-    def _named(self, auxiliary: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-        tasks = check_auxiliary(auxiliary, SINGLE)
+    def _losses(self, losses: Tensor | None, where: str) -> Tensor:
+        filled = self._workers.losses(losses, where)
+        return as_losses(filled, where, may_be_empty=self._workers.size > 1)
+
+    def _agree(self, primary: set[int], auxiliary: set[int], *, final: bool = False) -> tuple[set[int], set[int]]:
+        """Parameters that the primary and the auxiliary losses of any worker reach."""
+        settings = repr((self._settings(), self.eta, self.primary_weight, self.auxiliary_weight, self.refresh_every))
+        return self._workers.agree(self._workers.trainable(self.model), primary, auxiliary, settings, final=final)
+
+    def _named(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Tensor]:
+        given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
+        filled = {str(name): self._workers.losses(loss, f"auxiliary {name!r}") for name, loss in given.items()}
+        tasks = self._workers.in_order(check_auxiliary(filled, may_be_empty=self._workers.size > 1))
         for what, setting in {"eta": self.eta, "auxiliary_weight": self.auxiliary_weight}.items():
             if isinstance(setting, dict):
                 for name in tasks:
@@ -267,9 +301,15 @@ class Guide:
         return tasks
 
     def _primary(
-        self, step: Step, losses: Tensor, basis_losses: Losses | None, leaves: set[int], *, retain_graph: bool
+        self,
+        step: Step,
+        losses: Tensor,
+        share: Share,
+        basis_losses: Losses | None,
+        leaves: set[int],
+        *,
+        retain_graph: bool,
     ) -> None:
-        named = trainable(self.model)
         pending = step.refreshing and not step.fixed
         if step.refreshing and step.fixed and basis_losses is None and step.basis_losses is None:
             raise RuntimeError(
@@ -281,19 +321,23 @@ class Guide:
         if pending and basis_losses is not None and step.primary_calls == 0:
             step.basis_losses = basis_losses
         if pending and step.basis_losses is None:
-            self._take_in(step, losses)
-        found = gradients(losses.mean(), named, retain_graph=retain_graph)
+            self._take_in(step, losses, share)
+        found = self._gradients(share.mean(losses), retain_graph=retain_graph)
         step.add_primary(found)
         if pending and self.basis.needs == "mean" and step.basis_losses is None:
             assert step.refresh is not None and step.primary is not None
             # The running sum itself: earlier calls are in it.
             step.refresh.rows = step.primary[None].clone()
 
-    def _auxiliary(self, step: Step, name: str, loss: Tensor, *, retain_graph: bool) -> None:
+    def _gradients(self, loss: Tensor, *, retain_graph: bool) -> dict[int, Tensor]:
+        named = self._workers.trainable(self.model)
+        return self._workers.gradients(loss, named, retain_graph=retain_graph)
+
+    def _auxiliary(self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool) -> None:
         known = self._auxiliary_reach is not None
         if not step.fixed and step.primary_calls and known:
             self._fix_basis(step)
-        found = gradients(loss.mean(), trainable(self.model), retain_graph=retain_graph)
+        found = self._gradients(share.mean(loss), retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
             self._fix_basis(step)
@@ -305,57 +349,63 @@ class Guide:
 
     def _start_refresh(self, step: Step, leaves: set[int]) -> None:
         """Decide which parameters take part: those both losses reach, as far as that is known by now."""
-        reach = self._auxiliary_reach
+        known = self._auxiliary_reach is not None
+        leaves, reach = self._agree(leaves, self._auxiliary_reach or set())
+        self._auxiliary_reach = reach if known else None
         layout = Layout(
             (name, parameter)
-            for name, parameter in trainable(self.model)
+            for name, parameter in self._workers.trainable(self.model)
             if id(parameter) in leaves
             and (self._allowed is None or id(parameter) in self._allowed)
-            and (reach is None or id(parameter) in reach)
+            and (not known or id(parameter) in reach)
         )
         _check_shared(layout)
         check_dense(self.model, layout)
         device = layout.device
         self._refresh_index, self._skipped = self._refresh_index.to(device), self._skipped.to(device)
         step.layout = layout
-        step.refresh = Refresh(layout, self.rank, self.seed, self._refresh_index)
+        step.refresh = Refresh(layout, self.rank, self.seed, self._refresh_index, self._workers)
 
-    def _take_in(self, step: Step, losses: Tensor) -> None:
+    def _take_in(self, step: Step, losses: Tensor, share: Share) -> None:
         """Let the examples behind `losses` contribute to the basis in the making."""
         refresh = step.refresh
         assert refresh is not None
-        if refresh.examples and not self.basis.adds_up:
+        if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
                 f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
-        if self._subspace is None and refresh.examples == 0 and self.basis.stored:
-            working = self.basis.working_rows(self.rank, losses.shape[0])
+        refresh.share = share
+        if self._subspace is None and refresh.calls == 0 and self.basis.stored:
+            working = self.basis.working_rows(self.rank, losses.shape[0] * self._workers.size)
             check_fits(refresh.layout, self.rank, working, self.basis_dtype or refresh.layout.dtype)
         if self.basis.needs == "jacobian":
-            self.basis.add(refresh, Jacobian(self.engine, losses, refresh.layout))
-        refresh.examples += losses.shape[0]
+            self.basis.add(refresh, self._workers.jacobian(self.engine, losses, refresh.layout, share))
+        refresh.calls += 1
+        refresh.examples = refresh.examples + share.count(losses)
 
     def _basis_from_callable(self, step: Step) -> None:
         assert step.refresh is not None and step.basis_losses is not None
         seed = (self.seed * 1_000_003 + self._refreshes) & (2**63 - 1)
         with untraced_forward(self.model, self.batch_norm, seed), torch.enable_grad():
-            losses = as_losses(step.basis_losses(), "basis_losses")
+            losses = self._losses(step.basis_losses(), "basis_losses")
             walk(losses)
-            self._take_in(step, losses)
+            share = self._workers.shares([losses])[0]
+            self._take_in(step, losses, share)
             if self.basis.needs == "mean":
-                ones = torch.full((1, losses.shape[0]), 1.0 / losses.shape[0], device=losses.device)
-                step.refresh.rows = Jacobian(self.engine, losses, step.refresh.layout).left(ones)
+                ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
+                step.refresh.rows = self._workers.jacobian(self.engine, losses, step.refresh.layout, share).left(ones)
 
     def _fix_basis(self, step: Step) -> None:
         """Orthonormalise what was added up; from here on gradients can be projected."""
         refresh = step.refresh
         assert refresh is not None and step.layout is not None
         if self._auxiliary_reach is None:
+            _, reach = self._agree(step.reached_primary(), step.reached_auxiliary)
             kept = Layout(
                 (name, parameter)
                 for name, parameter in zip(step.layout.names, step.layout.parameters, strict=True)
-                if id(parameter) in step.reached_auxiliary
+                if id(parameter) in reach
             )
             _check_shared(kept)
             if kept.size != step.layout.size:
@@ -363,7 +413,8 @@ class Guide:
         if step.basis_losses is not None:
             # Not before the shared parameters are known, and after the primary graph is gone.
             self._basis_from_callable(step)
-        if self.basis.needs == "jacobian" and refresh.examples < 2:
+        # (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
+        if self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2:
             raise ValueError(
                 "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
                 "basis_losses= with more examples, or basis='mean'"
@@ -372,7 +423,7 @@ class Guide:
         assert refresh.rows is not None
         rows, refresh.rows = refresh.rows, None
         if self._subspace is None or not self._subspace.layout.same(step.layout):
-            self._subspace = Subspace(self.basis, step.layout, self.rank, self.basis_dtype)
+            self._subspace = Subspace(self.basis, step.layout, self.rank, self.basis_dtype, self._workers)
         self._subspace.replace(rows, finite)
         self._skipped += ~finite
         self._refresh_index += 1
@@ -409,7 +460,7 @@ class Guide:
         self._step, self._subspace = None, None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             layout = Layout((name, named[name]) for name in state["shared"])
-            self._subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype)
+            self._subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype, self._workers)
             self._subspace.load(state["basis"])
         self._since_refresh = state["since_refresh"] if self._subspace is not None else None
         reach = state["reached_by_auxiliary"]

@@ -16,8 +16,9 @@ class TaskReport:
 
     `neutral`, `helpful`, `harmful`: norms of the three parts. `agreement`: share of the directions in which the two
     gradients do not point apart. `captured_auxiliary`: share of ‖g_aux‖² inside the span. `cosine`: of the two
-    gradients. The values that need the whole gradient are NaN where it was never held at once: for a task that was
-    interrupted by another one in an accumulation window.
+    gradients. The values that need the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was
+    never held at once: for a task that was interrupted by another one in an accumulation window, and on several
+    replicas in steps without a refresh (see `report_norms` of `Guide`).
     """
 
     neutral: Tensor
@@ -55,8 +56,11 @@ class Split:
         )
         return cls(zero, zero, nothing, nothing)
 
+    def parts(self) -> list[Tensor]:
+        return [self.helpful, self.harmful, self.harmful_count, self.count]
+
     def __add__(self, other: Split) -> Split:
-        return Split(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Split(*(mine + theirs for mine, theirs in zip(self.parts(), other.parts(), strict=True)))
 
 
 def describe(split: Split, square: Tensor, inner: Tensor, primary: Tensor) -> TaskReport:

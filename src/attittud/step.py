@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attittud.basis.base import Refresh
 from attittud.decompose import Residual, correction, harmful_mask, residual_tolerance
+from attittud.distributed import Workers
 from attittud.eta import Eta
+from attittud.graph import Named
 from attittud.linalg import chunk_size, dot
 from attittud.parameters import Layout
 from attittud.report import Split, TaskReport, describe, ratio
 from attittud.subspace import Subspace
-
-Named = Sequence[tuple[str, nn.Parameter]]
-
-
-def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
-    """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
-    parameters = [parameter for _, parameter in named]
-    found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
-    return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 
 @dataclass
@@ -36,7 +29,11 @@ class Task:
     """Its gradient over the shared parameters, until it is folded into the common sum."""
     a: Tensor | None = None
     square: Tensor | None = None
+    """‖g_aux‖²; None where the whole gradient was never held at once."""
     inner: Tensor | None = None
+    """⟨g_prim, g_aux⟩, or None."""
+    whole: bool = True
+    """`flat` is over the examples of all workers."""
     primary_calls: int = 0
     waiting: dict[int, Tensor] | None = None
     """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
@@ -66,8 +63,13 @@ class Outcome:
 class Step:
     """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
 
-    def __init__(self, layout: Layout | None, *, refreshing: bool, include_mean: bool) -> None:
+    def __init__(
+        self, layout: Layout | None, workers: Workers, *, refreshing: bool, include_mean: bool, norms: bool
+    ) -> None:
         self.layout = layout
+        self.workers = workers
+        self.norms = norms
+        """The report shall state norms although they cost an exchange."""
         self.include_mean = include_mean
         self.refreshing = refreshing
         """A refresh is due in this step."""
@@ -79,6 +81,8 @@ class Step:
         """Where the basis comes from, if not from the primary losses."""
         self.primary: Tensor | None = None
         self.primary_calls = 0
+        self.primary_whole = not workers.splits_examples
+        """`primary` is over the examples of all workers."""
         self.tasks: dict[str, Task] = {}
         self.sum: Tensor | None = None
         self.rest = Rest()
@@ -96,7 +100,7 @@ class Step:
     def add_auxiliary(
         self, name: str, found: dict[int, Tensor], eta: Eta, weight: float, subspace: Subspace | None
     ) -> None:
-        task = self.tasks.setdefault(name, Task(eta, weight))
+        task = self.tasks.setdefault(name, Task(eta, weight, whole=not self.workers.splits_examples))
         self.reached_auxiliary |= found.keys()
         if subspace is None or self.layout is None:
             task.waiting = task.waiting or {}
@@ -114,6 +118,11 @@ class Step:
         if task.flat is None:
             task.flat = self.layout.empty()
         self.layout.add_(task.flat, [found.get(id(p)) for p in self.layout.parameters], fresh=fresh)
+
+    def reached_primary(self) -> set[int]:
+        """Parameters that take part or that the primary losses of this worker reach."""
+        assert self.layout is not None
+        return self.rest.primary.keys() | {id(parameter) for parameter in self.layout.parameters}
 
     def release_waiting(self, subspace: Subspace) -> None:
         """Hand in what came before the basis was fixed."""
@@ -144,17 +153,40 @@ class Step:
         """Reduce a task's gradient to its k-vector and inner products."""
         if task.flat is None:
             return
+        if self.include_mean:
+            self._sum_primary_()
         a = subspace.project(task.flat)
-        unknown = torch.full((), torch.nan, dtype=torch.float64, device=a.device)
-        square = dot(task.flat, task.flat)
-        inner = unknown if self.primary is None else dot(task.flat, self.primary)
+        square = dot(task.flat, task.flat) if task.whole else None
+        inner = dot(task.flat, self.primary) if self.primary is not None and self.primary_whole else None
         if task.a is None:
             task.a, task.square, task.inner = a, square, inner
         else:
-            assert task.inner is not None
             # The cross term of an earlier, already folded part is gone.
-            task.a, task.square, task.inner = task.a + a, unknown, task.inner + inner
+            task.a, task.square = task.a + a, None
+            task.inner = None if task.inner is None or inner is None else task.inner + inner
         task.primary_calls = self.primary_calls
+
+    def _sum_primary_(self) -> None:
+        """Make the primary gradient that of all workers' examples."""
+        if not self.primary_whole and self.primary is not None:
+            self.workers.sum_examples_(self.primary, "primary gradients")
+            self.primary_whole = True
+
+    def _sum_tasks_(self) -> None:
+        """The same for the gradient of each task, which must still be held on its own."""
+        for task in self.tasks.values():
+            if not task.whole and task.flat is not None:
+                self.workers.sum_examples_(task.flat, "auxiliary gradients")
+                task.whole = True
+
+    def _exchange(self, p: Tensor, square: Tensor | None) -> None:
+        """One small sum over workers makes all k-vectors and inner products global."""
+        partial = self.workers.splits_columns
+        parts = [p, square] if partial or not self.primary_whole else []
+        for task in self.tasks.values():
+            if partial or not task.whole:
+                parts += [task.a, task.square, task.inner]
+        self.workers.sum_numbers_([part for part in parts if part is not None])
 
     def _fold(self, task: Task) -> None:
         """Add neutral * weight * g_aux to the common sum."""
@@ -168,15 +200,23 @@ class Step:
         if not subspace.stored:
             return self._finish_canonical(primary_weight)
         assert self.primary is not None
+        if self.norms or self.include_mean:
+            self._sum_primary_()
+        if self.norms and len(self.tasks) == 1:
+            self._sum_tasks_()
         for task in self.tasks.values():
             self._measure(task, subspace)
-        p, square = subspace.project(self.primary), dot(self.primary, self.primary)
+        p, square = subspace.project(self.primary), dot(self.primary, self.primary) if self.primary_whole else None
+        self._exchange(p, square)
+        unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
+        square = unknown if square is None else square
         residual = Residual.of(p, square, residual_tolerance(self.primary.dtype)) if self.include_mean else None
         weights, multiple = torch.zeros_like(p), torch.zeros((), dtype=torch.float64, device=p.device)
         reports = {}
         for name, task in self.tasks.items():
-            a, directions, active, inner = task.a, p, subspace.active, task.inner
-            assert a is not None and inner is not None and task.square is not None
+            a, directions, active = task.a, p, subspace.active
+            assert a is not None
+            inner = unknown if task.inner is None else task.inner
             if task.primary_calls != self.primary_calls:
                 # The primary gradient grew after this task was reduced to a k-vector.
                 if residual is not None:
@@ -184,7 +224,7 @@ class Step:
                         f"include_mean needs the whole primary gradient before a second auxiliary task arrives, but "
                         f"primary() was called after {name!r} had been reduced; call primary() first"
                     )
-                inner = torch.full_like(inner, torch.nan)
+                inner = unknown
             if residual is not None:
                 a = torch.cat([a, residual.coefficient(a, inner)[None]])
                 directions = torch.cat([p, residual.norm[None]])
@@ -196,21 +236,32 @@ class Step:
                 change = change[:-1] + in_span
                 multiple = multiple + times_primary
             weights = weights + change
-            reports[name] = describe(Split.of(a, harmful, active), task.square, inner, square)
+            split = Split.of(a, harmful, active)
+            reports[name] = describe(split, unknown if task.square is None else task.square, inner, square)
         inside = p.square().sum() if residual is None else p.square().sum() + residual.norm.square()
+        update = self._update(subspace, weights, primary_weight + multiple)
+        return Outcome(update, reports, ratio(inside, square))
+
+    def _update(self, subspace: Subspace, weights: Tensor, primary_factor: Tensor) -> Tensor:
         for task in self.tasks.values():
             self._fold(task)
-        assert self.sum is not None
-        subspace.add_(self.sum, weights)
+        assert self.sum is not None and self.primary is not None
         # A multiplication and an addition, not one fused operation: equal weights give w * g_p to the last bit.
-        self.sum.add_(self.primary.mul_(primary_weight + multiple))
-        return Outcome(self.sum, reports, ratio(inside, square))
+        scaled = self.primary.mul_(primary_factor)
+        if not self.primary_whole:
+            self.sum.add_(scaled)
+        if not all(task.whole for task in self.tasks.values()):
+            self.workers.sum_examples_(self.sum, "gradients")
+        subspace.add_(self.sum, weights)
+        return self.sum.add_(scaled) if self.primary_whole else self.sum
 
     def _finish_canonical(self, primary_weight: float) -> Outcome:
         """The same where every coordinate is a direction: by chunks, since k-vectors are as long as the gradient."""
         assert self.primary is not None
+        self._sum_primary_()
+        self._sum_tasks_()
         square = dot(self.primary, self.primary)
-        reports = {}
+        found = {}
         for name, task in self.tasks.items():
             assert task.flat is not None
             inner, split = dot(task.flat, self.primary), Split.none(task.flat.device)
@@ -220,18 +271,29 @@ class Step:
                 split = split + Split.of(a, harmful, torch.ones_like(harmful))
                 change = task.weight * correction(a, harmful, task.eta)
                 a.mul_(task.weight * task.eta.neutral).add_(change)
-            reports[name] = describe(split, split.helpful + split.harmful, inner, square)
+            found[name] = split, inner
             self.sum = task.flat if self.sum is None else self.sum.add_(task.flat)
         assert self.sum is not None
         self.sum.add_(self.primary.mul_(primary_weight))
+        if self.workers.splits_columns:
+            self.workers.sum_numbers_(
+                [square, *(x for split, inner in found.values() for x in (*split.parts(), inner))]
+            )
+        reports = {
+            name: describe(split, split.helpful + split.harmful, inner, square)
+            for name, (split, inner) in found.items()
+        }
         return Outcome(self.sum, reports, torch.ones_like(square))
 
-    def rest_updates(self, primary_weight: float) -> dict[int, Tensor]:
-        """Updates of the parameters outside of the decomposition, by identity."""
+    def rest_updates(self, primary_weight: float, auxiliary: set[int]) -> dict[int, Tensor]:
+        """Updates of the parameters outside of the decomposition, by identity.
+
+        `auxiliary`: what the auxiliary losses of any worker reach.
+        """
         updates = dict(self.rest.auxiliary)
         for key, gradient in self.rest.primary.items():
-            if key in updates:
-                updates[key] = updates[key] + primary_weight * gradient
+            if key in auxiliary:
+                add_to(updates, key, primary_weight * gradient)
             else:
                 # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
                 updates[key] = gradient

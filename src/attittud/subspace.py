@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis
+from attittud.distributed import Workers
 from attittud.linalg import chunk_size, mv
 from attittud.parameters import Layout
 
@@ -13,8 +14,9 @@ from attittud.parameters import Layout
 class Subspace:
     """V (k x D), once stored at one address for as long as its layout lasts: a captured CUDA graph may refer to it."""
 
-    def __init__(self, basis: Basis, layout: Layout, rank: int, dtype: torch.dtype | None) -> None:
+    def __init__(self, basis: Basis, layout: Layout, rank: int, dtype: torch.dtype | None, workers: Workers) -> None:
         self.layout = layout
+        self.workers = workers
         self.rank = rank
         self.dtype = dtype or layout.dtype
         self.stored = basis.stored
@@ -37,7 +39,8 @@ class Subspace:
                 self.rows = torch.zeros(self.rank, self.layout.size, dtype=self.dtype, device=self.layout.device)
             for j, old in enumerate(self.rows):
                 old.copy_(torch.where(finite, rows[j] if j < rows.shape[0] else 0.0, old))
-        self.active.copy_(torch.linalg.vector_norm(self.rows, dim=1) > 0.5)
+        squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=torch.float64).square()
+        self.active.copy_(self.workers.sum_columns(squares) > 0.25)
 
     def load(self, rows: Tensor | None) -> None:
         """Take saved rows as they are."""
@@ -50,7 +53,7 @@ class Subspace:
         self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))
 
     def project(self, gradient: Tensor) -> Tensor:
-        """V g as a float64 k-vector."""
+        """V g as a float64 k-vector, from the examples and the columns of this worker."""
         assert self.rows is not None
         if self.rows.dtype == gradient.dtype:
             return mv(self.rows, gradient).double()

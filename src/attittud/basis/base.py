@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from attittud.basis.noise import gaussian
-from attittud.basis.orthonormal import orthonormalise_
+from attittud.basis.orthonormal import Rows, orthonormalise_
+from attittud.distributed import Share, Workers
 from attittud.engine.base import Jacobian
 from attittud.parameters import Layout
 
@@ -23,14 +24,31 @@ class Refresh:
     rank: int
     seed: int
     index: Tensor
+    workers: Workers
     rows: Tensor | None = None
-    examples: int = 0
+    examples: int | Tensor = 0
+    """Examples of all workers in earlier primary calls (on the device where there are several workers)."""
+    calls: int = 0
+    share: Share = field(default_factory=Share)
+    """This worker's part of the examples of the current call."""
 
-    def add(self, rows: Tensor) -> None:
-        """Add rows (r x D) to those of earlier calls."""
-        self.rows = rows.clone() if self.rows is None else self.rows.add_(rows)
+    @property
+    def first(self) -> int | Tensor:
+        """The number of this worker's first example of the current call, counted over all workers and calls."""
+        return self.examples + self.share.first
 
-    def gaussian(self, rows: int, first: int, columns: int, *, first_row: int = 0, dtype: torch.dtype) -> Tensor:
+    def sum_examples_(self) -> None:
+        """Add up the rows over workers, where each has only those of its own examples."""
+        if self.rows is None:
+            self.rows = self.layout.empty(self.rank).zero_()
+        self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
+
+    def orthonormalise_(self, rows: Tensor) -> Rows:
+        return orthonormalise_(rows, self.workers.sum_columns)
+
+    def gaussian(
+        self, rows: int, first: int | Tensor, columns: int, *, first_row: int = 0, dtype: torch.dtype
+    ) -> Tensor:
         return gaussian(
             self.seed,
             self.index,
@@ -80,4 +98,4 @@ class Basis(ABC):
 def orthonormal_rows(refresh: Refresh) -> Tensor:
     """Gram-Schmidt of what was added up."""
     assert refresh.rows is not None
-    return orthonormalise_(refresh.rows).finite
+    return refresh.orthonormalise_(refresh.rows).finite

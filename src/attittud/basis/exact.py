@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
-from attittud.basis.orthonormal import orthonormalise_, tolerance
+from attittud.basis.orthonormal import tolerance
 from attittud.engine.base import Jacobian
 from attittud.linalg import transform_
 
@@ -22,23 +22,25 @@ class Exact(Basis):
         return examples
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        rows = jacobian.left(torch.eye(jacobian.examples, device=jacobian.losses.device))
+        rows = jacobian.rows()
         refresh.rows = rows if refresh.rows is None else torch.cat([refresh.rows, rows])
 
     def finish(self, refresh: Refresh) -> Tensor:
-        assert refresh.rows is not None
-        refresh.rows, finite = top_singular_(refresh.rows, refresh.rank)
-        return finite
+        refresh.sum_examples_()
+        return keep_top_(refresh)
 
 
-def top_singular_(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The top right singular vectors of `rows` (overwritten), and whether `rows` was finite.
+def keep_top_(refresh: Refresh) -> Tensor:
+    """Leave the top right singular vectors of the rows in their place; returns whether the rows were finite.
 
     rows = L Q with orthonormal Q by Cholesky of the Gram matrix; the small L has the same singular values, and its
     decomposition keeps digits that an eigendecomposition of the Gram matrix itself would have squared away.
     """
-    found = orthonormalise_(rows)
+    rows = refresh.rows
+    assert rows is not None
+    found = refresh.orthonormalise_(rows)
     _, sizes, right = torch.linalg.svd(found.factor)
     kept = sizes > tolerance(rows.dtype) * sizes[0]
-    rank = min(rank, rows.shape[0])
-    return transform_(rows, torch.where(kept[:, None], right, 0.0)[:rank]), found.finite
+    rank = min(refresh.rank, rows.shape[0])
+    refresh.rows = transform_(rows, torch.where(kept[:, None], right, 0.0)[:rank])
+    return found.finite

@@ -15,4 +15,5 @@ class Mean(Basis):
         return 1
 
     def finish(self, refresh: Refresh) -> Tensor:
+        refresh.sum_examples_()
         return orthonormal_rows(refresh)

@@ -6,6 +6,7 @@ matrix and the k x k factor are float64. No operation waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,14 +34,17 @@ def tolerance(dtype: torch.dtype) -> float:
     return max(100 * float(torch.finfo(dtype).eps), 1e-7)
 
 
-def orthonormalise_(rows: Tensor) -> Rows:
-    """Gram-Schmidt of the rows in order; rows without a direction of their own become zero, not normalised noise."""
-    first = gram(rows)
+def orthonormalise_(rows: Tensor, sum_columns: Callable[[Tensor], Tensor] = lambda x: x) -> Rows:
+    """Gram-Schmidt of the rows in order; rows without a direction of their own become zero, not normalised noise.
+
+    Where workers hold different columns, `sum_columns` adds up the k x k Gram matrices of their parts.
+    """
+    first = sum_columns(gram(rows))
     finite = torch.isfinite(first).all()
     # Zeros pass through what follows without a special case; the caller looks at `finite`.
     factor, inverse = _cholesky(torch.where(finite, first, 0.0), tolerance(rows.dtype))
     transform_(rows, inverse)
-    again, inverse = _cholesky(torch.where(finite, gram(rows), 0.0), 0.5)
+    again, inverse = _cholesky(torch.where(finite, sum_columns(gram(rows)), 0.0), 0.5)
     transform_(rows, inverse)
     return Rows(factor @ again, finite)
 

@@ -13,8 +13,9 @@ class Sketch(Basis):
     needs = "jacobian"
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        weights = refresh.gaussian(refresh.rank, refresh.examples, jacobian.examples, dtype=jacobian.losses.dtype)
+        weights = refresh.gaussian(refresh.rank, refresh.first, jacobian.examples, dtype=jacobian.losses.dtype)
         refresh.rows = jacobian.left(weights, refresh.rows)
 
     def finish(self, refresh: Refresh) -> Tensor:
+        refresh.sum_examples_()
         return orthonormal_rows(refresh)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
-from attittud.basis.exact import top_singular_
-from attittud.basis.orthonormal import orthonormalise_
+from attittud.basis.exact import keep_top_
 from attittud.engine.base import Jacobian
 from attittud.linalg import transform_
 
@@ -27,32 +26,37 @@ class Svd(Basis):
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         m, count = jacobian.examples, refresh.rank + OVERSAMPLING
-        if count >= m:
+        if count >= jacobian.total():
             # The sketch would span all of J's rows: take them as they are.
-            refresh.rows = jacobian.left(torch.eye(m, device=jacobian.losses.device))
+            refresh.rows = jacobian.rows()
+            refresh.sum_examples_()
             return
         dtype = jacobian.losses.dtype
-        rows = jacobian.left(refresh.gaussian(count, refresh.examples, m, dtype=dtype))
+        refresh.rows = jacobian.left(refresh.gaussian(count, refresh.first, m, dtype=dtype))
         for _ in range(POWER_ITERATIONS):
-            orthonormalise_(rows)
-            weights = _orthonormal_columns(jacobian.right(rows))
-            rows = jacobian.left(weights.T.to(dtype), rows.zero_())
-        orthonormalise_(rows)
+            refresh.sum_examples_()
+            refresh.orthonormalise_(refresh.rows)
+            # The QR of all workers' rows, from those of their parts.
+            own, triangle = _qr(jacobian.right(refresh.rows))
+            every, at = refresh.workers.stack_rows(triangle)
+            weights = own @ _qr(every)[0][at]
+            refresh.rows = jacobian.left(weights.T.to(dtype), refresh.rows.zero_())
+        refresh.sum_examples_()
+        refresh.orthonormalise_(refresh.rows)
         # J ≈ (J Qᵀ) Q: the small factor's right singular vectors, in terms of Q.
-        small = jacobian.right(rows)
+        small, _ = refresh.workers.stack_rows(_qr(jacobian.right(refresh.rows))[1])
         finite = torch.isfinite(small).all()
         _, sizes, right = torch.linalg.svd(torch.where(finite, small, 0.0), full_matrices=False)
         # Rows scaled by their singular values: weak ones are recognised by `finish` like everywhere else.
         scaled = torch.where(finite, sizes[:, None] * right, torch.nan)
-        refresh.rows = transform_(rows, scaled)
+        refresh.rows = transform_(refresh.rows, scaled)
 
     def finish(self, refresh: Refresh) -> Tensor:
-        assert refresh.rows is not None
-        refresh.rows, finite = top_singular_(refresh.rows, refresh.rank)
-        return finite
+        return keep_top_(refresh)
 
 
-def _orthonormal_columns(matrix: Tensor) -> Tensor:
-    """An orthonormal basis of the columns of a small m x l matrix (NaN passes through)."""
+def _qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Thin QR in which NaN passes through."""
     finite = torch.isfinite(matrix).all()
-    return torch.where(finite, torch.linalg.qr(torch.where(finite, matrix, 0.0)).Q, torch.nan)
+    q, r = torch.linalg.qr(torch.where(finite, matrix, 0.0))
+    return torch.where(finite, q, torch.nan), torch.where(finite, r, torch.nan)

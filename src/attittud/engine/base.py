@@ -42,6 +42,14 @@ class Jacobian:
     def examples(self) -> int:
         return self.losses.shape[0]
 
+    def total(self) -> int:
+        """Examples of all workers. Where there are several this waits for the device."""
+        return self.examples
+
+    def rows(self) -> Tensor:
+        """J itself: m x D."""
+        return self.left(torch.eye(self.examples, device=self.losses.device))
+
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """weights (r x m) times J, added to `out` (r x D) where given."""
         fresh = out is None
@@ -92,4 +100,4 @@ class Jacobian:
 
     def gram(self) -> Tensor:
         """J Jᵀ, m x m float64. These engines form the m rows of J for it."""
-        return gram(self.left(torch.eye(self.examples, device=self.losses.device)))
+        return gram(self.rows())

@@ -1,0 +1,243 @@
+"""What workers exchange: a few sums, all through one collective, the all-reduce.
+
+Everything the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors), so each worker computes its own
+part and the parts are added up. `Workers` is one process, where nothing is exchanged; `Replicas` are workers that hold
+the whole model each (DistributedDataParallel); `attittud.sharded.Shards` are workers that hold a shard of it (FSDP2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from attittud.engine.base import Engine, Jacobian
+from attittud.graph import Named, gradients
+from attittud.parameters import Layout, trainable
+
+
+@dataclass(frozen=True)
+class Share:
+    """This worker's part of the examples behind one loss."""
+
+    first: int | Tensor = 0
+    """The number of its first example when those of all workers are counted through."""
+    total: int | Tensor | None = None
+    """The examples of all workers (on the device); None where there is only this one."""
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Its part of the mean loss over all workers' examples."""
+        if self.total is None:
+            return losses.mean()
+        assert isinstance(self.total, Tensor)
+        return losses.sum() / self.total.clamp(min=1).to(losses.dtype)
+
+    def count(self, losses: Tensor) -> int | Tensor:
+        """Examples of all workers."""
+        return losses.shape[0] if self.total is None else self.total
+
+
+class Workers:
+    """One process: it has all the examples and all the parameters, so every sum is already there."""
+
+    size = 1
+    splits_examples = False
+    """Gradients are those of this worker's examples until they are summed."""
+    splits_columns = False
+    """Vectors over the parameters hold this worker's columns only."""
+
+    def trainable(self, model: nn.Module) -> Named:
+        return trainable(model)
+
+    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
+        """A stand-in for the losses of a worker without examples."""
+        return losses
+
+    def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Named losses in the order in which all workers exchange what belongs to them."""
+        return tasks
+
+    def shares(self, losses: Sequence[Tensor]) -> list[Share]:
+        """Which part of each loss's examples is here."""
+        return [Share() for _ in losses]
+
+    def gradients(self, loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
+        """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
+        return gradients(loss, named, retain_graph=retain_graph)
+
+    def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
+        return Jacobian(engine, losses, layout)
+
+    def agree(
+        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, final: bool
+    ) -> tuple[set[int], set[int]]:
+        """Parameters that the primary and the auxiliary losses of any worker reach.
+
+        `final`: all losses of the step have been seen.
+        """
+        return primary, auxiliary
+
+    def sum_examples_(self, x: Tensor, what: str) -> Tensor:
+        """Add up over workers what was computed from a worker's own examples."""
+        return x
+
+    def sum_columns(self, x: Tensor) -> Tensor:
+        """Add up over workers what was computed from a worker's own columns."""
+        return x
+
+    def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
+        """The small matrices (r x l) of all workers on top of each other, and where this worker's lies."""
+        return block, slice(0, block.shape[0])
+
+    def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
+        """Make k-vectors and inner products those of all workers, in one exchange."""
+        if parts and self.size > 1:
+            summed = self.sum_columns(self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors"))
+            for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
+                part.copy_(whole.view_as(part))
+
+    def sum_rest(self, updates: dict[int, Tensor], named: Named) -> dict[int, Tensor]:
+        """Updates of the parameters `named`, which are not decomposed, over all workers."""
+        return updates
+
+
+class Group(Workers):
+    """Several processes that talk through one process group."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        self.group = group
+        self.device = device
+        self.number = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+
+    def all_reduce_(self, x: Tensor, what: str) -> Tensor:
+        try:
+            dist.all_reduce(x, group=self.group)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
+                "(its own message says why) or makes other calls: every worker must call the guide in the same way, with "
+                "primary=None where it has no primary examples. How long to wait is timeout= of init_process_group. "
+                f"torch said: {error}"
+            ) from error
+        return x
+
+    def shares(self, losses: Sequence[Tensor]) -> list[Share]:
+        # A scalar counts as one example: its mean over workers is what DistributedDataParallel would take.
+        counts = torch.zeros(self.size, len(losses), dtype=torch.int64, device=self.device)
+        for position, loss in enumerate(losses):
+            counts[self.number, position].fill_(loss.numel())
+        self.all_reduce_(counts, "the numbers of examples")
+        first, total = counts[: self.number].sum(0), counts.sum(0)
+        return [Share(first[j], total[j]) for j in range(len(losses))]
+
+    def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
+        return dict(sorted(tasks.items()))
+
+    def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
+        # Workers may have fewer rows than columns, so each block is padded to a square of zeros.
+        rows, columns = block.shape
+        every = block.new_zeros(self.size, columns, columns)
+        every[self.number, :rows] = block
+        self.all_reduce_(every, "small factors")
+        first = self.number * columns
+        return every.view(-1, columns), slice(first, first + rows)
+
+
+class Replicas(Group):
+    """Workers that hold the whole model each and see different examples."""
+
+    splits_examples = True
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        super().__init__(group, device)
+        self._roles: tuple[list[int], set[int], set[int]] | None = None
+
+    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
+        return torch.zeros(0, device=self.device, requires_grad=True) if losses is None else losses
+
+    def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
+        return _Part(self, share, engine, losses, layout)
+
+    def agree(
+        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, final: bool
+    ) -> tuple[set[int], set[int]]:
+        """Once every trainable parameter has a role, that stays; until then this waits for the device.
+
+        As in DistributedDataParallel, it is parameters that no loss reaches that cost an exchange in every step.
+        """
+        every = [id(parameter) for _, parameter in named]
+        if self._roles is not None and self._roles[0] == every:
+            return self._roles[1], self._roles[2]
+        reached = torch.tensor([[key in primary for key in every], [key in auxiliary for key in every]])
+        print_ = torch.zeros(self.size, dtype=torch.int32)
+        print_[self.number] = _fingerprint(settings, named)
+        found = self.all_reduce_(torch.cat([print_, reached.view(-1).int()]).to(self.device), "parameter roles").cpu()
+        self._check_same(found[: self.size])
+        of_primary, of_auxiliary = found[self.size :].view(2, -1) > 0
+        primary = {key for key, there in zip(every, of_primary.tolist(), strict=True) if there}
+        auxiliary = {key for key, there in zip(every, of_auxiliary.tolist(), strict=True) if there}
+        if final and bool((of_primary | of_auxiliary).all()):
+            self._roles = every, primary, auxiliary
+        return primary, auxiliary
+
+    def _check_same(self, prints: Tensor) -> None:
+        others = [worker for worker in range(self.size) if prints[worker] != prints[0]]
+        if others:
+            raise ValueError(
+                f"workers {others} have another model or another guide than worker 0: the trainable parameters and every "
+                "argument of Guide, also eta and seed, must be the same on all workers"
+            )
+
+    def sum_examples_(self, x: Tensor, what: str) -> Tensor:
+        return self.all_reduce_(x, what)
+
+    def sum_rest(self, updates: dict[int, Tensor], named: Named) -> dict[int, Tensor]:
+        layout = Layout(named)
+        if not layout.parameters:
+            return {}
+        flat = layout.empty()
+        layout.add_(flat, [updates.get(id(parameter)) for parameter in layout.parameters], fresh=True)
+        self.all_reduce_(flat, "gradients that are not decomposed")
+        return dict(zip(map(id, layout.parameters), layout.views(flat), strict=True))
+
+
+class _Part(Jacobian):
+    """The rows of J that belong to this worker's examples."""
+
+    def __init__(self, workers: Replicas, share: Share, engine: Engine, losses: Tensor, layout: Layout) -> None:
+        super().__init__(engine, losses, layout)
+        self.workers = workers
+        self.share = share
+
+    def total(self) -> int:
+        return int(self.share.count(self.losses))
+
+    def rows(self) -> Tensor:
+        """Zero where other workers' rows belong."""
+        out = self.layout.empty(self.total()).zero_()
+        first = int(self.share.first)
+        if self.examples:
+            self.left(torch.eye(self.examples, device=self.losses.device), out[first : first + self.examples])
+        return out
+
+
+def _fingerprint(settings: str, named: Named) -> int:
+    text = repr((settings, [(name, tuple(parameter.shape)) for name, parameter in named]))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:3], "big")
+
+
+def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[nn.Module, Workers]:
+    """The module that holds the parameters, and who else trains it."""
+    if isinstance(model, DistributedDataParallel):
+        process_group = process_group or model.process_group
+        model = model.module
+    if process_group is None:
+        return model, Workers()
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return model, Replicas(process_group, device)
