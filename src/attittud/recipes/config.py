@@ -45,7 +45,9 @@ class StrategyConfig:
 
     shorthand = "name"
 
-    name: str = option("drop_harmful", "a strategy's name (`attittud strategies` lists them), or custom with eta below")
+    name: str = option(
+        "drop_harmful", "a strategy's name (`attittud train --help` lists them), or custom with eta below"
+    )
     eta: EtaWeights | None = option(None, "weights of the three parts; null takes those of the named strategy")
     primary_weight: float | None = option(
         None,

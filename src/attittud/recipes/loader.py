@@ -69,9 +69,9 @@ def dump(config: Config) -> str:
 def _compose(text: str, name: str) -> MappingNode:
     if len(text) > _LARGEST:
         raise ConfigError(f"{name}: {len(text)} characters are too many for a configuration")
-    composer = _Composer(text)
-    composer.name = name
     try:
+        composer = _Composer(text)
+        composer.name = name
         node = composer.get_single_node()
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -80,8 +80,6 @@ def _compose(text: str, name: str) -> MappingNode:
         raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply for a configuration") from None
-    finally:
-        composer.dispose()
     if node is None:
         return MappingNode(_MAPPING, [], yaml.Mark(name, 0, 0, 0, None, 0))
     if not isinstance(node, MappingNode):

@@ -81,7 +81,10 @@ def prepare(config: DataConfig, seed: int, tokenize: Tokenize | None = None) -> 
         left_out[name] = int((~kept).sum())
         part = Part(part.listing, part.rows[kept], None if part.labels is None else part.labels[kept])
         if not len(part.rows):
-            raise InputError(f"data.auxiliary.{name}: every example of it is also in the primary data; nothing is left")
+            raise InputError(
+                f"data.auxiliary.{name}: every example of it is also in the primary data; name other data, or "
+                "lower data.primary.train so that some is left"
+            )
         others[name] = (part, names)
     encode: Callable[[Part], Tensor]
     record: dict[str, Any] = {"kind": kind, "seed": seed, "classes": classes}

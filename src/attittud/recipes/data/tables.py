@@ -75,7 +75,11 @@ def table_listing(table: pa.Table, where: str, input_column: str | None, label_c
             f"{where}: no column looks like an image or a text; name it by input:. Columns: {_names(table)}"
         )
     values = table[column]
-    kind: Kind = "image" if pa.types.is_struct(values.type) or pa.types.is_binary(values.type) else "text"
+    kind: Kind = (
+        "image"
+        if pa.types.is_struct(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+        else "text"
+    )
     if kind == "text" and not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         raise InputError(
             f"{where}: column {column!r} holds {values.type}, neither text nor images; name another one by input:"

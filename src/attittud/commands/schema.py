@@ -1,0 +1,29 @@
+"""`attittud schema`: what a configuration may say, for editors that complete and check YAML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; without it, to the screen.")
+    ] = None,
+) -> None:
+    """Write a JSON Schema of configurations.
+
+    In VS Code with the YAML extension, begin a configuration with the line
+    `# yaml-language-server: $schema=attittud.schema.json`.
+    """
+    from attittud.recipes.files import write_atomically
+    from attittud.recipes.schema import json_schema
+
+    text = json.dumps(json_schema(), indent=1) + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(output, text.encode())

@@ -1,0 +1,67 @@
+"""`attittud train`: one strategy, one seed, one run folder."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attittud.recipes.logs import CHOICES, open_log
+from attittud.recipes.progress import Bars, Quiet
+from attittud.recipes.strategies import names
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="A YAML file; `attittud init` writes one for your data.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings to change, such as strategy=flip or training.guided.lr=1e-4."
+        ),
+    ] = None,
+    log: Annotated[
+        list[str] | None, typer.Option(help=f"Also report to {', '.join(CHOICES)}; may be given several times.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the run folder has a run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
+    from attittud.recipes.config import to_dict
+    from attittud.recipes.loader import load
+    from attittud.recipes.train import default_run_dir, run
+
+    settings = load(config, overrides or [])
+    run_dir = default_run_dir(settings, config.stem)
+    with ExitStack() as stack:
+        logs = []
+        for name in log or []:
+            logs.append(open_log(name, run_dir, to_dict(settings)))
+            stack.callback(logs[-1].close)
+        bars = sys.stderr.isatty() and not quiet
+        progress = stack.enter_context(Bars()) if bars else Quiet()
+        result = run(settings, run_dir=run_dir, progress=progress, logs=logs, fresh=fresh)
+    figures = {"validation": result.validation, "test": result.test}
+    for part, values in figures.items():
+        typer.echo(f"{part:<10} " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+    note = " (was finished before; --fresh trains again)" if result.skipped else ""
+    typer.echo(
+        f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
+    )
+    typer.echo(str(run_dir))
+
+
+# Where the names are, so that --help is never behind the code.
+train.__doc__ = "\n\n".join(
+    [
+        train.__doc__ or "",
+        (
+            "A run that was interrupted, even killed, continues when the same command is given again, and ends with the same "
+            "result. Its folder is OUTPUT/CONFIG/STRATEGY/seed-SEED."
+        ),
+        "The strategy says how the two gradients become one update; choose it by strategy=NAME:",
+        *(f"{name}: {about}" for name, about in names().items()),
+    ]
+)

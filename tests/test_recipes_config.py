@@ -1,0 +1,176 @@
+"""Configurations: what is text stays text, and every mistake is answered with its place and its cure."""
+
+import contextlib
+import json
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attittud.recipes.config import Config, DataConfig, PrimaryConfig
+from attittud.recipes.loader import ConfigError, dump, load, loads
+from attittud.recipes.schema import json_schema
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_traps_of_yaml_1_1() -> None:
+    config = loads(
+        """
+        training: {guided: {lr: 1e-4, clip: ~, steps: 1_000}}
+        data: {primary: {classes: [no, yes, on, 1, true, 1e3, 010, "quoted", 2024-01-01]}}
+        """
+    )
+    assert config.training.guided.lr == 1e-4 and config.training.guided.clip is None
+    assert config.data.primary.classes == ["no", "yes", "on", "1", "true", "1e3", "010", "quoted", "2024-01-01"]
+
+
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8), max_size=4), st.floats(0, 1)
+)
+def test_dump_and_load_are_inverse(classes: list[str], share: float) -> None:
+    config = Config(data=DataConfig(primary=PrimaryConfig(classes=classes, validation=share)))
+    assert loads(dump(config)) == config
+
+
+def test_shorthands_and_defaults_of_sections() -> None:
+    config = loads("strategy: flip\nmodel: mlp\ndata: {primary: digits, auxiliary: {a: digits}}")
+    assert (config.strategy.name, config.model.name, config.data.auxiliary["a"].path) == ("flip", "mlp", "digits")
+    # A section that is mentioned keeps its own defaults.
+    assert loads("training: {finetune: {steps: 7}}").training.finetune.lr == Config().training.finetune.lr != 1e-3
+    assert loads("") == Config()
+
+
+MISTAKES = {
+    "trainig: 3": r"job.yaml:1: trainig: unknown key; did you mean 'training'\?",
+    "training:\n  guided:\n    lr: fast": r"job.yaml:3: training.guided.lr: expected a number, got 'fast'",
+    "training: {guided: {lrr: 1}}": r"training.guided.lrr: unknown key; did you mean 'lr'\?",
+    "seed: 1.5": "seed: expected a whole number, got '1.5'",
+    "seed: -1": "seed: must be at least 0, got -1",
+    "seed: '1'": "seed: expected a whole number",
+    "model: {dropout: 2}": "model.dropout: must be at most 0.95",
+    "model: {pretrained: yes}": "expected true or false, got 'yes'",
+    "model: [mlp]": "model: expected a mapping .* got a list",
+    "training: {mode: jont}": r"expected one of two_phase, joint, got 'jont'; did you mean 'joint'\?",
+    "strategy: {basis: svdd}": r"did you mean 'svd'\?",
+    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful or null",
+    "strategy: {eta: {harmfull: 1}}": r"strategy.eta.harmfull: unknown key; did you mean 'harmful'\?",
+    "data: {primary: {classes: cat}}": "expected a list, each item text",
+    "data: {primary: {train: lots}}": "expected a whole number, a number or null",
+    "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: the key is given twice",
+    "data: {auxiliary: {a-b: digits}}": "the name 'a-b' must be letters",
+    "data: {auxiliary: {primary: digits}}": "'primary' is taken",
+    "seed: 1\nseed: 2": "job.yaml:2: seed: the key is given twice",
+    "training: {guided: {lr: .inf}}": "expected a number, got '.inf'",
+    "training: {guided: {lr: 1e999}}": "finite",
+    "- a": "a configuration is a mapping",
+    "a: [": "job.yaml:.* not valid YAML",
+    "a: \t- b: c: d": "not valid YAML",
+    "a: 1\n---\nb: 2": "not valid YAML",
+    "\x00": "not valid YAML",
+    "[" * 5000: "nested too deeply",
+    "a: &x [1]\nb: *x": "aliases",
+    "a: !!python/object/apply:os.system [echo]": "tag .* not supported",
+    "data: {primary: {path: ../secret}}": "leaves its folder",
+    "output: /tmp/../etc": "leaves its folder",
+    "? [a]\n: 1": "a key must be plain text",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_name_place_and_cure(text: str) -> None:
+    with pytest.raises(ConfigError, match=MISTAKES[text]) as caught:
+        loads(text, name="job.yaml")
+    assert "\n" not in str(caught.value) and str(caught.value).startswith("job.yaml")
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        loads(text)
+
+
+def test_base_inherits(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "base.yaml").write_text("strategy: flip\ntraining: {guided: {lr: 0.1, steps: 5}}\nseed: 4\n")
+    child = tmp_path / "child.yaml"
+    child.write_text("base: shared/base.yaml\nstrategy: {rank: 3}\ntraining: {guided: {steps: 9}}\n")
+    config = load(child, ["seed=7", "training.guided.lr=3e-4"])
+    assert (config.strategy.name, config.strategy.rank, config.seed) == ("flip", 3, 7)
+    assert (config.training.guided.lr, config.training.guided.steps) == (3e-4, 9)
+    (tmp_path / "shared" / "base.yaml").write_text("base: ../child.yaml\n")
+    with pytest.raises(ConfigError, match="goes round in a circle"):
+        load(child)
+    child.write_text("base: nowhere.yaml\n")
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot read the configuration"):
+        load(child)
+    child.write_text(f"base: {tmp_path}/shared/base.yaml\n")
+    with pytest.raises(ConfigError, match="relative path"):
+        load(child)
+
+
+def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("\nsed: 4\n")
+    (tmp_path / "child.yaml").write_text("base: base.yaml\n")
+    with pytest.raises(ConfigError, match=r"base.yaml:2: sed: unknown key; did you mean 'seed'"):
+        load(tmp_path / "child.yaml")
+
+
+def test_overrides() -> None:
+    assert loads("strategy: flip", ["strategy.rank=3"]).strategy.name == "flip"
+    assert loads("strategy: {name: flip, rank: 3}", ["strategy=pcgrad"]).strategy.rank == 10
+    assert loads("", ["data.primary.classes=[no, yes]"]).data.primary.classes == ["no", "yes"]
+    assert loads("", ["data.primary.path=../data"]).data.primary.path == str(Path.cwd().parent / "data")
+    for text, message in {
+        "seed": "an override is key=value",
+        "=1": "an override is key=value",
+        "a..b=1": "an override is key=value",
+        "traning.mode=joint": r"command line \(traning.mode=joint\): traning: unknown key; did you mean 'training'",
+        "seed=[": "not valid YAML",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            loads("", [text])
+
+
+def test_every_field_is_documented() -> None:
+    waiting: list[type] = [Config]
+    seen = set()
+    while waiting:
+        kind = waiting.pop()
+        seen.add(kind)
+        assert kind.__doc__ and not kind.__doc__.startswith(kind.__name__)
+        for entry in fields(kind):  # type: ignore[arg-type]
+            assert len(entry.metadata["doc"]) > 10, entry.name
+            default = getattr(kind(), entry.name)
+            waiting += [type(default)] if is_dataclass(default) else []
+    assert len(seen) > 6
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_valid(path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
+    yaml = pytest.importorskip("yaml")
+    load(path)
+    jsonschema.validate(yaml.safe_load(re.sub(r"(\d)e-", r"\1.0e-", path.read_text())), json_schema())
+
+
+def test_schema_says_what_the_loader_says() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
+    validator = jsonschema.Draft202012Validator
+    validator.check_schema(json_schema())
+    valid = json.loads(json.dumps(json_schema()["$defs"]["Config"]["properties"]["training"]["default"]))
+    checker = validator(json_schema())
+    assert checker.is_valid({"training": valid, "strategy": "flip", "base": "x.yaml"})
+    for wrong in (
+        {"trainig": {}},
+        {"seed": -1},
+        {"seed": "x"},
+        {"training": {"mode": "jont"}},
+        {"data": {"primary": {"train": "a"}}},
+    ):
+        assert not checker.is_valid(wrong), wrong
+        with pytest.raises(ConfigError):
+            loads(json.dumps(wrong))

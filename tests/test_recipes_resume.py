@@ -1,0 +1,256 @@
+"""Interrupted runs: killed at any moment, continued to the same result; damage is noticed, not trusted."""
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attittud.recipes import files
+from attittud.recipes.checkpoint import load_checkpoint, save_checkpoint
+from attittud.recipes.errors import InputError
+from attittud.recipes.loader import loads
+from attittud.recipes.train import run
+
+# Dropout, a refresh interval that does not divide the checkpoints', momentum in the optimizer, and BatchNorm's buffers:
+# all that a resumed run could get wrong.
+JOB = """
+data:
+  primary: {path: digits, train: 60, validation: 60, test: 200}
+  auxiliary: {more: {path: digits, examples: 400}, few: {path: digits, classes: ["1", "7"]}}
+model: {name: wideresnet-10-1, dropout: 0.2}
+training:
+  guided: {steps: 30, evaluations: 4, primary_batch: 16, batch_size: 16, schedule: plateau}
+  finetune: {steps: 10, evaluations: 4, primary_batch: 16, schedule: cosine}
+  reset_head: true
+log_every: 7
+checkpoint_every: 3
+strategy: {name: flip, rank: 3, refresh_every: 4, basis_batch: 20}
+"""
+
+
+def train_to_end(folder: Path, strategy: str | None = None, model: str = "mlp") -> None:
+    torch.set_num_threads(1)
+    config = loads(JOB, [f"model.name={model}"])
+    run(config, 0, strategy or config.strategy, folder)
+
+
+def outcome(folder: Path) -> tuple[Any, Any, bytes]:
+    """All that a run leaves but the clock's readings."""
+    result = json.loads((folder / "result.json").read_text())
+    for phase in result["phases"]:
+        del phase["seconds"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+    return result, lines, (folder / "weights.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train_to_end(folder)
+    return folder
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
+def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+    undisturbed, tmp_path = tmp_path / "undisturbed", tmp_path / "killed"
+    train_to_end(undisturbed, model="wideresnet-10-1")
+    # A server that has imported everything: a child is there at once, and most of its life is training.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attittud.recipes.train", "attittud.guide", "torch._dynamo", "sklearn.metrics"])
+    moments = random.Random(0)
+    kills = attempts = 0
+    while kills < 20:
+        attempts += 1
+        assert attempts < 60, "the run is over too early to be killed twenty times"
+        process = context.Process(target=train_to_end, args=(tmp_path, None, "wideresnet-10-1"))
+        process.start()
+        time.sleep(moments.uniform(0.05, 0.6) if kills else 2.0)
+        if process.is_alive():
+            os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
+            kills += 1
+            # What a killed process leaves is whole, or not there.
+            for path in tmp_path.glob("*.json"):
+                json.loads(path.read_text())
+        elif (tmp_path / "result.json").exists():
+            (tmp_path / "result.json").unlink()  # it was faster than the kill: its last part is done again
+    train_to_end(tmp_path, model="wideresnet-10-1")
+    assert outcome(tmp_path) == outcome(undisturbed)
+    assert not list(tmp_path.glob(".*.part"))
+
+
+@pytest.mark.parametrize("strategy", ["bloop", "multitask", "torchjd_gradvac"])
+def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if strategy.startswith("torchjd"):
+        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
+    train_to_end(tmp_path / "whole", strategy)
+    saved = files.write_atomically
+
+    def interrupted(path: Path, content: bytes) -> None:
+        saved(path, content)
+        interrupted.count += path.name.startswith("checkpoint")  # type: ignore[attr-defined]
+        if interrupted.count in (5, 9, 13):  # type: ignore[attr-defined]
+            interrupted.count += 1  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    interrupted.count = 0  # type: ignore[attr-defined]
+    monkeypatch.setattr("attittud.recipes.checkpoint.write_atomically", interrupted)
+    times = 0
+    while not (tmp_path / "parts" / "result.json").exists():
+        try:
+            train_to_end(tmp_path / "parts", strategy)
+        except KeyboardInterrupt:
+            times += 1
+    assert times >= 1
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
+def unfinished(folder: Path) -> Path:
+    """A folder as a killed run leaves it; returns its checkpoint."""
+    original = files.write_atomically
+
+    def stop(path: Path, content: bytes) -> None:
+        original(path, content)
+        if path.name.startswith("checkpoint"):
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attittud.recipes.checkpoint.write_atomically", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_to_end(folder)
+    return folder / "checkpoint.safetensors"
+
+
+def test_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1  # one bit of one weight
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"the checkpoint is damaged .*checksum.* delete this file"):
+        train_to_end(tmp_path)
+    for broken in (b"", b"\xff" * 100, bytes(content[:1000]), b"\x80\x04cos\nsystem\n(S'echo'\ntR."):
+        path.write_bytes(broken)
+        with pytest.raises(InputError, match="the checkpoint is damaged"):
+            train_to_end(tmp_path)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    save_file({"a": torch.zeros(2)}, path)
+    with pytest.raises(InputError, match="the checkpoint is damaged"):
+        train_to_end(tmp_path)
+    state = {"summaries": [], "validation": {}, "metrics_bytes": 0, "model": {"x": torch.zeros(3)}, "phase": {}}
+    save_checkpoint(path, state)
+    with pytest.raises(InputError, match="does not fit this run"):
+        train_to_end(tmp_path)
+
+
+def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
+    shared = torch.randn(3)
+    state = {"a": [1, 2.5, None, True, "x"], "b": {0: {"c": shared, "d": shared[:0]}, "e": (shared, torch.tensor(2))}}
+    save_checkpoint(tmp_path / "c", state)
+    found = load_checkpoint(tmp_path / "c")
+    assert found["a"] == state["a"] and torch.equal(found["b"][0]["c"], shared)
+    assert found["b"][0]["d"].shape == (0,) and found["b"]["e"][1].shape == ()
+    with pytest.raises(TypeError, match="cannot be saved"):
+        save_checkpoint(tmp_path / "c", {"f": object()})
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_full_disk_leaves_nothing_half_written(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text("old")
+
+    def full(_handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    expected = {errno.ENOSPC: "the disk is full; free some space", errno.EACCES: "may not be written"}
+    with pytest.raises(InputError, match=expected.get(number, "cannot be written")):
+        files.write_json(tmp_path / "a.json", {"new": 1})
+    assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_full_disk_in_mid_run(undisturbed: Path, tmp_path: Path) -> None:
+    """The run fails with a cure; with space again it ends as if nothing had been."""
+    original = os.fsync
+    calls = 0
+
+    def full(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(handle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InputError, match="the disk is full"):
+            train_to_end(tmp_path)
+    train_to_end(tmp_path)
+    assert outcome(tmp_path) == outcome(undisturbed)
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
+    try:
+        with pytest.raises(InputError, match=r"may not be written .* output=FOLDER"):
+            train_to_end(tmp_path / "run")
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_settings: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(InputError, match=r"may not be written \(Read-only file system\); choose another folder"):
+        train_to_end(tmp_path / "run")
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot be written .* output=FOLDER"):
+        train_to_end(tmp_path / "file" / "run")
+
+
+def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
+    code = "import sys, pathlib\nfrom attittud.recipes.files import only_one_process\n"
+    code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin and other.stdout and other.stdout.readline()
+        with (
+            pytest.raises(InputError, match="another process is training in this folder"),
+            files.only_one_process(tmp_path),
+        ):
+            pass
+        other.stdin.close()
+    with files.only_one_process(tmp_path):
+        pass
+
+
+def test_changed_data_are_noticed(tmp_path: Path) -> None:
+    unfinished(tmp_path)
+    record = json.loads((tmp_path / "data.json").read_text())
+    record["primary"]["train"]["rows"][0] += 1
+    (tmp_path / "data.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match="the data have changed"):
+        train_to_end(tmp_path)
