@@ -1,0 +1,113 @@
+"""A mixin for a `LightningModule` with manual optimisation, where a guided backward takes the place of `manual_backward`.
+
+class Mine(AttittudMixin, LightningModule):
+    guide_settings = {"eta": Eta(neutral=1, helpful=1, harmful=-1)}
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.guided_backward(primary=losses, auxiliary=loss)
+        optimizer.step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud.guide import Guide
+from attittud.integrations.logs import numbers
+from attittud.report import Report
+
+try:
+    from lightning.pytorch import LightningModule
+except ImportError as error:
+    raise ImportError(
+        f"attittud.integrations.lightning needs the extra 'lightning': pip install 'attittud[lightning]' ({error})"
+    ) from error
+
+STATE_KEY = "attittud"  # in Lightning's checkpoint
+
+
+class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips lightning, see pyproject.toml
+    """Put before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
+
+    `guide_settings`, a class attribute or one set in `__init__`, holds keyword arguments of a `Guide`. Modules that override
+    `on_save_checkpoint` or `on_load_checkpoint` call `super()` there.
+    """
+
+    guide_settings: Mapping[str, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.automatic_optimization = False
+        self._guide: Guide | None = None
+        self._saved: Mapping[str, Any] | None = None
+
+    @property
+    def guide(self) -> Guide:
+        """Made when first asked for, once the strategy has moved and sharded the parameters."""
+        if self._guide is None:
+            if not hasattr(self, "guide_settings"):
+                raise TypeError(  # not AttributeError: nn.Module would take it for a missing `guide`
+                    f"{type(self).__name__} has no guide_settings; set for example "
+                    "guide_settings = {'eta': Eta(neutral=1, helpful=1, harmful=-1)}"
+                )
+            several = self.trainer.world_size > 1
+            group = torch.distributed.group.WORLD if several else None
+            self._guide = Guide(self, process_group=group, **self.guide_settings)
+            if self._saved is not None:
+                self._guide.load_state_dict(self._saved)
+                self._saved = None
+        return self._guide
+
+    def guided_backward(
+        self, primary: Tensor, auxiliary: Tensor | Mapping[str, Tensor], *, log: bool = True, **more: Any
+    ) -> Report:
+        """Fill `.grad` as `Guide.backward` does, under the Trainer's precision and strategy plugins.
+
+        Args:
+            primary: per-example losses.
+            auxiliary: a loss, or a dict of named ones.
+            log: log the shares of neutral, helpful and harmful gradient at the Trainer's logging steps.
+            more: other arguments of `Guide.backward`.
+        """
+        tasks: Tensor | dict[str, Tensor]
+        if isinstance(auxiliary, Mapping):
+            tasks = {name: self.scaled(loss) for name, loss in auxiliary.items()}
+        else:
+            tasks = self.scaled(auxiliary)
+        report = self.guide.backward(self.scaled(primary), tasks, **more)
+        self.finish_backward(primary.detach().mean())
+        if log and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1) % self.trainer.log_every_n_steps == 0:
+            self.log_dict(numbers(report))
+        return report
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What `manual_backward` does to a loss before it goes backward: strategy and precision prepare and scale it.
+
+        For accumulation by the three verbs: `self.guide.primary(self.scaled(losses / n))`, likewise `auxiliary`, then
+        `self.guide.combine()` and `self.finish_backward()`.
+        """
+        strategy = self.trainer.strategy
+        strategy.pre_backward(loss)
+        prepared: Tensor = strategy.precision_plugin.pre_backward(loss, self)
+        return prepared
+
+    def finish_backward(self, loss: Tensor | None = None) -> None:
+        """What `manual_backward` does afterwards: the hooks `on_after_backward`."""
+        strategy = self.trainer.strategy
+        loss = strategy.precision_plugin.post_backward(torch.zeros(()) if loss is None else loss, self)
+        strategy.post_backward(loss)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        if self._guide is not None:
+            checkpoint[STATE_KEY] = self._guide.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self._saved, self._guide = checkpoint.get(STATE_KEY), None

@@ -1,0 +1,78 @@
+"""The decomposition as an aggregator of TorchJD: `[primary gradients; auxiliary gradients]` to one update.
+
+aggregator = Attittud(Eta(neutral=1, helpful=1, harmful=0), primary_rows=len(losses))
+backward([losses, auxiliary_loss])             # torchjd.autojac: fills .jac
+jac_to_grad(model.parameters(), aggregator)    # fills .grad
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attittud.basis.orthonormal import tolerance
+from attittud.checks import check_count, check_weight
+from attittud.decompose import decompose
+from attittud.eta import Eta
+
+try:
+    from torchjd.aggregation import Aggregator
+except ImportError as error:
+    raise ImportError(
+        f"attittud.integrations.torchjd needs the extra 'torchjd': pip install 'attittud[torchjd]' ({error})"
+    ) from error
+
+
+class Attittud(Aggregator):  # type: ignore[misc] # the check skips torchjd, see pyproject.toml
+    """Judges the last rows of a Jacobian by its first ones.
+
+    The basis is that of `Guide(basis="exact", refresh_every=1)`: the top right singular vectors of the primary rows. With
+    one primary row that is its direction alone, and `Eta(1, 1, 0)` makes it one-sided PCGrad.
+
+    Args:
+        eta: weights of the parts of every auxiliary row, or one Eta for each of them.
+        primary_weight: weight of the mean primary row in the update; here also for the primary task's own parameters.
+        primary_rows: how many rows, from the top, are gradients of single primary examples. 1: the mean primary gradient.
+        rank: directions of comparison at most.
+    """
+
+    def __init__(
+        self, eta: Eta | Sequence[Eta], *, primary_weight: float = 1.0, primary_rows: int = 1, rank: int = 10
+    ) -> None:
+        super().__init__()
+        self.eta = eta if isinstance(eta, Eta) else tuple(eta)
+        self.primary_weight = check_weight("primary_weight", primary_weight)
+        self.primary_rows = check_count("primary_rows", primary_rows)
+        self.rank = check_count("rank", rank)
+
+    def forward(self, matrix: Tensor, /) -> Tensor:
+        """Aggregate m x D rows, `primary_rows` of them primary, to D."""
+        primary, auxiliary = matrix[: self.primary_rows], matrix[self.primary_rows :]
+        if len(auxiliary) == 0:
+            raise ValueError(
+                f"the Jacobian has {len(matrix)} rows and primary_rows={self.primary_rows}, so none is auxiliary; give the "
+                "primary losses first, then at least one auxiliary loss"
+            )
+        etas = [self.eta] * len(auxiliary) if isinstance(self.eta, Eta) else self.eta
+        if len(etas) != len(auxiliary):
+            raise ValueError(
+                f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; give one Eta, or one each"
+            )
+        mean = primary.mean(dim=0)
+        # As in a refresh that meets NaN or Inf: no direction, so that all is neutral and the rows come out as they are.
+        known = torch.where(torch.isfinite(primary).all(), primary, 0.0)
+        _, sizes, right = torch.linalg.svd(known, full_matrices=False)
+        kept = sizes > tolerance(matrix.dtype) * sizes[0]
+        basis = torch.where(kept[:, None], right, 0.0)[: self.rank]
+        update = self.primary_weight * mean
+        for row, eta in zip(auxiliary, etas, strict=True):
+            update = update + decompose(row, mean, basis).combine(eta)
+        return update
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.eta!r}, primary_weight={self.primary_weight}, primary_rows={self.primary_rows}, "
+            f"rank={self.rank})"
+        )

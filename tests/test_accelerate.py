@@ -1,0 +1,81 @@
+"""A loop of one's own under Accelerate: the documented example, which is all the adapter there is."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
+
+from accelerate.state import AcceleratorState
+
+from attittud import preset
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import accelerate_loop  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning")
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {examples!r})
+from accelerate_loop import train
+train(Path({folder!r}), after_step=lambda step: step == 8 and os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_train_kill_resume(tmp_path: Path) -> None:
+    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["step_5"]
+    resumed = accelerate_loop.train(tmp_path, resume=True)
+    whole = accelerate_loop.train(tmp_path / "whole")
+    assert len(resumed) == 7 and resumed == whole[5:]
+
+
+class Plain:
+    """What Accelerate's users do without a Guide: backward of each loss, gradients add up."""
+
+    def __init__(self, model: Any, **settings: Any) -> None:
+        self.settings = settings
+
+    def primary(self, losses: Any) -> None:
+        losses.mean().backward()
+
+    def auxiliary(self, loss: Any) -> None:
+        loss.backward()
+
+    def combine(self) -> Any:
+        return SimpleNamespace(harmful=0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError(state)
+
+
+def test_equal_weights_reproduce_plain_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guided = accelerate_loop.train(tmp_path, strategy=preset("multitask"))
+    monkeypatch.setattr(accelerate_loop, "Guide", Plain)
+    assert guided == pytest.approx(accelerate_loop.train(tmp_path), rel=1e-4)
+
+
+def test_bf16(tmp_path: Path) -> None:
+    full = accelerate_loop.train(tmp_path)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    half = accelerate_loop.train(tmp_path, mixed_precision="bf16")
+    assert half != full and half == pytest.approx(full, rel=0.05)
