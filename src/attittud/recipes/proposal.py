@@ -67,7 +67,7 @@ def propose(kind: str, primary: str, auxiliary: Sequence[str]) -> str:
             )
     own_test = "test" in first.splits
     own_validation = any(name in first.splits for name in ("validation", "val", "valid", "dev"))
-    left = len(first.rows) * (1 if own_validation else 0.8) * (1 if own_test else 0.75)
+    left = len(first.rows) * (1 - 0.2 * (not own_validation) - 0.2 * (not own_test))
     batch = max(2, min(32, int(left)))
     largest = max([len(found.rows) for found in others.values()], default=int(left))
     model, lr, reason = _model(kind, first, largest)

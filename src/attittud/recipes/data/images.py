@@ -85,15 +85,16 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
     """One image as C x H x W."""
     if isinstance(raw, np.ndarray) and raw.shape == (pixels.channels, pixels.size, pixels.size):
         return raw
+    mode = "L" if pixels.channels == 1 else "RGB"
     if isinstance(raw, np.ndarray):
-        image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0))
+        image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(mode)
     else:
-        image = _open(raw, where)
-    try:
-        image = image.convert("L" if pixels.channels == 1 else "RGB")
-    except (OSError, SyntaxError, ValueError) as error:
-        name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
-        raise InputError(f"{name} is damaged ({' '.join(str(error).split())}); repair or remove it") from None
+        try:
+            with _open(raw, where) as file:
+                image = file.convert(mode)
+        except (OSError, SyntaxError, ValueError) as error:
+            name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
+            raise InputError(f"{name} is damaged ({' '.join(str(error).split())}); repair or remove it") from None
     if image.size != (pixels.size, pixels.size):
         # The middle square: scaling the sides apart would distort what is in the picture.
         side = min(image.size)

@@ -130,6 +130,7 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
     listing = open_listing(config, source, train_split)
     rows, labels, classes = chosen(listing, config, labelled=True)
     assert labels is not None
+    total = len(rows)
     parts: dict[str, Part] = {}
     for name in ("test", "validation"):
         wanted = config.test if name == "test" else config.validation
@@ -143,13 +144,13 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
             taken = np.sort(taken)
             parts[name] = Part(other, found[taken], found_labels[taken])
         else:
-            size = amount(wanted, len(rows), f"data.primary.{name}")
+            size = amount(wanted, len(rows), f"data.primary.{name}", total)
             taken, left = stratified(np.arange(len(rows)), labels, size, mix(seed, name))
             taken, left = np.sort(taken), np.sort(left)
             parts[name] = Part(listing, rows[taken], labels[taken])
             rows, labels = rows[left], labels[left]
     taken, _ = stratified(
-        np.arange(len(rows)), labels, amount(config.train, len(rows), "data.primary.train"), mix(seed, "train")
+        np.arange(len(rows)), labels, amount(config.train, len(rows), "data.primary.train", total), mix(seed, "train")
     )
     taken = np.sort(taken)
     parts["train"] = Part(listing, rows[taken], labels[taken])

@@ -11,14 +11,14 @@ from attittud.recipes.errors import InputError
 Rows = npt.NDArray[np.int64]
 
 
-def amount(count: Count, available: int, what: str) -> int:
-    """A count or fraction as a number of examples; null is all."""
+def amount(count: Count, available: int, what: str, total: int | None = None) -> int:
+    """A count, or a fraction of `total` (all that is available where not given), as a number; null is all available."""
     if count is None:
         return available
     if isinstance(count, float) and not count.is_integer():
         if not 0 < count < 1:
             raise InputError(f"{what}: a fraction lies between 0 and 1, got {count}; a whole number is a count")
-        return max(1, round(count * available))
+        count = max(1, round(count * (available if total is None else total)))
     if count < 0:
         raise InputError(f"{what}: must not be negative, got {count}")
     if count > available:

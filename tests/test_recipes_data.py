@@ -1,0 +1,377 @@
+"""Reading data: every layout, every split, and everything that should be refused."""
+
+import io
+import json
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from attittud.recipes.config import DataConfig
+from attittud.recipes.data.prepare import Prepared, prepare
+from attittud.recipes.data.splits import amount, stratified
+from attittud.recipes.errors import InputError
+from attittud.recipes.loader import loads
+from attittud.recipes.models.text import HashingTokenizer
+
+
+def read(text: str, seed: int = 0) -> Prepared:
+    data: DataConfig = loads(text).data
+    return prepare(data, seed, HashingTokenizer(16))
+
+
+def encoded(number: int, size: int = 8, format: str = "PNG", mode: str = "RGB") -> bytes:  # noqa: A002
+    """An image whose first pixel tells its number."""
+    pixels = np.random.default_rng(number).integers(0, 255, (size, size, 3), dtype=np.uint8)
+    pixels[0, 0] = number
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, format)
+    return file.getvalue()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    root = tmp_path / "pictures"
+    for position, name in enumerate(("cat", "dog", "no")):
+        (root / name).mkdir(parents=True)
+        for number in range(10):
+            (root / name / f"{number}.png").write_bytes(encoded(10 * position + number))
+    return root
+
+
+def hub_table(labels: list[int], column: str = "image", names: list[str] | None = None) -> pa.Table:
+    images = [{"bytes": encoded(number), "path": f"../../etc/{number}.png"} for number in range(len(labels))]
+    table = pa.table({column: images, "label": labels})
+    features = {"label": {"names": names, "_type": "ClassLabel"}} if names else {}
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+# ------------------------------------------------------------------------------------------------ layouts
+
+
+def test_folder_of_images(pictures: Path) -> None:
+    data = read(
+        f"data: {{primary: {{path: {pictures}, train: 12, validation: 6, test: 6}}, auxiliary: {{rest: {pictures}}}}}"
+    )
+    assert data.primary.classes == ["cat", "dog", "no"] and data.primary.examples.inputs.dtype == torch.uint8
+    assert data.primary.examples.inputs.shape == (12, 3, 8, 8)
+    assert data.primary.examples.targets is not None
+    assert torch.bincount(data.primary.examples.targets).tolist() == [4, 4, 4]
+    # The first pixel says which image it is: labels and images belong together, and nothing is in two sets.
+    for part in (data.primary.examples, data.validation, data.test):
+        assert part.targets is not None and torch.equal(part.inputs[:, 0, 0, 0] // 10, part.targets.to(torch.uint8))
+    numbers = [part.inputs[:, 0, 0, 0].tolist() for part in (data.primary.examples, data.validation, data.test)]
+    rest = data.auxiliary["rest"].examples.inputs[:, 0, 0, 0].tolist()
+    assert len({*numbers[0], *numbers[1], *numbers[2], *rest}) == 30 and len(rest) == 6
+
+
+def test_folder_with_its_own_splits(pictures: Path, tmp_path: Path) -> None:
+    root = tmp_path / "split"
+    root.mkdir()
+    pictures.rename(root / "train")
+    (root / "test" / "dog").mkdir(parents=True)
+    (root / "test" / "dog" / "x.png").write_bytes(encoded(99))
+    data = read(f"data: {{primary: {{path: {root}, exclude: [no]}}}}")
+    assert data.primary.classes == ["cat", "dog"] and len(data.test) == 1 and data.test.targets is not None
+    assert data.test.targets.tolist() == [1] and len(data.validation) == 4 and len(data.primary.examples) == 16
+
+
+def test_class_filters_share_a_source(pictures: Path) -> None:
+    other = f"{{path: {pictures}, exclude: [no, cat]}}"
+    text = f"data: {{primary: {{path: {pictures}, classes: [no, cat]}}, auxiliary: {{other: {other}}}}}"
+    data = read(text)
+    assert data.primary.classes == ["no", "cat"] and data.auxiliary["other"].classes == ["dog"]
+    first = data.primary.examples
+    assert first.targets is not None
+    assert [int(n) // 10 for n in first.inputs[:, 0, 0, 0]] == [{0: 2, 1: 0}[int(t)] for t in first.targets]
+
+
+@pytest.mark.parametrize("column", ["image", "img"])
+def test_parquet_of_the_hub(tmp_path: Path, column: str) -> None:
+    names = ["yes", "no"]
+    for shard in range(2):
+        table = hub_table([0, 1] * 10, column, names)
+        pq.write_table(table, tmp_path / f"train-0000{shard}-of-00002.parquet")
+    pq.write_table(hub_table([1, 0, 1], column, names), tmp_path / "test-00000-of-00001.parquet")
+    data = read(f"data: {{primary: {{path: {tmp_path}, validation: 10}}}}")
+    assert data.primary.classes == names and (len(data.primary.examples), len(data.validation), len(data.test)) == (
+        30,
+        10,
+        3,
+    )
+    assert data.test.targets is not None and data.test.targets.tolist() == [1, 0, 1]
+
+
+def test_cifar_100_layout(tmp_path: Path) -> None:
+    table = hub_table([0, 1, 2, 3] * 5, "img").drop_columns(["label"])
+    table = table.append_column("fine_label", [[0, 1, 2, 3] * 5]).append_column("coarse_label", [[0, 0, 1, 1] * 5])
+    features = {
+        name: {"names": names} for name, names in {"fine_label": list("abcd"), "coarse_label": list("AB")}.items()
+    }
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, tmp_path / "x.parquet")
+    path = tmp_path / "x.parquet"
+    data = read(
+        f"data: {{primary: {{path: {path}, classes: [a, c]}}, auxiliary: {{super: {{path: {path}, label: coarse_label}}}}}}"
+    )
+    assert data.primary.classes == ["a", "c"] and data.auxiliary["super"].classes == ["A", "B"]
+    assert len(data.auxiliary["super"].examples) == 10  # the other ten are primary
+
+
+def test_several_labels_at_once(tmp_path: Path) -> None:
+    images = [{"bytes": encoded(number, mode="L"), "path": None} for number in range(20)]
+    table = pa.table({"image": images, "labels": [[number % 2, 1, 0] for number in range(20)]})
+    pq.write_table(table.replace_schema_metadata({"class_names": json.dumps(["x", "y", "z"])}), tmp_path / "a.parquet")
+    data = read(f"data: {{primary: {{path: {tmp_path}/a.parquet, classes: [z, x]}}}}")
+    assert data.primary.objective == "multi_label" and data.primary.classes == ["z", "x"]
+    assert data.primary.examples.inputs.shape[1:] == (1, 8, 8)
+    assert data.primary.examples.targets is not None and data.primary.examples.targets.shape == (12, 2)
+    assert data.primary.examples.targets[:, 0].sum() == 0
+
+
+def write_texts(path: Path, labels: list[str]) -> Path:
+    rows = [{"text": f'word{number}, "quoted"\nnext line', "label": label} for number, label in enumerate(labels)]
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        cells = [(row["text"].replace('"', '""'), row["label"]) for row in rows]
+        path.write_text(f"text{delimiter}label\n" + "".join(f'"{text}"{delimiter}{label}\n' for text, label in cells))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_tables_of_texts(tmp_path: Path, suffix: str) -> None:
+    path = write_texts(tmp_path / f"texts.{suffix}", ["no", "NA"] * 10)
+    data = read(f"data: {{primary: {path}, auxiliary: {{lm: {{path: {path}, objective: masked_lm}}}}}}")
+    assert data.kind == "text" and data.primary.classes == ["NA", "no"]
+    # Language modelling may use the training texts again, those of validation and test never.
+    assert (
+        data.auxiliary["lm"].objective == "masked_lm"
+        and len(data.auxiliary["lm"].examples) == len(data.primary.examples) == 12
+    )
+
+
+def test_leaked_copies_are_left_out(pictures: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for folder in pictures.iterdir():
+        (copy / folder.name).mkdir(parents=True)
+        for image in folder.iterdir():
+            (copy / folder.name / f"renamed-{image.name}").write_bytes(image.read_bytes())
+    data = read(f"data: {{primary: {{path: {pictures}, train: 10}}, auxiliary: {{copy: {copy}}}}}")
+    assert len(data.auxiliary["copy"].examples) == 30 - 10 - 12
+    assert data.record["auxiliary"]["copy"]["left_out_as_primary"] == 22
+
+
+def test_images_are_brought_to_one_shape(pictures: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for name in "ab":
+        (other / name).mkdir(parents=True)
+        Image.new("L", (31, 17), 255).save(other / name / f"{name}.jpg")
+        Image.new("RGBA", (9, 40), (255, 0, 0, 10)).save(other / name / f"{name}.webp")
+    data = read(f"data: {{primary: {pictures}, auxiliary: {{other: {other}}}}}")
+    assert data.auxiliary["other"].examples.inputs.shape == (4, 3, 8, 8)
+    assert data.auxiliary["other"].examples.inputs.float().mean() > 80
+    assert read(f"data: {{primary: {pictures}, image_size: 5}}").primary.examples.inputs.shape[2:] == (5, 5)
+
+
+# ------------------------------------------------------------------------------------------------ splits
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 60), st.integers(0, 9))
+def test_splits_are_stratified(labels: list[int], size: int, seed: int) -> None:
+    size = min(size, len(labels))
+    rows, marks = np.arange(len(labels)) * 3, np.array(labels)
+    taken, left = stratified(rows, marks, size, seed)
+    assert sorted([*taken, *left]) == rows.tolist() and len(taken) == size
+    for label in set(labels):
+        share = sum(marks[row // 3] == label for row in taken)
+        assert abs(share - size * labels.count(label) / len(labels)) <= 1.5
+    again, _ = stratified(rows, marks, size, seed)
+    assert np.array_equal(taken, again)
+
+
+def test_seeds_of_splits(pictures: Path) -> None:
+    def train(text: str, seed: int) -> list[int]:
+        rows: list[int] = read(f"data: {{primary: {{path: {pictures}, train: 9}}, {text}}}", seed).record["primary"][
+            "train"
+        ]["rows"]
+        return rows
+
+    assert train("seed: 0", 1) == train("seed: 0", 2) != train("seed: 5", 1)
+    assert train("seed: null", 1) != train("seed: null", 2)
+
+
+def test_amounts() -> None:
+    assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (7, 3, 4, 1)
+    for wrong, message in {8: "only 7 are there", -1: "negative", 1.5: "between 0 and 1"}.items():
+        with pytest.raises(InputError, match=f"here: .*{message}"):
+            amount(wrong, 7, "here")
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of some bytes that announces so many pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("size", [(9000, 9000), (60000, 60000)])
+def test_decompression_bomb_is_refused(pictures: Path, size: tuple[int, int]) -> None:
+    (pictures / "cat" / "0.png").write_bytes(bomb(*size))
+    with pytest.raises(InputError, match=r"0\.png announces .* pixels"):
+        read(f"data: {{primary: {pictures}}}")
+
+
+def test_unreadable_images_are_named(pictures: Path) -> None:
+    for content in (b"no image", b"", encoded(1)[:60], encoded(3)[:150]):
+        (pictures / "dog" / "5.png").write_bytes(content)
+        with pytest.raises(InputError, match=r"dog/5\.png (cannot be read|is damaged) .*repair or remove it"):
+            read(f"data: {{primary: {pictures}}}")
+
+
+def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(encoded(200))
+    link = pictures / "cat" / "link.png"
+    link.symlink_to(secret)
+    with pytest.raises(InputError, match=r"link\.png: is a link out of"):
+        read(f"data: {{primary: {pictures}}}")
+    link.unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (pictures / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="linked: is a link out of"):
+        read(f"data: {{primary: {pictures}}}")
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    write_texts(tmp_path / "private.csv", ["a", "b"])
+    (tables / "train.csv").symlink_to(tmp_path / "private.csv")
+    with pytest.raises(InputError, match=r"train\.csv: is a link out of"):
+        read(f"data: {{primary: {tables}}}")
+
+
+def test_bad_places(tmp_path: Path, pictures: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "hollow" / "cat").mkdir(parents=True)
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "a.png").write_bytes(encoded(1))
+    (tmp_path / "notes.doc").write_text("x")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 nonsense")
+    (tmp_path / "broken.jsonl").write_text('{"text": ')
+    for path, message in {
+        tmp_path / "picturse": r"no such file or folder .* did you mean .*pictures\?",
+        tmp_path / "empty": "the folder is empty; put one folder of images per class",
+        tmp_path / "hollow": "cat: there is no image in it",
+        tmp_path / "flat": "make one folder of images for each class",
+        tmp_path / "notes.doc": r"cannot read a \.doc",
+        tmp_path / "broken.parquet": "cannot be read as parquet",
+        tmp_path / "broken.jsonl": "cannot be read as jsonl",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            read(f"data: {{primary: {path}}}")
+    with pytest.raises(InputError, match=r"there is no class 'cta'; did you mean 'cat'\?"):
+        read(f"data: {{primary: {{path: {pictures}, classes: [cta, dog]}}}}")
+    with pytest.raises(InputError, match="there is no split 'trian'"):
+        read(f"data: {{primary: {{path: {pictures}, split: trian}}}}")
+    texts = write_texts(tmp_path / "texts.csv", ["a", "b"])
+    with pytest.raises(InputError, match="holds texts, but the primary source holds images"):
+        read(f"data: {{primary: {pictures}, auxiliary: {{t: {texts}}}}}")
+    with pytest.raises(InputError, match="expected hf:owner/name"):
+        read("data: {primary: 'hf:a/b/c'}")
+
+
+def test_bad_labels(tmp_path: Path, pictures: Path) -> None:
+    with pytest.raises(InputError, match=r"one class only \('cat'\)"):
+        read(f"data: {{primary: {{path: {pictures}, classes: [cat]}}}}")
+    with pytest.raises(InputError, match="no example of"):
+        read(f"data: {{primary: {{path: {pictures}, train: 2}}}}")
+    with pytest.raises(InputError, match="200 examples are wanted, but only"):
+        read(f"data: {{primary: {{path: {pictures}, train: 200}}}}")
+    path = tmp_path / "t.csv"
+    path.write_text("text,verdict\na,b\n")
+    with pytest.raises(InputError, match="no label column was found; name it by label:"):
+        read(f"data: {{primary: {path}}}")
+    with pytest.raises(InputError, match=r"there is no column 'lable' \(label:\); its columns are text, verdict"):
+        read(f"data: {{primary: {{path: {path}, label: lable}}}}")
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="no column looks like an image or a text"):
+        read(f"data: {{primary: {path}}}")
+    for labels, message in {
+        "[[0, 1], [1]]": "different lengths",
+        "[[0, 2], [1, 1]]": "0 and 1 only",
+        "[1.5, 2.5]": "a label is a whole number",
+        "[1, 999999]": "which is no class",
+    }.items():
+        pq.write_table(pa.table({"text": ["a", "b"], "label": json.loads(labels)}), tmp_path / "l.parquet")
+        with pytest.raises(InputError, match=message):
+            read(f"data: {{primary: {tmp_path}/l.parquet}}")
+
+
+def test_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
+    with pytest.raises(InputError, match=r"needs the package 'datasets'.*attittud\[hub\]"):
+        read("data: {primary: 'hf:owner/name'}")
+
+
+def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])})
+
+    def split(count: int) -> object:
+        rows = {
+            "img": [{"bytes": encoded(n), "path": None} for n in range(count)],
+            "label": [n % 2 for n in range(count)],
+        }
+        return datasets.Dataset.from_dict(rows, features=features)
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda _name: {"train": split(20), "test": split(6)})
+    data = read("data: {primary: {path: 'hf:owner/name', validation: 4}}")
+    assert data.primary.classes == ["no", "yes"] and data.primary.examples.inputs.shape == (16, 3, 8, 8)
+    assert data.test.targets is not None and data.test.targets.tolist() == [0, 1, 0, 1, 0, 1]
+
+    def offline(_name: str) -> None:
+        raise ConnectionError("no\nnetwork")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(InputError, match=r"hf:owner/name: cannot be loaded \(no network\)"):
+        read("data: {primary: 'hf:owner/name'}")
+
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real data sets are not here")
+@pytest.mark.parametrize(
+    ("text", "sizes", "classes"),
+    [
+        (
+            "{path: %s/cifar10, classes: [cat, dog], train: 100, validation: 100, test: 200}",
+            (100, 100, 200),
+            ["cat", "dog"],
+        ),
+        ("{path: %s/nih_chest_xray, train: 50, test: 60, validation: 70}", (50, 70, 60), None),
+        ("{path: %s/tiny_imagenet, train: 400, test: 200, validation: 200}", (400, 200, 200), None),
+        ("{path: %s/amazon_helpful, train: 100, test: 50, validation: 60}", (100, 60, 50), ["0", "1"]),
+    ],
+)
+def test_real_copies(text: str, sizes: tuple[int, int, int], classes: list[str] | None) -> None:
+    data = read(f"data: {{primary: {text % SHARED}}}")
+    assert (len(data.primary.examples), len(data.validation), len(data.test)) == sizes
+    assert classes is None or data.primary.classes == classes

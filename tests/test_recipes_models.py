@@ -1,0 +1,259 @@
+"""Networks by name: their shapes, their number of parameters, what they start from and what they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from attittud.recipes.config import Config
+from attittud.recipes.data.prepare import Prepared
+from attittud.recipes.errors import InputError
+from attittud.recipes.loader import loads
+from attittud.recipes.models.build import build_model
+from attittud.recipes.models.network import Network, statistics
+from attittud.recipes.models.text import HashingTokenizer
+from attittud.recipes.tasks import Examples, Order, Task, per_example_losses
+from attittud.recipes.train import load_data, run
+
+
+def images(channels: int = 3, size: int = 16, classes: int = 2, others: int = 8) -> Prepared:
+    """A handful of random images for two tasks."""
+
+    def task(name: str, count: int) -> Task:
+        inputs = torch.randint(256, (6, channels, size, size), dtype=torch.uint8)
+        return Task(name, "classify", [str(c) for c in range(count)], Examples(inputs, torch.arange(6) % count))
+
+    primary = task("primary", classes)
+    return Prepared("image", primary, primary.examples, primary.examples, {"other": task("other", others)})
+
+
+def model_config(text: str) -> Config:
+    return loads(f"model: {text}")
+
+
+@pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18", "wideresnet-10-1", "wideresnet-16-2"])
+def test_image_models(name: str) -> None:
+    data = images()
+    model = build_model(model_config(name).model, data, 0)
+    for task in (data.primary, *data.auxiliary.values()):
+        losses = per_example_losses(model, task, *task.examples.take(torch.arange(4)))
+        assert losses.shape == (4,) and losses.isfinite().all()
+        losses.mean().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    # Only the head learns when its features are detached.
+    model.zero_grad()
+    inputs, targets = data.primary.examples.take(torch.arange(4))
+    per_example_losses(model, data.primary, inputs, targets, detach=True).mean().backward()
+    assert {n for n, p in model.named_parameters() if p.grad is not None} == {
+        "heads.primary.weight",
+        "heads.primary.bias",
+    }
+
+
+def test_wide_residual_network_is_the_papers() -> None:
+    model = build_model(model_config("wideresnet-22-4").model, images(size=32), 0)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(4.299e6, abs=500)
+    assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in model.modules()) == 1 + 3 * 3 * 2
+    stem = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
+    assert float(stem.weight.detach().std()) == pytest.approx((2 / (16 * 9)) ** 0.5, rel=0.2)  # Kaiming, fan-out
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    data, config = images(), model_config("{name: small-cnn, width: 8}").model
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second, other = (build_model(config, data, seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["heads.primary.weight"], other["heads.primary.weight"])
+
+
+@pytest.mark.parametrize(("init", "std"), [("kaiming", 1.0), ("zero", 0.0)])
+def test_head_init(init: str, std: float) -> None:
+    model = build_model(model_config(f"{{name: small-cnn, width: 256, head_init: {init}}}").model, images(), 0)
+    head = model.heads["primary"]
+    assert isinstance(head, nn.Linear)
+    # Fan-out of 2 classes: the standard deviation of 1.0 that the paper's release has.
+    assert float(head.weight.detach().std()) == pytest.approx(std, abs=0.1)
+
+
+def test_normalisation() -> None:
+    pixels = torch.randint(256, (50, 3, 4, 4), dtype=torch.uint8)
+    mean, std = statistics(pixels)
+    torch.testing.assert_close(mean, (pixels / 255).mean((0, 2, 3)))
+    torch.testing.assert_close(std, (pixels / 255).std((0, 2, 3), correction=0))
+    assert statistics(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))[1] > 0
+
+
+def test_body_from_an_earlier_run(tmp_path: Path) -> None:
+    data, config = images(), model_config("{name: mlp, width: 8}").model
+    source = build_model(config, data, 1)
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    model = build_model(model_config(f"{{name: mlp, width: 8, weights: {tmp_path}/w.safetensors}}").model, data, 2)
+    assert torch.equal(model.body.layers[1].weight, source.body.layers[1].weight)  # type: ignore[union-attr, index]
+    assert not torch.equal(model.heads["primary"].weight, source.heads["primary"].weight)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"model.weights: .* this model needs"):
+        build_model(model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model, data, 2)
+    (tmp_path / "p.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR.")
+    with pytest.raises(InputError, match="cannot read these weights"):
+        build_model(model_config(f"{{name: mlp, weights: {tmp_path}/p.safetensors}}").model, data, 2)
+
+
+def test_unknown_models() -> None:
+    for name, message in {
+        "smal-cnn": r"Did you mean 'small-cnn'\?",
+        "wideresnet-20-4": "the depth must be 6n",
+        "text-cnn": "reads texts, but the data are images",
+        "hf:nowhere": r"attittud\[transformers\]|cannot be loaded",
+        "timm:nonsense_9": r"attittud\[timm\]|cannot be built",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            build_model(model_config(name).model, images(), 0)
+
+
+# ------------------------------------------------------------------------------------------------ texts
+
+TEXTS = ["a good film", "a bad film, really", "good good good", "what a bad, bad, bad story"] * 6
+
+
+def text_job(folder: Path, model: str) -> Config:
+    rows = [
+        json.dumps({"text": f"{text} {n}", "label": "bad" if "bad" in text else "good"}) for n, text in enumerate(TEXTS)
+    ]
+    (folder / "texts.jsonl").write_text("\n".join(rows))
+    more = [json.dumps({"text": f"{text} again {n}"}) for n, text in enumerate(TEXTS)]
+    (folder / "more.jsonl").write_text("\n".join(more))
+    return loads(
+        f"""
+        data:
+          primary: {{path: {folder}/texts.jsonl}}
+          auxiliary: {{lm: {{path: {folder}/more.jsonl, objective: masked_lm}}}}
+          max_length: 12
+        model: {{name: "{model}", width: 8}}
+        training:
+          guided: {{steps: 3, evaluations: 1, primary_batch: 4, batch_size: 4}}
+          finetune: {{steps: 2, evaluations: 1, primary_batch: 4}}
+        strategy: {{name: flip, rank: 2, refresh_every: 2}}
+        """
+    )
+
+
+def test_hashing_tokenizer() -> None:
+    tokens = HashingTokenizer(6)(["A good, GOOD film", "", "x " * 100])
+    assert tokens.shape == (3, 6) and tokens.dtype == torch.int32
+    assert tokens[0, 1] == tokens[0, 3] and tokens[0, 5] == 0 and not tokens[1].any() and (tokens[2] > 1).all()
+
+
+def test_text_model(tmp_path: Path) -> None:
+    result = run(text_job(tmp_path, "text-cnn"), run_dir=tmp_path / "run")
+    assert result.examples["auxiliary/lm"] == 24 and 0 <= result.test["accuracy"] <= 1
+
+
+def test_masked_losses_are_of_masked_tokens_only() -> None:
+    class Body(nn.Module):
+        features, vocabulary, pad, mask, special = 5, 5, 0, 1, (0, 1)
+
+        def tokens(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.seen = inputs
+            return nn.functional.one_hot(inputs.long(), 5).float()
+
+    body = Body()
+    model = Network(body, {"lm": 5})
+    with torch.no_grad():
+        model.heads["lm"].weight.copy_(100 * torch.eye(5))  # type: ignore[operator, union-attr]
+        model.heads["lm"].bias.zero_()  # type: ignore[operator, union-attr]
+    inputs = torch.randint(2, 5, (64, 50))
+    inputs[:, 40:] = 0
+    torch.manual_seed(0)
+    losses = model.masked_losses(inputs, "lm")
+    hidden = body.seen != inputs
+    assert not hidden[:, 40:].any()
+    # A token that is shown is predicted without loss, a hidden one is not; 15 % are asked for, nearly 87 % of them changed.
+    assert torch.equal(losses > 1, hidden.any(1))
+    assert float(hidden[:, :40].float().mean()) == pytest.approx(0.15 * (0.8 + 0.1 * 4 / 5), abs=0.02)
+    assert float((body.seen == 1)[:, :40].float().mean()) == pytest.approx(0.15 * (0.8 + 0.1 / 5), abs=0.02)
+
+
+def hugging_face_text(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "good",
+        "bad",
+        "film",
+        "story",
+        ",",
+        "what",
+        "really",
+        "again",
+    ]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    settings: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=32, **settings)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hugging_face_text_model(tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    hugging_face_text(folder)
+    job = text_job(tmp_path, f"hf:{folder}")
+    data = load_data(job)
+    model = build_model(job.model, data, 0)
+    stored = torch.nn.Module.state_dict(model)
+    from safetensors.torch import load_file
+
+    original = load_file(folder / "model.safetensors")
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(stored[f"body.model.{name}"], original[f"bert.{name}"])
+    assert data.primary.examples.inputs[0, 0] == 2  # [CLS]
+    result = run(job, run_dir=tmp_path / "run", data=data)
+    assert 0 <= result.test["macro_f1"] <= 1
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")  # pickles are not opened
+    with pytest.raises(InputError, match="the network cannot be loaded"):
+        build_model(job.model, data, 0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hugging_face_image_model(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    settings: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    config = transformers.ViTConfig(image_size=16, patch_size=8, **settings)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    data = images()
+    model = build_model(model_config(f"'hf:{tmp_path}'").model, data, 0)
+    inputs, targets = data.primary.examples.take(torch.arange(4))
+    assert per_example_losses(model, data.primary, inputs, targets).shape == (4,)
+
+
+# ------------------------------------------------------------------------------------------------ order
+
+
+def test_order_visits_everything_once_in_an_epoch() -> None:
+    order = Order(10, 3, "s")
+    walk = torch.cat([order.batch(step, 4) for step in range(5)]).tolist()
+    assert sorted(walk[:10]) == sorted(walk[10:]) == list(range(10)) and walk[:10] != walk[10:]
+    assert Order(10, 3, "s").batch(3, 4).tolist() == walk[12:16]  # entered anywhere
+    assert Order(10, 3, "t").batch(0, 10).tolist() != walk[:10]
+    assert len(Order(3, 0, "s").batch(1, 8)) == 8
