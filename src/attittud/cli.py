@@ -1,0 +1,70 @@
+"""The command line: the place where commands are registered. Each one is a file in `attittud.commands`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from attittud.recipes.errors import InputError
+
+if TYPE_CHECKING:
+    import typer
+
+EXTRA = "attittud[cli]"
+
+
+def build() -> typer.Typer:
+    """The application. Its libraries are an extra, so nothing here imports them before it is called."""
+    import typer
+
+    from attittud.commands.demo import demo
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+    @app.callback()
+    def attittud() -> None:
+        """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
+
+        Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys.
+        """
+
+    app.command()(demo)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and exit: with 2 and one paragraph on what to change when the input was wrong."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        app = build()
+    except ModuleNotFoundError as error:
+        if (error.name or "attittud").partition(".")[0] == "attittud":
+            raise
+        _fail(
+            f"the command line needs {error.name!r}, which is not installed; install its extra: pip install '{EXTRA}'"
+        )
+    import typer
+
+    try:
+        code = app(arguments or ["--help"], prog_name="attittud", standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
+    except InputError as error:
+        _fail(str(error))
+    except Exception as error:
+        # Newer typer has its own copy of Click, older one uses Click itself: what their usage errors share is this.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(f"{error.format_message()} (`attittud {_command(error)}--help` lists what is possible)")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _command(error: Exception) -> str:
+    """The command that an error belongs to, as one types it after `attittud`."""
+    path = getattr(getattr(error, "ctx", None), "command_path", "")
+    return "".join(f"{word} " for word in path.split()[1:])
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"attittud: {' '.join(message.split())}\n")
+    sys.exit(2)

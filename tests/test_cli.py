@@ -1,0 +1,134 @@
+"""The command line, as somebody meets it who types."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attittud import cli
+from attittud.recipes.errors import InputError
+
+QUICK = ["demo", "--seeds", "1", "--steps", "2", "--workers", "1"]
+
+
+def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(list(arguments))
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_demo(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
+    assert code == 0
+    assert err == ""  # quiet where nobody watches
+    saved = json.loads(path.read_text())
+    for row, what in saved["rows"].items():
+        assert row in out and what in out
+    assert "50 % shifted" in out and "take more (--seeds)" in out
+    assert saved["settings"]["seeds"] == [0] and saved["settings"]["steps"] == 2
+    assert all(len(values) == 1 for found in saved["accuracy"].values() for values in found.values())
+
+
+def test_help_teaches(capsys):
+    code, out, _ = run("demo", "--help", capsys=capsys)
+    assert code == 0
+    for word in ("--seeds", "--steps", "--workers", "--out", "FILE.json", "shifted to the next class"):
+        assert word in " ".join(out.split())
+
+
+def test_without_a_command_it_lists_them(capsys):
+    code, out, _ = run(capsys=capsys)
+    assert code == 0
+    assert "demo" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["demo", "--seeds", "0"], "--seeds"),
+        (["demo", "--seeds", "many"], "--seeds"),
+        (["demo", "--steps", "1"], "--steps"),
+        (["demo", "--workers", "-1"], "--workers"),
+        (["demo", "--colour"], "--colour"),
+        (["demo", "surplus"], "surplus"),
+        (["demos"], "demos"),
+        ([*QUICK, "--out", "no/such/folder/result.json"], "no/such/folder"),
+        ([*QUICK, "--out", "."], "'.'"),
+    ],
+)
+def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*arguments, capsys=capsys)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("attittud: ") and err.count("\n") == 1
+    assert culprit in err and "--help" in err
+
+
+def test_a_missing_library_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    code, _, err = run("demo", capsys=capsys)
+    assert code == 2
+    assert "'typer'" in err and "attittud[cli]" in err
+
+
+def test_a_missing_module_of_ours_is_a_bug_and_not_hidden(monkeypatch):
+    monkeypatch.setitem(sys.modules, "attittud.commands.demo", None)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["demo"])
+
+
+def test_what_a_recipe_says_of_the_input_is_passed_on(monkeypatch, capsys):
+    import attittud.recipes.digits.experiment as experiment
+
+    def refuse(*_: object) -> None:
+        raise InputError("the digits are\nmissing; find them")
+
+    monkeypatch.setattr(experiment, "run", refuse)
+    assert run(*QUICK, capsys=capsys) == (2, "", "attittud: the digits are missing; find them\n")
+
+
+def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
+    import attittud.recipes.digits.experiment as experiment
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(experiment, "run", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(QUICK)
+
+
+def test_progress_bar_on_a_terminal():
+    """Two processes, as by default, started by `python -m attittud` from a terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attittud", "demo", "--seeds", "1", "--steps", "2"],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+        cwd=Path(__file__).parent,
+    )
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            block = os.read(master, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not block:
+            break
+        seen += block
+    os.close(master)
+    assert process.stdout is not None
+    with process.stdout as stdout:
+        table = stdout.read().decode()
+    assert process.wait(60) == 0, seen.decode()
+    assert "primary_only" in table
+    assert "training" in seen.decode() and "/28" in seen.decode()

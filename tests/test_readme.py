@@ -1,0 +1,111 @@
+"""The README and the docs say what is so: their code runs, their numbers are those of the committed result."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from attittud.recipes.digits.table import conclusions, summarise
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
+PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "theory.md"])
+def test_python_blocks_run(page):
+    names: dict[str, object] = {}
+    for block in blocks(PAGES[page].read_text(encoding="utf-8"), "python"):
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_readme_program_trains(capsys):
+    (program,) = blocks(README, "python")
+    names: dict[str, object] = {}
+    exec(program, names)
+    assert "captured_primary" in capsys.readouterr().out
+    assert all(p.grad is not None for p in names["model"].parameters())
+
+
+def test_both_sides_of_the_diff_train():
+    """Two lines are new, one is gone; each side runs with what the program below it defines."""
+    (program,), (diff,) = blocks(README, "python"), blocks(README, "diff")
+    lines = diff.splitlines()
+    assert [line[0] for line in lines].count("+") == 2
+    assert [line[0] for line in lines].count("-") == 1
+    for dropped in "+-":
+        names: dict[str, object] = {}
+        exec(program, names)
+        start = [p.detach().clone() for p in names["model"].parameters()]
+        exec("\n".join(line[2:] for line in lines if line[0] != dropped), names)
+        assert not any(torch.equal(a, b) for a, b in zip(start, names["model"].parameters(), strict=True))
+        assert isinstance(names["model"], nn.Module)
+
+
+def test_table_is_the_committed_result():
+    spec = importlib.util.spec_from_file_location("update_readme", ROOT / "docs" / "update_readme.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.updated(README) == README, "run: python docs/update_readme.py"
+    for line in conclusions(RESULTS):
+        assert f"- {line}" in README
+
+
+def test_what_the_readme_says_of_the_table():
+    """'When not to use it' is written by hand; these are the facts it stands on."""
+    verdicts = {row: {q: cell.verdict for q, cell in cells.items()} for row, cells in summarise(RESULTS).items()}
+    assert [row for row, found in verdicts.items() if set(found.values()) == {"▲"}] == ["own_head"]
+    keep_neutral = ("multitask", "pcgrad", "drop_harmful", "orthogonal", "flip", "orthogonal_flip")
+    assert all(verdicts[row]["shifted"] == "▼" for row in keep_neutral)
+    assert "▲" not in verdicts["helpful_only"].values()
+    means = {row: cells["right"].accuracy.mean for row, cells in summarise(RESULTS).items()}
+    assert max(means.values()) - means["multitask"] < 0.5
+
+
+def test_committed_result_says_how_it_was_made():
+    assert len(RESULTS["settings"]["seeds"]) >= 5
+    assert {"torch", "attittud", "revision", "processor", "cores"} <= RESULTS["made_with"].keys()
+    # Of processor time: the wall clock says as much of what else ran on that machine.
+    assert RESULTS["processor_seconds"] / 2 < 75
+
+
+def test_sections_are_in_order():
+    wanted = [
+        "Install",
+        "The change to your loop",
+        "`make demo`",
+        "Caveats",
+        "The decomposition",
+        "What others do",
+        "Test",
+    ]
+    headings = re.findall(r"^## (.*)$", README, re.MULTILINE)
+    assert [heading for heading, start in zip(headings, wanted, strict=True) if not heading.startswith(start)] == []
+    assert "### When not to use it" in README
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_promise_and_no_dead_link(page):
+    text = PAGES[page].read_text(encoding="utf-8")
+    for promise in (
+        "without hurting",
+        "without harm",
+        "never hurts",
+        "never harms",
+        "does no harm",
+        "do no harm",
+        "is safe to",
+    ):
+        assert promise not in text.lower()
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
+        assert (PAGES[page].parent / target).exists(), target
