@@ -53,3 +53,34 @@ def test_dependent_rows_become_zero():
 
 def test_same_in_every_run(rows):
     assert torch.equal(linalg.gram(rows), linalg.gram(rows))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products(rows, dtype):
+    x, y = torch.randn(2, rows.shape[1], device="cuda")
+    rows = rows.to(dtype)
+    found = linalg.products(rows, x, y)
+    V, u, v = rows.double(), x.double(), y.double()
+    scale = V.norm() * u.norm()
+    assert float((found.rows_x - V @ u).norm() / scale) < 1e-7
+    assert float((found.rows_y - V @ v).norm() / scale) < 1e-7
+    assert [float(z) for z in (found.xx, found.yy, found.xy)] == pytest.approx(
+        [float(u @ u), float(v @ v), float(u @ v)], rel=1e-12, abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lift(rows, dtype):
+    x, y = torch.randn(2, rows.shape[1], device="cuda")
+    rows, weights = rows.to(dtype), torch.randn(len(rows), device="cuda", dtype=torch.float64)
+    factor = torch.full((), 0.1, dtype=torch.float64, device="cuda")
+    wanted = 0.7 * x.double() + rows.double().T @ weights + 0.1 * y.double()
+    assert relative(linalg.lift_(rows, weights, x.clone(), y.clone(), 0.7, factor), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("c", [1.0, 0.5, 2.0, -1.0, 0.3])
+def test_lift_of_nothing_is_exact(rows, c):
+    x, y = torch.randn(2, rows.shape[1], device="cuda")
+    factor = torch.full((), 0.1, dtype=torch.float64, device="cuda")
+    nothing = torch.zeros(len(rows), device="cuda", dtype=torch.float64)
+    assert torch.equal(linalg.lift_(rows, nothing, x.clone(), y.clone(), c, factor), c * x + 0.1 * y)

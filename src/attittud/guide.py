@@ -450,7 +450,7 @@ class Guide:
             "skipped_refreshes": int(self._skipped),
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
             "reached_by_auxiliary": None if reach is None else names,
-            "basis": space.rows.clone() if space is not None and space.rows is not None and include_basis else None,
+            "basis": space.rows.clone() if space is not None and space.stored and include_basis else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

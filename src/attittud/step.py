@@ -13,7 +13,7 @@ from attittud.decompose import Residual, correction, harmful_mask, residual_tole
 from attittud.distributed import Workers
 from attittud.eta import Eta
 from attittud.graph import Named
-from attittud.linalg import chunk_size, dot
+from attittud.linalg import add_rows_, chunk_size, dot, lift_, products, project
 from attittud.parameters import Layout
 from attittud.report import Split, TaskReport, describe, ratio
 from attittud.subspace import Subspace
@@ -81,6 +81,8 @@ class Step:
         """Where the basis comes from, if not from the primary losses."""
         self.primary: Tensor | None = None
         self.primary_calls = 0
+        self.measured: tuple[int, Tensor, Tensor] | None = None
+        """V g_prim and ‖g_prim‖² after so many primary calls."""
         self.primary_whole = not workers.splits_examples
         """`primary` is over the examples of all workers."""
         self.tasks: dict[str, Task] = {}
@@ -155,9 +157,16 @@ class Step:
             return
         if self.include_mean:
             self._sum_primary_()
-        a = subspace.project(task.flat)
-        square = dot(task.flat, task.flat) if task.whole else None
-        inner = dot(task.flat, self.primary) if self.primary is not None and self.primary_whole else None
+        square: Tensor | None
+        inner: Tensor | None
+        if self.primary is not None and self.primary_whole and task.whole:
+            found = products(subspace.rows, task.flat, self.primary)
+            a, square, inner = found.rows_x, found.xx, found.xy
+            self.measured = self.primary_calls, found.rows_y, found.yy
+        else:
+            a = project(subspace.rows, task.flat)
+            square = dot(task.flat, task.flat) if task.whole else None
+            inner = dot(task.flat, self.primary) if self.primary is not None and self.primary_whole else None
         if task.a is None:
             task.a, task.square, task.inner = a, square, inner
         else:
@@ -165,6 +174,14 @@ class Step:
             task.a, task.square = task.a + a, None
             task.inner = None if task.inner is None or inner is None else task.inner + inner
         task.primary_calls = self.primary_calls
+
+    def _measure_primary(self, subspace: Subspace) -> tuple[Tensor, Tensor | None]:
+        """V g_prim and ‖g_prim‖², which a task that was measured last has found on the way."""
+        assert self.primary is not None
+        if self.measured is not None and self.measured[0] == self.primary_calls:
+            return self.measured[1:]
+        square = dot(self.primary, self.primary) if self.primary_whole else None
+        return project(subspace.rows, self.primary), square
 
     def _sum_primary_(self) -> None:
         """Make the primary gradient that of all workers' examples."""
@@ -206,7 +223,7 @@ class Step:
             self._sum_tasks_()
         for task in self.tasks.values():
             self._measure(task, subspace)
-        p, square = subspace.project(self.primary), dot(self.primary, self.primary) if self.primary_whole else None
+        p, square = self._measure_primary(subspace)
         self._exchange(p, square)
         unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
@@ -243,16 +260,26 @@ class Step:
         return Outcome(update, reports, ratio(inside, square))
 
     def _update(self, subspace: Subspace, weights: Tensor, primary_factor: Tensor) -> Tensor:
-        for task in self.tasks.values():
-            self._fold(task)
-        assert self.sum is not None and self.primary is not None
-        # A multiplication and an addition, not one fused operation: equal weights give w * g_p to the last bit.
+        assert self.primary is not None
+        factor = 1.0
+        if len(self.tasks) == 1 and self.sum is None:
+            # The only task: its weight is applied in the same pass as all the rest.
+            (task,) = self.tasks.values()
+            self.sum, factor = task.flat, task.weight * task.eta.neutral
+        else:
+            for task in self.tasks.values():
+                self._fold(task)
+        assert self.sum is not None
+        whole = all(task.whole for task in self.tasks.values())
+        if self.primary_whole and whole:
+            return lift_(subspace.rows, weights, self.sum, self.primary, factor, primary_factor)
+        self.sum.mul_(factor)
         scaled = self.primary.mul_(primary_factor)
         if not self.primary_whole:
             self.sum.add_(scaled)
-        if not all(task.whole for task in self.tasks.values()):
+        if not whole:
             self.workers.sum_examples_(self.sum, "gradients")
-        subspace.add_(self.sum, weights)
+        add_rows_(self.sum, subspace.rows, weights)
         return self.sum.add_(scaled) if self.primary_whole else self.sum
 
     def _finish_canonical(self, primary_weight: float) -> Outcome:

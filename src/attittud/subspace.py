@@ -7,7 +7,6 @@ from torch import Tensor
 
 from attittud.basis.base import Basis
 from attittud.distributed import Workers
-from attittud.linalg import chunk_size, mv
 from attittud.parameters import Layout
 
 
@@ -20,8 +19,14 @@ class Subspace:
         self.rank = rank
         self.dtype = dtype or layout.dtype
         self.stored = basis.stored
-        self.rows: Tensor | None = None
+        self._rows: Tensor | None = None
         self.active = torch.zeros(rank if self.stored else 0, dtype=torch.bool, device=layout.device)
+
+    @property
+    def rows(self) -> Tensor:
+        """V. A product with it is over the examples and the columns of this worker."""
+        assert self._rows is not None, "the basis is not fixed yet"
+        return self._rows
 
     def replace(self, rows: Tensor, finite: Tensor) -> None:
         """Take new rows (at most `rank`) where they are finite, else keep the old ones.
@@ -30,13 +35,13 @@ class Subspace:
         """
         if not self.stored:
             return
-        if self.rows is None and rows.shape[0] == self.rank and rows.dtype == self.dtype:
-            self.rows = rows  # the first time without a copy
+        if self._rows is None and rows.shape[0] == self.rank and rows.dtype == self.dtype:
+            self._rows = rows  # the first time without a copy
             for row in rows:
                 row.copy_(torch.where(finite, row, 0.0))
         else:
-            if self.rows is None:
-                self.rows = torch.zeros(self.rank, self.layout.size, dtype=self.dtype, device=self.layout.device)
+            if self._rows is None:
+                self._rows = torch.zeros(self.rank, self.layout.size, dtype=self.dtype, device=self.layout.device)
             for j, old in enumerate(self.rows):
                 old.copy_(torch.where(finite, rows[j] if j < rows.shape[0] else 0.0, old))
         squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=torch.float64).square()
@@ -51,28 +56,6 @@ class Subspace:
             raise ValueError(f"the saved basis has shape {tuple(rows.shape)}, this model needs {expected}")
         rows = rows.to(self.layout.device, self.dtype, copy=True)
         self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))
-
-    def project(self, gradient: Tensor) -> Tensor:
-        """V g as a float64 k-vector, from the examples and the columns of this worker."""
-        assert self.rows is not None
-        if self.rows.dtype == gradient.dtype:
-            return mv(self.rows, gradient).double()
-        total = torch.zeros(self.rank, dtype=torch.float64, device=gradient.device)
-        size = chunk_size(self.rows)
-        for chunk, piece in zip(self.rows.split(size, dim=1), gradient.split(size), strict=True):
-            total += mv(chunk.to(piece.dtype), piece)
-        return total
-
-    def add_(self, out: Tensor, weights: Tensor) -> None:
-        """out += Vᵀ weights."""
-        assert self.rows is not None
-        weights = weights.to(out.dtype)
-        if self.rows.dtype == out.dtype:
-            out.addmv_(self.rows.T, weights)
-            return
-        size = chunk_size(self.rows)
-        for chunk, piece in zip(self.rows.split(size, dim=1), out.split(size), strict=True):
-            piece.addmv_(chunk.to(piece.dtype).T, weights)
 
     @property
     def effective_rank(self) -> Tensor:

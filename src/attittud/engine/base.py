@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from attittud.linalg import gram, mv
+from attittud.linalg import gram, project
 from attittud.parameters import Layout
 
 logger = logging.getLogger("attittud")
@@ -95,7 +95,7 @@ class Jacobian:
             weights[0, i] = 1
             for _, gradients in self.engine.products(self.losses, self.layout, weights):
                 self.layout.add_(row, gradients, fresh=True)
-            result[i] = mv(vectors, row[0])
+            result[i] = project(vectors, row[0])
         return result
 
     def gram(self) -> Tensor:
