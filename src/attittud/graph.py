@@ -55,3 +55,8 @@ def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Te
     parameters = [parameter for _, parameter in named]
     found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
     return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}
+
+
+def needed_later(graphs: list[Graph]) -> list[bool]:
+    """For each graph whether a later one shares a part of it: only then it may not be freed."""
+    return [any(graph.overlaps(later) for later in graphs[i + 1 :]) for i, graph in enumerate(graphs)]

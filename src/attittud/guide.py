@@ -23,7 +23,7 @@ from attittud.checks import (
 from attittud.distributed import Share, connect
 from attittud.engine import make_engine
 from attittud.eta import Eta
-from attittud.graph import walk
+from attittud.graph import needed_later, walk
 from attittud.memory import check_fits
 from attittud.parameters import Layout, Predicate, allowed
 from attittud.report import Report, SkipWarning
@@ -164,13 +164,13 @@ class Guide:
         tasks = self._named(auxiliary)
         shares = self._workers.shares([losses, *tasks.values()])
         graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
-        # A graph is kept only while a later loss still needs a part of it.
-        retained = [any(g.overlaps(later) for later in graphs[i + 1 :]) for i, g in enumerate(graphs)]
+        retained = needed_later(graphs)
         step = self._begin(refresh)
         try:
             if step.refreshing:
                 self._auxiliary_reach = set().union(*(graph.leaves for graph in graphs[1:]))
             self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
+            step.primary_complete = True
             for (name, loss), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
                 self._auxiliary(step, name, loss, share, retain_graph=keep)
             return self.combine()
@@ -204,11 +204,10 @@ class Guide:
         step = self._step or self._begin(None)
         with self._discard_on_error():
             shares = self._workers.shares(list(tasks.values()))
-            for position, ((name, value), share) in enumerate(zip(tasks.items(), shares, strict=True)):
-                if step.refreshing:
-                    walk(value)
-                last = position == len(tasks) - 1
-                self._auxiliary(step, name, value, share, retain_graph=retain_graph or not last)
+            graphs = [walk(value) for value in tasks.values()]
+            step.reached_auxiliary |= set().union(*(graph.leaves for graph in graphs))
+            for (name, value), share, needed in zip(tasks.items(), shares, needed_later(graphs), strict=True):
+                self._auxiliary(step, name, value, share, retain_graph=retain_graph or needed)
 
     def combine(self) -> Report:
         """Take signs, form the update, add it to `.grad`."""

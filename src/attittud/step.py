@@ -81,6 +81,8 @@ class Step:
         """Where the basis comes from, if not from the primary losses."""
         self.primary: Tensor | None = None
         self.primary_calls = 0
+        self.primary_complete = False
+        """No further primary call will come."""
         self.measured: tuple[int, Tensor, Tensor] | None = None
         """V g_prim and ‖g_prim‖² after so many primary calls."""
         self.primary_whole = not workers.splits_examples
@@ -109,8 +111,9 @@ class Step:
             for key, gradient in found.items():
                 add_to(task.waiting, key, gradient)
             return
-        if subspace.stored:
-            # Only one task's gradient is held on its own; the others are k-vectors and a common sum.
+        if subspace.stored and (self.primary_complete or not self.include_mean):
+            # Only one task's gradient is held on its own; the others are k-vectors and a common sum. (With the mean as
+            # a direction that has to wait for the whole primary gradient.)
             for other in self.tasks.values():
                 if other is not task:
                     self._measure(other, subspace)
@@ -172,7 +175,8 @@ class Step:
         else:
             # The cross term of an earlier, already folded part is gone.
             task.a, task.square = task.a + a, None
-            task.inner = None if task.inner is None or inner is None else task.inner + inner
+            same_primary = task.primary_calls == self.primary_calls
+            task.inner = task.inner + inner if same_primary and task.inner is not None and inner is not None else None
         task.primary_calls = self.primary_calls
 
     def _measure_primary(self, subspace: Subspace) -> tuple[Tensor, Tensor | None]:
@@ -235,12 +239,7 @@ class Step:
             assert a is not None
             inner = unknown if task.inner is None else task.inner
             if task.primary_calls != self.primary_calls:
-                # The primary gradient grew after this task was reduced to a k-vector.
-                if residual is not None:
-                    raise RuntimeError(
-                        f"include_mean needs the whole primary gradient before a second auxiliary task arrives, but "
-                        f"primary() was called after {name!r} had been reduced; call primary() first"
-                    )
+                # The primary gradient grew after this task had been reduced to a k-vector.
                 inner = unknown
             if residual is not None:
                 a = torch.cat([a, residual.coefficient(a, inner)[None]])
