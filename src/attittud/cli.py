@@ -17,6 +17,7 @@ def build() -> typer.Typer:
     """The application. Its libraries are an extra, so nothing here imports them before it is called."""
     import typer
 
+    from attittud.commands.compare import compare
     from attittud.commands.demo import demo
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -29,6 +30,7 @@ def build() -> typer.Typer:
         """
 
     app.command()(demo)
+    app.command()(compare)
     return app
 
 

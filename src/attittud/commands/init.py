@@ -31,13 +31,8 @@ def init(
         )
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file by --output, or overwrite it with --force")
-    text = propose(kind, _absolute(primary), [_absolute(path) for path in auxiliary or []])
+    text = propose(kind, primary, auxiliary or [])
     loads(text, name=str(output))  # it must be readable, whatever the paths are called
     write_atomically(output, text.encode())
     typer.echo(text, nl=False)
     typer.echo(f"# written to {output}; next: attittud train {output}")
-
-
-def _absolute(path: str) -> str:
-    """A configuration may not leave its folder by `..`; what was typed here is meant."""
-    return str(Path(path).resolve()) if ".." in Path(path).parts else path

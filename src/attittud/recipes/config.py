@@ -218,6 +218,33 @@ class TrainingConfig:
     reset_head: bool = option(False, "start finetune with a fresh primary head")
 
 
+def _strategies() -> list[StrategyConfig]:
+    return [StrategyConfig(name=name) for name in ("pretrain", "pcgrad", "drop_harmful", "flip")]
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """What `attittud compare` tries beside primary_only and tuned multitask, and what it calls a gain."""
+
+    strategies: list[StrategyConfig] = option(
+        _strategies,
+        "strategies to compare with the one above; primary_only and multitask take part in any case. What they leave open "
+        "(rank, engine, refresh_every, basis_batch) is taken from the one above",
+    )
+    seeds: int = option(5, "paired runs of every strategy, with the seeds seed, seed + 1, ...", minimum=2)
+    weights: list[float] = option(
+        [0.1, 0.3, 1.0],
+        "factors on the auxiliary losses among which every strategy is tuned on validation, the same for all",
+    )
+    tuning_seeds: int = option(2, "seeds on which they are tuned and a step is timed: the first ones", minimum=1)
+    budget: str | None = option(
+        None, "training time of each run at equal seconds, such as 90s, 30m or 1h30m; null takes that of multitask"
+    )
+    worthwhile: float = option(
+        0.005, "smallest gain in the metric that is worth having: 0.005 is half a point of accuracy", minimum=0
+    )
+
+
 @dataclass(frozen=True)
 class Config:
     """A whole job: data, model, training and the strategy."""
@@ -229,6 +256,7 @@ class Config:
     model: ModelConfig = option(ModelConfig, "the network")
     training: TrainingConfig = option(TrainingConfig, "how long and how fast")
     strategy: StrategyConfig = option(StrategyConfig, "how the two gradients become one")
+    compare: CompareConfig = option(CompareConfig, "for `attittud compare` alone")
     log_every: int = option(20, "steps between two lines of metrics.jsonl (each waits for the device)", minimum=1)
     checkpoint_every: int = option(200, "steps between two checkpoints, beside those at evaluations", minimum=1)
 
@@ -245,6 +273,16 @@ def check(config: Config) -> None:
             )
     if "primary" in config.data.auxiliary:
         raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
+    compare = config.compare
+    if len(set(compare.weights)) < 2 or not all(weight > 0 for weight in compare.weights):
+        raise InputError(
+            f"compare.weights: multitask is to be tuned, so give at least two different weights above 0, got {compare.weights}"
+        )
+    if compare.tuning_seeds > compare.seeds:
+        raise InputError(
+            f"compare.tuning_seeds is {compare.tuning_seeds}, but there are only {compare.seeds} seeds; lower it, or raise "
+            "compare.seeds"
+        )
 
 
 def to_dict(value: Any) -> Any:

@@ -52,10 +52,17 @@ def look(path: str, config: SourceConfig, *, primary: bool) -> Look:
     return Look(path, listing, rows, classes, source.splits, size)
 
 
-def propose(kind: str, primary: str, auxiliary: Sequence[str]) -> str:
-    """YAML with comments; it can be trained as it is."""
+def absolute(path: str) -> str:
+    """A configuration may not leave its folder by `..`; what was typed on a command line is meant."""
+    return str(Path(path).resolve()) if ".." in Path(path).parts else path
+
+
+def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
+    """YAML with comments; it can be trained as it is. Without a kind it is that of the primary source."""
+    primary, auxiliary = absolute(primary), [absolute(path) for path in auxiliary]
     first = look(primary, PrimaryConfig(path=primary), primary=True)
     others = {name: look(path, AuxiliaryConfig(path=path), primary=False) for name, path in _named(auxiliary).items()}
+    kind = kind or first.listing.kind
     for found in (first, *others.values()):
         if found.listing.kind != kind:
             raise InputError(

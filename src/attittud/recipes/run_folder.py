@@ -139,9 +139,9 @@ def _device(device: torch.device) -> str:
 
 
 def comparable(config: Config) -> dict[str, Any]:
-    """What makes two runs the same: all but the place of the folder."""
+    """What makes two runs the same: all but the place of the folder and what it is compared with."""
     plain: dict[str, Any] = to_dict(config)
-    del plain["output"]
+    del plain["output"], plain["compare"]
     return plain
 
 

@@ -1,0 +1,1 @@
+"""The same job under several strategies with paired seeds, and what follows from it."""

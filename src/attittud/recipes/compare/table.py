@@ -1,0 +1,109 @@
+"""A comparison as a reader sees it: two tables and a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDE = 110  # columns of a terminal from which on all columns fit
+
+_COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
+
+
+def show(result: Mapping[str, Any], console: Console) -> None:
+    """Tables by rich on a terminal; elsewhere Markdown, which is plain text."""
+    plain = not console.is_terminal
+    if plain:
+        console = Console(file=console.file, width=200, color_system=None)
+    for table in result["tables"]:
+        console.print(f"{table['name']}: {table['about']}", highlight=False, soft_wrap=plain)
+        console.print(_table(result, table, plain=plain, narrow=console.width < WIDE))
+    for line in notes(result):
+        console.print(line, highlight=False, soft_wrap=plain)
+    console.print()
+    decision = result["decision"]
+    style = "" if plain else f"bold {_COLORS[decision['outcome']]}"
+    console.print(Text(f"Decision: {decision['text']}", style=style), soft_wrap=plain)
+
+
+def _table(result: Mapping[str, Any], table: Mapping[str, Any], *, plain: bool, narrow: bool) -> Table:
+    found = Table(box=box.MARKDOWN if plain else box.SIMPLE_HEAD, padding=(0, 1 if plain else 0), pad_edge=plain)
+    rows = [cells(result, row) for row in table["rows"]]
+    shown = [name for name in rows[0] if not (narrow and name in _WIDE_ONLY)]
+    for name in shown:
+        first = name == "strategy"
+        found.add_column(name, justify="left" if first else "right", no_wrap=not first, overflow="fold")
+    for row in rows:
+        found.add_row(*(Text(row[name]) for name in shown))  # not markup, whatever a strategy is called
+    return found
+
+
+_WIDE_ONLY = ("std", "95 %", "steps", "s/step")
+
+
+def cells(result: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
+    """A row in words: figures in per cent, differences in points."""
+    weight = result["tuning"]["chosen"].get(row["label"])
+    test, difference, cost = row["test"], row["to_baseline"] or {}, result["costs"][row["label"]]
+    return {
+        "strategy": row["label"],
+        "weight": "" if weight is None else f"{weight:g}",
+        "test %": percent(test["mean"]),
+        "std": percent(test["std"]),
+        "95 %": interval(test),
+        "difference": percent(difference.get("mean"), "+"),
+        "95 % of it": interval(difference, "+"),
+        "p": p_value(difference.get("p")),
+        "steps": str(sum(row["steps"].values())),
+        "s/step": f"{cost['seconds_per_step']:.2g}",
+        "cost": f"{cost['to_multitask']:.2f}×",
+    }
+
+
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """What one has to know to read the tables."""
+    tuning, n = result["tuning"], len(result["seeds"])
+    weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
+    lines = [
+        (
+            f"Mean {result['metric']} on test over {n} paired seeds, its standard deviation and 95 % interval; difference in "
+            f"points to the simple baseline that is better on validation ({_baselines(result)}), p Holm-corrected; cost of a "
+            "step against multitask. The intervals are about other seeds, not about other data."
+        ),
+        (
+            f"Tuning: every strategy chose its auxiliary weight among {weights} on validation, {tuning['runs_each']} runs "
+            "each; primary_only has none."
+        ),
+    ]
+    if result["diverged"]:
+        lines.append(f"Left out, as training diverged with every weight: {', '.join(result['diverged'])}.")
+    first, last = result["tables"]
+    if first["decision"]["outcome"] != last["decision"]["outcome"] or (
+        first["decision"]["strategy"] != last["decision"]["strategy"]
+    ):
+        lines.append(f"At equal steps alone it would be: {first['decision']['text']}")
+    return lines
+
+
+def _baselines(result: Mapping[str, Any]) -> str:
+    return ", ".join(f"{table['baseline']} at {table['name'].lower()}" for table in result["tables"])
+
+
+def percent(value: float | None, sign: str = "") -> str:
+    # Adding 0 makes a negative zero positive.
+    return "" if value is None else f"{round(100 * value, 1) + 0.0:{sign}.1f}"
+
+
+def interval(found: Mapping[str, Any], sign: str = "") -> str:
+    return "" if found.get("low") is None else f"{percent(found['low'], sign)} to {percent(found['high'], sign)}"
+
+
+def p_value(p: float | None) -> str:
+    if p is None:
+        return ""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"

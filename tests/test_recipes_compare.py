@@ -1,0 +1,332 @@
+"""Whole comparisons on the embedded digits: equal steps and seconds, tuning, continuation, bad input."""
+
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from attittud import cli
+from attittud.recipes.compare import run as module
+from attittud.recipes.compare.candidates import candidates
+from attittud.recipes.compare.run import compare
+from attittud.recipes.compare.table import show
+from attittud.recipes.config import Config
+from attittud.recipes.errors import InputError
+from attittud.recipes.loader import load, loads
+from attittud.recipes.phase import DivergedError
+
+JOB = """
+data:
+  primary: {path: digits, train: 60, validation: 100, test: 200}
+  auxiliary: {more: {path: digits, examples: 300}}
+model: {name: mlp, width: 8}
+training:
+  guided: {steps: 12, evaluations: 2, primary_batch: 16, batch_size: 16, lr: 0.02}
+  finetune: {steps: 4, evaluations: 1, primary_batch: 16, lr: 0.01}
+strategy: {name: flip, rank: 3}
+log_every: 6
+compare: {seeds: 2, tuning_seeds: 1, strategies: [flip], weights: [0.3, 1]}
+"""
+
+
+def config(*overrides: str) -> Config:
+    return loads(JOB, overrides)
+
+
+class Trainings(list[Path]):
+    """Which runs were trained, as opposed to read."""
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> Trainings:
+    found, original = Trainings(), module.train
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        if not result.skipped:
+            found.append(options["run_dir"])
+        return result
+
+    monkeypatch.setattr(module, "train", spy)
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("comparison")
+    return folder, compare(config(), folder)
+
+
+def test_both_tables_hold_every_strategy(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished
+    assert json.loads((folder / "comparison.json").read_text()) == result
+    steps, seconds = result["tables"]
+    for table in (steps, seconds):
+        assert [row["label"] for row in table["rows"]] == ["primary_only", "multitask", "flip"]
+        for row in table["rows"]:
+            assert set(row["values"]) == {"0", "1"}
+            for seed, path in row["runs"].items():
+                kept = json.loads((folder / path / "result.json").read_text())
+                assert kept["test"]["accuracy"] == row["values"][seed]["test"] and kept["seed"] == int(seed)
+    assert {row["steps"]["guided"] for row in steps["rows"]} == {12}
+    assert {row["steps"]["finetune"] for row in (*steps["rows"], *seconds["rows"])} == {4}
+    # At equal seconds, dearer steps are fewer.
+    costs = {label: cost["seconds_per_step"] for label, cost in result["costs"].items()}
+    for row in seconds["rows"]:
+        assert row["steps"]["guided"] == max(1, round(12 * costs["multitask"] / costs[row["label"]]))
+    assert result["costs"]["multitask"]["to_multitask"] == 1
+    assert result["decision"]["outcome"] in ("use", "no_help", "unclear")
+
+
+def test_weights_are_tuned_on_validation_with_the_same_budget(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished
+    assert result["tuning"]["runs_each"] == 2 and set(result["tuning"]["chosen"]) == {"multitask", "flip"}
+    for label, tried in result["tuning"]["validation"].items():
+        means = {entry["weight"]: entry["mean"] for entry in tried}
+        assert set(means) == {0.3, 1.0}
+        chosen = result["tuning"]["chosen"][label]
+        assert means[chosen] == max(means.values())
+        kept = json.loads((folder / f"runs/{label}/weight-{chosen:g}/steps-12-4/seed-0/result.json").read_text())
+        assert kept["validation"]["accuracy"] == means[chosen]
+        echo = json.loads((folder / f"runs/{label}/weight-{chosen:g}/steps-12-4/seed-0/run.json").read_text())
+        assert echo["config"]["strategy"]["auxiliary_weight"] == chosen
+
+
+def test_finished_runs_are_skipped(finished: tuple[Path, dict[str, Any]], trained: Trainings) -> None:
+    folder, result = finished
+    assert compare(config(), folder) == result
+    assert trained == []
+
+
+def test_more_seeds_keep_the_runs_that_are_there(
+    finished: tuple[Path, dict[str, Any]], trained: Trainings, tmp_path: Path
+) -> None:
+    folder, result = tmp_path / "copy", finished[1]
+    shutil.copytree(finished[0], folder)
+    more = compare(config("compare.seeds=3"), folder)
+    assert {path.name for path in trained} == {"seed-2"}
+    assert [table["rows"][1]["values"]["0"] for table in more["tables"]] == [
+        table["rows"][1]["values"]["0"] for table in result["tables"]
+    ]
+
+
+def test_changed_configuration_is_noticed(finished: tuple[Path, dict[str, Any]], trained: Trainings) -> None:
+    folder, _ = finished
+    with pytest.raises(InputError, match=r"another configuration \(model.width: 8 there, 16 here"):
+        compare(config("model.width=16"), folder)
+    assert trained == []
+
+
+def test_interrupted_comparison_ends_the_same(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected = finished
+    original, done = module.train, []
+
+    def stop(*arguments: Any, **options: Any) -> Any:
+        done.append(options["run_dir"])
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(module, "train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config(), tmp_path)
+    assert not (tmp_path / "comparison.json").exists()
+    again = compare(config(), tmp_path)
+    # Seconds are measured, the figures at equal steps are not.
+    steps = [{row["label"]: row["values"] for row in found["tables"][0]["rows"]} for found in (expected, again)]
+    assert steps[0] == steps[1] and again["tuning"] == expected["tuning"]
+
+
+def test_budget_stretches_both_phases(tmp_path: Path) -> None:
+    comparison = module.Comparison(config("compare.budget=1h"), tmp_path)
+    rows = [
+        module.Tuned(candidate, 1.0, {}, cost, 6.0)
+        for candidate, cost in zip(comparison.candidates, (0.5, 2.0, 4.0), strict=True)
+    ]
+    found = comparison._equal_seconds(rows, module.Steps(12, 4))
+    # Multitask takes 12 * 2 + 6 = 30 s, so an hour is 120 times as much.
+    assert comparison.seconds == 3600
+    assert found["multitask"] == module.Steps(1440, 480)
+    assert found["primary_only"] == module.Steps(5760, 480) and found["flip"] == module.Steps(720, 480)
+
+
+def test_epochs_become_steps(tmp_path: Path) -> None:
+    comparison = module.Comparison(config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path)
+    data = comparison._prepared(0)
+    guided = -(-2 * len(data.auxiliary["more"].examples) // 16)
+    assert comparison._steps() == module.Steps(guided, -(-3 * 60 // 16))
+    assert module.Comparison(config("training.mode=joint"), tmp_path)._steps() == module.Steps(12, 0)
+
+
+def test_diverging_strategies_are_left_out_and_baselines_may_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = module.train
+    broken = {"flip"}
+
+    def diverge(job: Config, *arguments: Any, **options: Any) -> Any:
+        if job.strategy.name in broken:
+            raise DivergedError("nan")
+        return original(job, *arguments, **options)
+
+    monkeypatch.setattr(module, "train", diverge)
+    result = compare(config(), tmp_path)
+    assert result["diverged"] == ["flip"]
+    assert [row["label"] for row in result["tables"][0]["rows"]] == ["primary_only", "multitask"]
+    broken.add("multitask")
+    with pytest.raises(InputError, match=r"multitask diverged with every weight.*lower training\.guided\.lr"):
+        compare(config(), tmp_path / "again")
+
+
+def test_open_settings_come_from_the_configured_strategy() -> None:
+    job = config(
+        "strategy.refresh_every=4",
+        "compare.strategies=[drop_harmful, {name: drop_harmful, rank: 7}, pcgrad, bloop, flip]",
+    )
+    found = {candidate.label: candidate.strategy for candidate in candidates(job)}
+    assert list(found) == [
+        "primary_only",
+        "multitask",
+        "flip",
+        "drop_harmful",
+        "drop_harmful rank=7",
+        "pcgrad",
+        "bloop",
+    ]
+    assert (found["drop_harmful"].rank, found["drop_harmful"].refresh_every) == (3, 4)
+    assert (found["drop_harmful rank=7"].rank, found["drop_harmful rank=7"].refresh_every) == (7, 4)
+    # One-sided PCGrad refreshes in every step, whatever the others do.
+    assert found["pcgrad"].refresh_every is None and found["multitask"].rank == 10
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("compare.strategies=[flipp]", r"Did you mean 'flip'\?"),
+        ("compare.strategies=[custom]", "needs its three weights"),
+        ("compare.weights=[1]", "at least two different weights"),
+        ("compare.weights=[1, -1]", "above 0"),
+        ("compare.seeds=1", "must be at least 2"),
+        ("compare.tuning_seeds=3", "only 2 seeds"),
+        ("compare.budget=soon", "write for example 90s"),
+        ("compare.seedz=3", "did you mean 'seeds'"),
+        ("data.auxiliary={}", "nothing to compare"),
+    ],
+)
+def test_bad_input_costs_no_training(tmp_path: Path, override: str, message: str) -> None:
+    text = (
+        JOB.replace("auxiliary: {more: {path: digits, examples: 300}}", "auxiliary: {}") if "={}" in override else JOB
+    )
+    overrides = [] if "={}" in override else [override]
+    with pytest.raises(InputError, match=message):
+        compare(loads(text, overrides), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_and_the_decision_last(finished: tuple[Path, dict[str, Any]]) -> None:
+    _, result = finished
+    plain = io.StringIO()
+    show(result, Console(file=plain))
+    lines = plain.getvalue().strip().splitlines()
+    assert lines[-1] == f"Decision: {result['decision']['text']}"
+    assert "\x1b" not in plain.getvalue()
+    for label in ("primary_only", "multitask", "flip"):
+        assert sum(line.startswith(f"| {label}") for line in lines) == 2
+    for width in (60, 80, 200):
+        shown = io.StringIO()
+        show(result, Console(file=shown, force_terminal=True, width=width))
+        lines = Text.from_ansi(shown.getvalue()).plain.splitlines()
+        assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+
+
+# ---------------------------------------------------------------------------------------------------- as one types it
+
+
+def typed(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compare", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint", "--budget", "0.05s"]
+    code, out, err = typed(*command, capsys=capsys)
+    assert (code, err) == (0, "")  # quiet where nobody watches
+    result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
+    assert out.strip().splitlines()[-1] == f"Decision: {result['decision']['text']}"
+    assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
+    assert typed(*command, capsys=capsys) == (0, out, "")
+
+
+def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The proposed configuration is meant for real data; here it only has to be built and changed by overrides."""
+    quick = ["training.guided.steps=4", "training.finetune.steps=2", "compare.strategies=[]", "compare.seeds=2"]
+    quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
+    code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, capsys=capsys)
+    assert (code, err) == (0, "")
+    assert "| drop_harmful" in out  # the proposed strategy
+    assert (tmp_path / "digits/compare/comparison.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a CONFIG, or both --primary PATH and --auxiliary PATH"),
+        (["--auxiliary", "digits"], "both --primary PATH"),
+        (["--primary", "digits"], "--auxiliary PATH"),
+        (["job.yaml", "--primary", "digits", "--auxiliary", "digits"], "not both"),
+        (["nowhere.yaml"], "nowhere.yaml: cannot read the configuration"),
+        (["--primary", "nowhere", "--auxiliary", "digits"], "nowhere: there is no such file or folder"),
+        (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "budget: 'soon' is no duration"),
+        (["--primary", "digits", "--auxiliary", "digits", "compare.seeds=many"], "a whole number"),
+    ],
+)
+def test_bad_input_is_one_paragraph_and_code_2(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = typed(*arguments, capsys=capsys)
+    assert (code, out) == (2, "") and message in err
+    assert err.startswith("attittud: ") and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_control_c_is_130_and_the_same_command_continues(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = [sys.executable, "-m", "attittud", "compare", "job.yaml"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (kept := list(tmp_path.rglob("result.json"))) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert not list(tmp_path.rglob("comparison.json"))
+    before = {path: path.stat().st_mtime_ns for path in kept}
+    compare(load(tmp_path / "job.yaml"), tmp_path / "runs/job/compare")
+    assert {path: path.stat().st_mtime_ns for path in kept} == before
+    assert list(tmp_path.rglob("comparison.json"))
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = typed("--help", capsys=capsys)
+    words = " ".join(out.split())
+    assert code == 0
+    for word in ("--primary", "--auxiliary", "--budget", "equal training seconds", "OUTPUT/CONFIG/compare"):
+        assert word in words

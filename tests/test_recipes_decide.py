@@ -1,0 +1,158 @@
+"""The decision of a comparison on made-up figures, and durations."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from attittud.recipes.compare.decide import Scores, Verdict, decide
+from attittud.recipes.compare.duration import parse_duration, readable
+from attittud.recipes.errors import InputError
+
+SEEDS = 6
+NOISE = np.array([-1.0, 0.7, 0.2, -0.6, 1.1, -0.4]) / 100
+"""What a seed does to all strategies alike."""
+
+
+def rows(spread: float = 0.001, **means: float | tuple[float, float]) -> list[Scores]:
+    """Rows by their mean on test, or (on validation, on test); `spread` is what a seed does to one of them alone."""
+    found = []
+    for i, (label, mean) in enumerate(means.items()):
+        validation, test = mean if isinstance(mean, tuple) else (mean, mean)
+        own = spread * np.random.default_rng(i).normal(size=SEEDS)
+        own -= own.mean()
+        values = {name: dict(enumerate(m + NOISE + own)) for name, m in {"v": validation, "t": test}.items()}
+        found.append(Scores(label, values["v"], values["t"]))
+    return found
+
+
+def outcome(verdict: Verdict) -> tuple[str, str | None]:
+    return verdict.decision.outcome, verdict.decision.strategy
+
+
+def test_clear_gain_over_both_baselines() -> None:
+    verdict = decide(rows(primary_only=0.8, multitask=0.82, flip=0.85, pcgrad=0.81), 0.005)
+    assert outcome(verdict) == ("use", "flip") and verdict.baseline == "multitask"
+    assert "Use flip" in verdict.decision.text and "+5.0 points" in verdict.decision.text
+    flip = next(row for row in verdict.rows if row.label == "flip")
+    assert flip.to_baseline == flip.to_multitask and flip.to_baseline.mean == pytest.approx(0.03)
+    assert next(row for row in verdict.rows if row.label == "multitask").to_baseline is None
+
+
+def test_simple_sum_is_enough() -> None:
+    assert outcome(decide(rows(primary_only=0.8, multitask=0.84, flip=0.82), 0.005)) == ("use", "multitask")
+
+
+def test_a_strategy_not_shown_to_beat_multitask_is_not_recommended_over_it() -> None:
+    verdict = decide(rows(0.004, primary_only=0.8, multitask=0.85, flip=0.8505), 0.005)
+    assert outcome(verdict) == ("use", "multitask")
+    assert "flip, the best on validation, against tuned multitask: +0.1 points" in verdict.decision.text
+
+
+def test_a_strategy_where_multitask_itself_fails() -> None:
+    verdict = decide(rows(primary_only=0.8, multitask=0.8, flip=0.85), 0.005)
+    verdict_unsure = decide(
+        [*rows(0.001, primary_only=0.8), *rows(0.06, x=0.0, multitask=0.82)[1:], *rows(0.001, a=0, b=0, flip=0.83)[2:]],
+        0.005,
+    )
+    assert outcome(verdict) == ("use", "flip")
+    assert outcome(verdict_unsure) == ("use", "flip") and "is open" in verdict_unsure.decision.text
+
+
+def test_no_help_needs_a_narrow_interval() -> None:
+    narrow = decide(rows(0.001, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
+    assert outcome(narrow) == ("no_help", "primary_only")
+    assert "does not help" in narrow.decision.text and "0.5 points is ruled out" in narrow.decision.text
+    wide = decide(rows(0.03, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
+    assert outcome(wide) == ("unclear", None)
+    assert wide.decision.seeds_needed is not None and wide.decision.seeds_needed > SEEDS
+    assert f"compare.seeds={wide.decision.seeds_needed}" in wide.decision.text
+
+
+def test_harm_is_no_help() -> None:
+    assert outcome(decide(rows(primary_only=0.8, multitask=0.7, flip=0.6), 0.005)) == ("no_help", "primary_only")
+
+
+def test_a_gain_too_small_to_be_worth_it() -> None:
+    figures = rows(0.0002, primary_only=0.8, multitask=0.801, flip=0.802)
+    assert outcome(decide(figures, 0.01)) == ("no_help", "primary_only")
+    assert outcome(decide(figures, 0.0)) == ("use", "flip")
+
+
+def test_promising_but_uncertain_gain_asks_for_seeds() -> None:
+    verdict = decide(rows(0.03, primary_only=0.8, multitask=0.8, flip=0.83), 0.005)
+    assert outcome(verdict) == ("unclear", None)
+    assert "show a difference of 3 points" in verdict.decision.text
+
+
+def test_selection_looks_at_validation_alone() -> None:
+    """flip is best on test by far, but not on validation: the decision must not notice."""
+    verdict = decide(rows(primary_only=0.8, multitask=(0.9, 0.82), flip=(0.85, 0.99)), 0.005)
+    assert outcome(verdict) == ("use", "multitask")
+    verdict = decide(rows(primary_only=(0.9, 0.5), multitask=(0.8, 0.9)), 0.005)
+    assert verdict.baseline == "primary_only"
+
+
+def test_p_values_are_corrected_over_the_rows() -> None:
+    figures = rows(0.01, primary_only=0.8, multitask=0.79, flip=0.815, pcgrad=0.81)
+    verdict = decide(figures, 0.005)
+    base = list(figures[0].test.values())
+    raw = [stats.ttest_rel(list(row.test.values()), base).pvalue for row in figures[1:]]
+    found = {row.label: row.to_primary_only.p for row in verdict.rows if row.to_primary_only}
+    smallest = int(np.argmin(raw))
+    assert found[figures[1 + smallest].label] == pytest.approx(min(1, 3 * raw[smallest]))
+    assert all(corrected >= p for corrected, p in zip(found.values(), raw, strict=True))
+
+
+def test_rows_are_compared_over_the_seeds_they_share() -> None:
+    figures = rows(primary_only=0.8, multitask=0.82)
+    lame = Scores("flip", {0: 0.5, 3: 0.5}, {0: 0.8, 3: 0.8})
+    verdict = decide([*figures, lame], 0.005)
+    assert [row.to_baseline.n for row in verdict.rows if row.label == "flip" and row.to_baseline] == [2]
+
+
+@given(st.lists(st.floats(0, 1).map(lambda x: round(x, 3)), min_size=12, max_size=12), st.floats(0, 0.05))
+def test_no_decision_without_evidence(values: list[float], worthwhile: float) -> None:
+    """Whatever the figures are: "use" comes with a significant gain, "no help" with an interval below a useful gain."""
+    figures = [
+        Scores(label, dict(enumerate(values[4 * i : 4 * i + 4])), dict(enumerate(values[4 * i : 4 * i + 4])))
+        for i, label in enumerate(("primary_only", "multitask", "flip"))
+    ]
+    verdict = decide(figures, worthwhile)
+    gains = {row.label: row.to_primary_only for row in verdict.rows if row.to_primary_only}
+    if verdict.decision.outcome == "use":
+        gain = gains[verdict.decision.strategy or ""]
+        assert gain.mean > 0 and gain.p < 0.05
+    if verdict.decision.outcome == "no_help":
+        assert any(gain.high < worthwhile for gain in gains.values())
+    assert (verdict.decision.outcome == "unclear") == (verdict.decision.strategy is None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("30m", 1800),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1 h 30 m", 5400),
+        ("0.5h", 1800),
+        ("45", 45),
+        ("1d", 86400),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "30x", "-5m", "0s", "5m5m", "1h30", "thirty", "nan", "1e3s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(InputError, match="write for example 90s"):
+        parse_duration(text)
+
+
+@given(st.integers(1, 10**6))
+def test_durations_can_be_read_back(seconds: int) -> None:
+    text = readable(seconds).replace("min", "m").replace(" ", "")
+    assert parse_duration(text) == pytest.approx(seconds, rel=0.02, abs=0.5)
