@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attittud.eta import preset
+from attittud import preset
 
 BASELINE = "primary_only"
 

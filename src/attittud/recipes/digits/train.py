@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attittud.guide import Guide
+from attittud import Guide
 from attittud.recipes.digits.data import CLASSES, Digits, generator
 from attittud.recipes.digits.rows import Row
 
@@ -18,7 +18,7 @@ class Settings:
     """The same for all rows.
 
     Chosen with images that are never tested on (experiments/digits_settings.py), as a short training after which
-    `primary_only` has stopped improving. Longer training makes the rows that keep wrong labels worse, because the
+    `primary_only` gains little more. Longer training makes the rows that keep wrong labels worse, because the
     network then memorises them.
     """
 
