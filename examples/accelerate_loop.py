@@ -66,6 +66,7 @@ def train(
     folder: Path,
     *,
     steps: int = 12,
+    batch_size: int = 8,
     resume: bool = False,
     strategy: Mapping[str, Any] | None = None,
     after_step: Callable[[int], None] = lambda step: None,
@@ -79,7 +80,9 @@ def train(
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = {"primary": signs(32, first=0, seed=1), "auxiliary": signs(256, first=1, seed=2)}
-    loaders = {name: accelerator.prepare(DataLoader(part, batch_size=8, shuffle=True)) for name, part in data.items()}
+    loaders = {
+        name: accelerator.prepare(DataLoader(part, batch_size=batch_size, shuffle=True)) for name, part in data.items()
+    }
     model, optimizer = accelerator.prepare(model, optimizer)
 
     # After prepare: it must see the wrapped model.

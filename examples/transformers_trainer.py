@@ -43,10 +43,16 @@ def make_trainer(folder: str, callbacks: Sequence[TrainerCallback] = (), **setti
             vocab_size=NUMBERS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
         )
     )
-    defaults = {"max_steps": 20, "save_steps": 5, "logging_steps": 1, "learning_rate": 5e-3, "report_to": "none"}
-    arguments = TrainingArguments(
-        folder, per_device_train_batch_size=8, use_cpu=not torch.cuda.is_available(), **(defaults | settings)
-    )
+    defaults = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 20,
+        "save_steps": 5,
+        "logging_steps": 1,
+        "learning_rate": 5e-3,
+        "report_to": "none",
+        "use_cpu": not torch.cuda.is_available(),
+    }
+    arguments = TrainingArguments(folder, **(defaults | settings))
     return AttittudTrainer(
         model=model,
         args=arguments,

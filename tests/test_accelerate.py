@@ -38,7 +38,7 @@ def _fresh() -> None:
 
 def test_train_kill_resume(tmp_path: Path) -> None:
     code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert dead.returncode == -signal.SIGKILL, dead.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["step_5"]
     resumed = accelerate_loop.train(tmp_path, resume=True)

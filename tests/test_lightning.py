@@ -74,7 +74,7 @@ make_trainer({folder!r}, [Kill()], logger=False, enable_progress_bar=False, acce
 def test_train_kill_resume(tmp_path: Path) -> None:
     """Killed at step 10, in the third epoch of four steps; the basis at the end of the second is two steps old."""
     code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert dead.returncode == -signal.SIGKILL, dead.stderr
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
     assert saved["since_refresh"] == 2 and saved["refreshes"] == 3

@@ -179,7 +179,7 @@ make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).tr
 def test_train_kill_resume(tmp_path: Path) -> None:
     """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in the middle of an epoch."""
     code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed"))
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert dead.returncode == -signal.SIGKILL, dead.stderr
     whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
     whole.train()
