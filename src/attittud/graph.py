@@ -12,6 +12,20 @@ from torch import Tensor, nn
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
+def keep_saved_tensors(model: nn.Module) -> None:
+    """Let a refresh walk the graph of a compiled model several times.
+
+    By default a compiled backward pass may overwrite what the forward pass saved ("donated buffers"), and torch refuses
+    retain_graph=True.
+    """
+    if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules()):
+        from torch._functorch import config
+
+        if config.donated_buffer:
+            config.donated_buffer = False
+            torch.compiler.reset()  # what has been compiled so far counts on it
+
+
 @dataclass(frozen=True)
 class Graph:
     """Nodes behind a loss, and the identities of the leaf tensors it reaches."""

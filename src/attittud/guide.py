@@ -23,7 +23,7 @@ from attittud.checks import (
 from attittud.distributed import Share, connect
 from attittud.engine import make_engine
 from attittud.eta import Eta
-from attittud.graph import needed_later, walk
+from attittud.graph import keep_saved_tensors, needed_later, walk
 from attittud.memory import check_fits
 from attittud.parameters import Layout, Predicate, allowed
 from attittud.report import Report, SkipWarning
@@ -116,6 +116,7 @@ class Guide:
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
         self.seed = seed
+        keep_saved_tensors(model)
         self._allowed = allowed(self.model, parameters)
         self._subspace: Subspace | None = None
         self._step: Step | None = None

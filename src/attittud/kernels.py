@@ -1,8 +1,8 @@
 """Passes over V at the speed of memory, for CUDA and float32 vectors: each reads the long rows once.
 
 Written in Triton, which comes with torch's CUDA builds; `linalg` has the same operations in plain torch for everything
-else, and the tests compare the two. Sums leave a block in float32 and are added up in float64, without atomics, so that
-a result is the same in every run.
+else, and the tests compare the two. Sums are added up in float64 and without atomics, so that a result is the same in
+every run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from torch import Tensor
 
 # Numbers in a tile (rows x columns), the fastest of those tried on an H200.
 _TILE = {"transform": 8192, "products": 16384, "lift": 8192}
+_PAIRS = 11  # rows whose pairwise float64 sums fit into the registers of a thread
+_GROUP = 8  # of more rows, so many at a time
+_THREADS = 128  # the four warps that Triton gives a program
 MOST_ROWS = 64  # a k x k factor of more rows would not fit beside the tile; plain torch takes over
 
 
@@ -30,20 +33,59 @@ def _programs(device: torch.device) -> int:
 
 
 @triton.jit
-def _gram(rows, out, k, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    row, column = tl.arange(0, K), tl.arange(0, BLOCK)
-    total = tl.zeros((K, K), dtype=tl.float64)
-    for block in range(program, tl.cdiv(size, BLOCK * TILES), programs):
-        part = tl.zeros((K, K), dtype=tl.float32)
-        for tile in range(TILES):
-            at = (block.to(tl.int64) * TILES + tile) * BLOCK + column
-            mask = (row[:, None] < k) & (at[None, :] < size)
-            here = tl.load(rows + row[:, None].to(tl.int64) * stride + at[None, :], mask=mask, other=0.0)
-            # Three TF32 products: the precision of float32 on tensor cores.
-            part = tl.dot(here, tl.trans(here), part, input_precision="tf32x3")
-        total += part.to(tl.float64)
-    tl.store(out + program * K * K + row[:, None] * K + row[None, :], total)
+def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums over all pairs of K rows, one column of each row to a thread, so that nothing is shared or read twice.
+
+    The product of two float32 is exact in float64. The digits beyond float32 are needed: a row that depends on others
+    shows as a pivot of 1e-14, which products of float32 precision (tf32x3) drown in noise of 1e-7.
+    """
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    sums = ()
+    for _ in tl.static_range(K * (K + 1) // 2):
+        sums = sums + (tl.zeros((BLOCK,), tl.float64),)
+    for start in range(program * BLOCK, size, tl.num_programs(0) * BLOCK):
+        at = start + column
+        tile = ()
+        for i in tl.static_range(K):
+            row = tl.load(rows + i * tl.cast(stride, tl.int64) + at, mask=at < size, other=0.0)
+            tile = tile + (row.to(tl.float64),)
+        new = ()
+        for i in tl.static_range(K):
+            for j in tl.static_range(i + 1):
+                new = new + (sums[i * (i + 1) // 2 + j] + tile[i] * tile[j],)
+        sums = new
+    for i in tl.static_range(K):
+        for j in tl.static_range(i + 1):
+            tl.store(out + (program * K + i) * K + j, tl.sum(sums[i * (i + 1) // 2 + j]))
+
+
+@triton.jit
+def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    """The same for more rows than registers: a pair of groups of rows per program; neighbours share the cache."""
+    first, second, program = tl.program_id(0) * GROUP, tl.program_id(1) * GROUP, tl.program_id(2)
+    if second <= first:
+        column = tl.arange(0, BLOCK).to(tl.int64)
+        sums = ()
+        for _ in tl.static_range(GROUP * GROUP):
+            sums = sums + (tl.zeros((BLOCK,), tl.float64),)
+        for start in range(program * BLOCK, size, tl.num_programs(2) * BLOCK):
+            at = start + column
+            left, right = (), ()
+            for i in tl.static_range(GROUP):
+                place = rows + (first + i) * tl.cast(stride, tl.int64) + at
+                left = left + (tl.load(place, mask=(at < size) & (first + i < K), other=0.0).to(tl.float64),)
+                place = rows + (second + i) * tl.cast(stride, tl.int64) + at
+                right = right + (tl.load(place, mask=(at < size) & (second + i < K), other=0.0).to(tl.float64),)
+            new = ()
+            for i in tl.static_range(GROUP):
+                for j in tl.static_range(GROUP):
+                    new = new + (sums[i * GROUP + j] + left[i] * right[j],)
+            sums = new
+        for i in tl.static_range(GROUP):
+            for j in tl.static_range(GROUP):
+                place = out + (program * K + first + i) * K + second + j
+                tl.store(place, tl.sum(sums[i * GROUP + j]), mask=(first + i < K) & (second + j < K))
 
 
 @triton.jit
@@ -107,14 +149,17 @@ def _lift(rows, weights, x, y, scales, k, size, stride, K: tl.constexpr, BLOCK: 
 
 
 def gram(rows: Tensor) -> Tensor:
-    """rows @ rowsᵀ, summed in float64."""
+    """rows @ rowsᵀ, products and sums in float64."""
     k, size = rows.shape
-    K, programs = _padded(k), 4 * _programs(rows.device)
-    parts = torch.empty(programs, K, K, dtype=torch.float64, device=rows.device)
-    # One warp to a block: a k x k result is too small to share.
-    block = 128 if K == 16 else 64
-    _gram[(programs,)](rows, parts, k, size, rows.stride(0), K=K, BLOCK=block, TILES=8, num_warps=1)
-    return parts.sum(0)[:k, :k]
+    programs = min(_programs(rows.device) * (2 if k <= _PAIRS else 1), triton.cdiv(size, _THREADS))
+    parts = torch.empty(programs, k, k, dtype=torch.float64, device=rows.device)
+    if k <= _PAIRS:
+        _gram[(programs,)](rows, parts, size, rows.stride(0), K=k, BLOCK=_THREADS)
+    else:
+        groups = triton.cdiv(k, _GROUP)
+        _gram_groups[(groups, groups, programs)](rows, parts, size, rows.stride(0), K=k, GROUP=_GROUP, BLOCK=_THREADS)
+    lower = parts.sum(0).tril()
+    return lower + lower.tril(-1).T
 
 
 def transform_(rows: Tensor, matrix: Tensor) -> Tensor:

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class TaskReport:
-    """One auxiliary task as the primary task sees it. Norms are of the unweighted mean auxiliary gradient.
-
-    `neutral`, `helpful`, `harmful`: norms of the three parts. `agreement`: share of the directions in which the two
-    gradients do not point apart. `captured_auxiliary`: share of ‖g_aux‖² inside the span. `cosine`: of the two
-    gradients. The values that need the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was
-    never held at once: for a task that was interrupted by another one in an accumulation window, and on several
-    replicas in steps without a refresh (see `report_norms` of `Guide`).
-    """
-
-    neutral: Tensor
-    helpful: Tensor
-    harmful: Tensor
-    agreement: Tensor
-    captured_auxiliary: Tensor
-    cosine: Tensor
 
 
 @dataclass(frozen=True)
@@ -56,6 +38,9 @@ class Split:
         )
         return cls(zero, zero, nothing, nothing)
 
+    def itself(self) -> Split:
+        return self
+
     def parts(self) -> list[Tensor]:
         return [self.helpful, self.harmful, self.harmful_count, self.count]
 
@@ -63,17 +48,58 @@ class Split:
         return Split(*(mine + theirs for mine, theirs in zip(self.parts(), other.parts(), strict=True)))
 
 
-def describe(split: Split, square: Tensor, inner: Tensor, primary: Tensor) -> TaskReport:
-    """From the split in the span and three inner products: ‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
-    inside = split.helpful + split.harmful
-    return TaskReport(
-        neutral=(square - inside).clamp(min=0).sqrt(),
-        helpful=split.helpful.sqrt(),
-        harmful=split.harmful.sqrt(),
-        agreement=ratio(split.count - split.harmful_count, split.count),
-        captured_auxiliary=ratio(inside, square),
-        cosine=ratio(inner, square.sqrt() * primary.sqrt()),
-    )
+@dataclass(frozen=True)
+class TaskReport:
+    """One auxiliary task as the primary task sees it. Norms are of the unweighted mean auxiliary gradient.
+
+    The values are worked out when they are asked for: a step that nobody looks at launches nothing for them. Those that
+    need the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was never held at once: for a
+    task that was interrupted by another one in an accumulation window, and on several replicas in steps without a
+    refresh (see `report_norms` of `Guide`).
+    """
+
+    _split: Callable[[], Split]
+    _square: Tensor
+    _inner: Tensor
+    _primary: Tensor
+    """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
+
+    @cached_property
+    def _parts(self) -> Split:
+        return self._split()
+
+    @property
+    def neutral(self) -> Tensor:
+        """Norm of the part outside of the span."""
+        return (self._square - self._parts.helpful - self._parts.harmful).clamp(min=0).sqrt()
+
+    @property
+    def helpful(self) -> Tensor:
+        """Norm of the part that points with the primary gradient, direction by direction."""
+        return self._parts.helpful.sqrt()
+
+    @property
+    def harmful(self) -> Tensor:
+        """Norm of the part that points against it."""
+        return self._parts.harmful.sqrt()
+
+    @property
+    def agreement(self) -> Tensor:
+        """Share of the directions in which the two gradients do not point apart."""
+        return ratio(self._parts.count - self._parts.harmful_count, self._parts.count)
+
+    @property
+    def captured_auxiliary(self) -> Tensor:
+        """Share of ‖g_aux‖² inside the span."""
+        return ratio(self._parts.helpful + self._parts.harmful, self._square)
+
+    @property
+    def cosine(self) -> Tensor:
+        """Cosine of the two gradients."""
+        return ratio(self._inner, self._square.sqrt() * self._primary.sqrt())
+
+
+TASK_VALUES = ("neutral", "helpful", "harmful", "agreement", "captured_auxiliary", "cosine")
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:
@@ -157,11 +183,10 @@ class Report:
         """Plain numbers for a logger; named tasks under `name/...`. This waits for the device."""
         count = int(self.skipped_refreshes)
         self._warn(count)
-        names = [entry.name for entry in fields(TaskReport)]
-        values: dict[str, float | int | bool] = {name: float(getattr(self, name)) for name in names}
+        values: dict[str, float | int | bool] = {name: float(getattr(self, name)) for name in TASK_VALUES}
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
-                values |= {f"{task}/{name}": float(getattr(report, name)) for name in names}
+                values |= {f"{task}/{name}": float(getattr(report, name)) for name in TASK_VALUES}
         return values | {
             "captured_primary": float(self.captured_primary),
             "effective_rank": int(self.effective_rank),

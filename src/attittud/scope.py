@@ -61,12 +61,14 @@ def untraced_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> 
     registered = [(module, dict(module._buffers)) for module in modules]
     contents = [(b, b.detach().clone(), b._version) for _, found in registered for b in found.values() if b is not None]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    # A graph under capture has its own random state, which may not be set; what it draws is new at every replay.
+    capturing = bool(devices) and torch.cuda.is_current_stream_capturing()
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     python_state = random.getstate()
     numpy_state = numpy_random.get_state() if numpy_random else None
     try:
-        with torch.random.fork_rng(devices=sorted(devices, key=str)), _NoDropout():
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[] if capturing else sorted(devices, key=str)), _NoDropout():
+            (torch.default_generator.manual_seed if capturing else torch.manual_seed)(seed)
             random.seed(seed)
             if numpy_random:
                 numpy_random.seed(seed & 0xFFFFFFFF)

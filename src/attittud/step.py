@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from attittud.eta import Eta
 from attittud.graph import Named
 from attittud.linalg import add_rows_, chunk_size, dot, lift_, products, project
 from attittud.parameters import Layout
-from attittud.report import Split, TaskReport, describe, ratio
+from attittud.report import Split, TaskReport, ratio
 from attittud.subspace import Subspace
 
 
@@ -232,10 +233,12 @@ class Step:
         unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
         residual = Residual.of(p, square, residual_tolerance(self.primary.dtype)) if self.include_mean else None
-        weights, multiple = torch.zeros_like(p), torch.zeros((), dtype=torch.float64, device=p.device)
+        weights: Tensor | None = None
+        primary_factor = torch.full((), primary_weight, dtype=torch.float64, device=p.device)
+        still = subspace.active.clone()  # a report may be read after the next refresh
         reports = {}
         for name, task in self.tasks.items():
-            a, directions, active = task.a, p, subspace.active
+            a, directions, active = task.a, p, still
             assert a is not None
             inner = unknown if task.inner is None else task.inner
             if task.primary_calls != self.primary_calls:
@@ -250,12 +253,13 @@ class Step:
             if residual is not None:
                 in_span, times_primary = residual.lift(change[-1])
                 change = change[:-1] + in_span
-                multiple = multiple + times_primary
-            weights = weights + change
-            split = Split.of(a, harmful, active)
-            reports[name] = describe(split, unknown if task.square is None else task.square, inner, square)
+                primary_factor = primary_factor + times_primary
+            weights = change if weights is None else weights + change
+            split = partial(Split.of, a, harmful, active)
+            reports[name] = TaskReport(split, unknown if task.square is None else task.square, inner, square)
         inside = p.square().sum() if residual is None else p.square().sum() + residual.norm.square()
-        update = self._update(subspace, weights, primary_weight + multiple)
+        assert weights is not None
+        update = self._update(subspace, weights, primary_factor)
         return Outcome(update, reports, ratio(inside, square))
 
     def _update(self, subspace: Subspace, weights: Tensor, primary_factor: Tensor) -> Tensor:
@@ -306,7 +310,7 @@ class Step:
                 [square, *(x for split, inner in found.values() for x in (*split.parts(), inner))]
             )
         reports = {
-            name: describe(split, split.helpful + split.harmful, inner, square)
+            name: TaskReport(split.itself, split.helpful + split.harmful, inner, square)
             for name, (split, inner) in found.items()
         }
         return Outcome(self.sum, reports, torch.ones_like(square))

@@ -37,14 +37,20 @@ class Subspace:
             return
         if self._rows is None and rows.shape[0] == self.rank and rows.dtype == self.dtype:
             self._rows = rows  # the first time without a copy
-            for row in rows:
-                row.copy_(torch.where(finite, row, 0.0))
+            rows.masked_fill_(~finite, 0.0)
         else:
             if self._rows is None:
                 self._rows = torch.zeros(self.rank, self.layout.size, dtype=self.dtype, device=self.layout.device)
-            for j, old in enumerate(self.rows):
-                old.copy_(torch.where(finite, rows[j] if j < rows.shape[0] else 0.0, old))
-        squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=torch.float64).square()
+            count = rows.shape[0]
+            for old, new in zip(self.rows[:count], rows, strict=True):
+                if new.dtype == old.dtype:
+                    torch.where(finite, new, old, out=old)
+                else:
+                    old.copy_(torch.where(finite, new, old))
+            self.rows[count:].masked_fill_(finite, 0.0)
+        # Not in float64, for which torch would copy all of V: rows are of length 1 or 0.
+        wide = torch.promote_types(self.rows.dtype, torch.float32)
+        squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide).square()
         self.active.copy_(self.workers.sum_columns(squares) > 0.25)
 
     def load(self, rows: Tensor | None) -> None:

@@ -1,0 +1,56 @@
+"""Compiled models: a refresh walks their graph several times."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attittud import Eta, Guide
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.fixture
+def donated():
+    from torch._functorch import config
+
+    before = config.donated_buffer
+    config.donated_buffer = True
+    yield config
+    config.donated_buffer = before
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["torch.compile", "model.compile"])
+def test_steps_and_refreshes_equal_eager(donated, in_place):
+    torch.manual_seed(0)
+    plain = Model()
+    twin = copy.deepcopy(plain)
+    if in_place:
+        twin.compile(backend="aot_eager", fullgraph=True)
+        compiled = twin
+    else:
+        compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
+    guides = [Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop") for model in (plain, compiled)]
+    assert not donated.donated_buffer
+    x, y = torch.randn(8, 6), torch.randint(3, (8,))
+    for refresh in (True, False, True):
+        for guide in guides:
+            losses = F.cross_entropy(guide.model(x), y, reduction="none")
+            guide.backward(primary=losses, auxiliary=guide.model(x).square().mean(), refresh=refresh)
+    for a, b in zip(plain.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_a_plain_model_leaves_the_setting_alone(donated):
+    Guide(nn.Linear(2, 2), eta=Eta(1, 1, 1))
+    assert donated.donated_buffer

@@ -1,0 +1,390 @@
+"""On a GPU: no waiting, CUDA graphs, compiled models, reduced precision, memory. Skipped where there is none."""
+
+import contextlib
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from attittud import Eta, Guide, decompose, linalg
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # Of torch itself, once per process: TF32 is offered, and the check for waits calls itself a prototype.
+    pytest.mark.filterwarnings("ignore:.*TensorFloat32.*", "ignore:.*[Ss]ynchronization debug mode.*"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler.*", "ignore:.*AccumulateGrad.*"),
+]
+DEVICE = "cuda"
+ETA = Eta(neutral=0.9, helpful=1.1, harmful=-0.5)
+STORED = ["sketch", "svd", "exact", "mean", "random"]
+
+
+class Perceptron(nn.Module):
+    """A body and two heads."""
+
+    def __init__(self, width=64, depth=2):
+        super().__init__()
+        layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())]
+        self.body = nn.Sequential(*layers)
+        self.primary, self.auxiliary = nn.Linear(width, 5), nn.Linear(width, 7)
+
+    def forward(self, x, head):
+        return getattr(self, head)(self.body(x))
+
+
+class Convolutions(nn.Module):
+    """Convolutions with BatchNorm, channels_last."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        )  # fmt: skip
+        self.primary, self.auxiliary = nn.Linear(32, 5), nn.Linear(32, 7)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x, head):
+        return getattr(self, head)(self.body(x))
+
+
+class Run:
+    """A model, its data in fixed buffers, and a training step with a guide."""
+
+    def __init__(self, model, batch=16, **settings):
+        self.model = model.to(DEVICE)
+        shape = (batch, 3, 12, 12) if isinstance(model, Convolutions) else (batch, 64)
+        self.xp, self.xa = torch.empty(shape, device=DEVICE), torch.empty(shape, device=DEVICE)
+        if isinstance(model, Convolutions):
+            self.xp, self.xa = (x.to(memory_format=torch.channels_last) for x in (self.xp, self.xa))
+        self.yp = torch.empty(batch, dtype=torch.int64, device=DEVICE)
+        self.ya = torch.empty(batch, dtype=torch.int64, device=DEVICE)
+        self.load(0)
+        self.guide = Guide(model, eta=ETA, primary_weight=0.3, **{"rank": 4, **settings})
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True, capturable=True)
+
+    def load(self, seed):
+        """New data in the same memory."""
+        random = torch.Generator().manual_seed(seed)
+        for x in (self.xp, self.xa):
+            x.copy_(torch.randn(x.shape, generator=random))
+        self.yp.copy_(torch.randint(5, self.yp.shape, generator=random))
+        self.ya.copy_(torch.randint(7, self.ya.shape, generator=random))
+
+    def losses(self):
+        return F.cross_entropy(self.model(self.xp, "primary"), self.yp, reduction="none")
+
+    def loss(self):
+        return F.cross_entropy(self.model(self.xa, "auxiliary"), self.ya)
+
+    def step(self, refresh, **arguments):
+        self.optimizer.zero_grad(set_to_none=True)
+        report = self.guide.backward(primary=self.losses(), auxiliary=self.loss(), refresh=refresh, **arguments)
+        self.optimizer.step()
+        return report
+
+    def parameters(self):
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
+
+
+@contextlib.contextmanager
+def no_waiting():
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def close(got, want, tolerance=1e-5):
+    error = float((got.double() - want.double()).norm() / want.double().norm())
+    assert error <= tolerance, f"relative error {error:.2e}"
+
+
+# ---------------------------------------------------------------------------------------------- kernels
+
+
+def test_kernels_and_torch_give_the_same_update(monkeypatch):
+    updates = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        run = Run(Perceptron(), include_mean=True)
+        if not fused:
+            monkeypatch.setattr(linalg, "_fast", lambda *tensors: None)
+        run.step(True)
+        run.load(1)
+        run.step(False)
+        updates.append(torch.cat([p.grad.flatten() for p in run.model.parameters()]))
+    close(*updates, 1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- waiting
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", [*STORED, "canonical"])
+@pytest.mark.parametrize("model", [Perceptron, Convolutions])
+def test_a_step_never_waits(model, basis, include_mean):
+    run = Run(model(), basis=basis, include_mean=include_mean)
+    run.step(True)
+    run.step(False)
+    with no_waiting():
+        report = run.step(False)
+        if basis not in ("svd", "exact"):
+            run.step(True)
+    assert torch.isfinite(report.cosine)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_refresh_never_waits(engine):
+    run = Run(Perceptron(), engine=engine)
+    run.step(True)
+    with no_waiting():
+        run.step(True)
+
+
+def test_a_refresh_from_a_callable_never_waits():
+    run = Run(Perceptron(), engine="loop")
+    run.step(True, basis_losses=run.losses)
+    with no_waiting():
+        run.step(True, basis_losses=run.losses)
+
+
+# ---------------------------------------------------------------------------------------------- CUDA graphs
+
+
+def captured(run, refresh, **arguments):
+    """The step as a graph; the caller has warmed it up."""
+    graph = torch.cuda.CUDAGraph()
+    run.optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        report = run.step(refresh, **arguments)
+    return graph, report
+
+
+def warm_up(run, schedule, **arguments):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for refresh in schedule:
+            run.step(refresh, **arguments)
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def replay_equals_eager(model, refreshes, **settings):
+    torch.manual_seed(0)
+    eager = Run(model(), **settings)
+    graphed = Run(copy.deepcopy(eager.model), **settings)
+    schedule = [True, False, refreshes, False]
+    for run in (eager, graphed):
+        warm_up(run, schedule)
+    graphs = {refresh: captured(graphed, refresh) for refresh in {False, refreshes}}
+    for seed, refresh in enumerate([False, refreshes, False, refreshes, refreshes, False], start=1):
+        for run in (eager, graphed):
+            run.load(seed)
+        want = eager.step(refresh).to_dict()
+        graph, report = graphs[refresh]
+        graph.replay()
+        close(graphed.parameters(), eager.parameters(), 1e-5)
+        got = report.to_dict()
+        assert got["effective_rank"] == want["effective_rank"]
+        assert got["helpful"] == pytest.approx(want["helpful"], rel=1e-2, abs=1e-6)
+    if refreshes:
+        assert int(graphed.guide._refresh_index) == int(eager.guide._refresh_index)
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", [*STORED, "canonical"])
+def test_captured_step_equals_eager(basis, include_mean):
+    replay_equals_eager(Perceptron, False, basis=basis, include_mean=include_mean)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("basis", ["sketch", "mean"])
+def test_captured_refresh_equals_eager(basis, engine):
+    replay_equals_eager(Perceptron, True, basis=basis, engine=engine)
+
+
+def test_captured_refresh_of_convolutions_equals_eager():
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        replay_equals_eager(Convolutions, True, basis="sketch", engine="loop")
+
+
+def test_captured_refresh_from_a_callable():
+    run = Run(Perceptron(), engine="loop")
+    warm_up(run, [True, True, False], basis_losses=run.losses)
+    graph, _ = captured(run, True, basis_losses=run.losses)
+    before = run.guide._subspace.rows.clone()
+    graph.replay()
+    rows = run.guide._subspace.rows.double()
+    assert not torch.equal(before.double(), rows)
+    assert (rows @ rows.T - torch.eye(4, device=DEVICE)).abs().max() < 1e-6
+
+
+def test_captured_refresh_with_nan_keeps_the_basis():
+    run = Run(Perceptron(), engine="loop")
+    warm_up(run, [True, False, True])
+    graph, _ = captured(run, True)
+    before = run.guide._subspace.rows.clone()
+    run.xp.fill_(torch.nan)
+    graph.replay()
+    assert torch.equal(run.guide._subspace.rows, before)
+    assert int(run.guide._skipped) == 1
+
+
+# ---------------------------------------------------------------------------------------------- compiled models
+
+
+@pytest.mark.parametrize("engine", ["loop", "auto"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compiled_model_keeps_its_mode(mode, engine):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    plain = Run(Perceptron(), engine="loop")
+    twin = copy.deepcopy(plain.model)
+    # fullgraph: a graph break would be an error.
+    run = Run(twin, engine=engine)
+    run.model = torch.compile(twin, mode=mode, fullgraph=True)
+    run.guide = Guide(run.model, eta=ETA, primary_weight=0.3, rank=4, engine=engine)
+    for seed, refresh in enumerate([True, False, False, True, False, True, True, False]):
+        for each in (plain, run):
+            each.load(seed)
+            each.step(refresh)
+        close(run.parameters(), plain.parameters(), 1e-4)
+    counters = torch._dynamo.utils.counters
+    assert not counters["graph_break"]
+    assert counters["inductor"]["cudagraph_skips"] == 0
+
+
+# ---------------------------------------------------------------------------------------------- precision, checkpoints
+
+
+def check_update(run, shared_scale=1.0, tolerance=1e-5):
+    """`.grad` against the pure maths on the gradients and the basis that the guide saw."""
+    shared = list(run.guide.shared_parameters.values())
+    losses, loss = run.losses(), run.loss()
+    g_p = torch.autograd.grad(losses.mean() * shared_scale, shared, retain_graph=True)
+    g_a = torch.autograd.grad(loss * shared_scale, shared, retain_graph=True)
+    g_p, g_a = (torch.cat([g.flatten() for g in gs]).double() for gs in (g_p, g_a))
+    for parameter in run.model.parameters():
+        parameter.grad = None
+    run.guide.backward(primary=losses * shared_scale, auxiliary=loss * shared_scale, refresh=False)
+    got = torch.cat([p.grad.flatten() for p in shared]).double()
+    rows = run.guide._subspace.rows.double()
+    kept = rows[rows.norm(dim=1) > 0.5]
+    assert (kept @ kept.T - torch.eye(len(kept), device=DEVICE)).abs().max() < 1e-6
+    close(got, decompose(g_a, g_p, rows).combine(ETA) + 0.3 * g_p, tolerance)
+
+
+@pytest.fixture
+def tf32():
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("fused", [True, False])
+def test_tf32_does_not_reach_the_maths(monkeypatch, fused):
+    if not fused:
+        monkeypatch.setattr(linalg, "_fast", lambda *tensors: None)
+    run = Run(Perceptron(depth=3))
+    run.step(True)
+    check_update(run)
+
+
+def test_bf16_autocast():
+    run = Run(Perceptron())
+    with torch.autocast(DEVICE, torch.bfloat16):
+        run.step(True)
+        check_update(run)
+
+
+@pytest.mark.parametrize("model", [Perceptron, Convolutions])
+def test_fp16_with_a_scaler(model):
+    run = Run(model())
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10, growth_interval=1000)
+    for refresh in (True, False, False):
+        run.optimizer.zero_grad()
+        with torch.autocast(DEVICE, torch.float16):
+            losses, loss = run.losses(), run.loss()
+        run.guide.backward(primary=scaler.scale(losses), auxiliary=scaler.scale(loss), refresh=refresh)
+        scaler.step(run.optimizer)
+        scaler.update()
+        assert all(torch.isfinite(p).all() for p in run.model.parameters())
+    # Overflow reaches .grad, and the scaler skips the step.
+    before = run.parameters()
+    run.optimizer.zero_grad()
+    run.guide.backward(primary=scaler.scale(run.losses() * torch.inf), auxiliary=scaler.scale(run.loss()), refresh=True)
+    scaler.step(run.optimizer)
+    scaler.update()
+    assert torch.equal(run.parameters(), before)
+    assert scaler.get_scale() == 2.0**9
+    assert int(run.guide._skipped) == 1
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_checkpointing(engine):
+    class Checkpointed(Perceptron):
+        def forward(self, x, head):
+            return getattr(self, head)(checkpoint(self.body, x, use_reentrant=False))
+
+    torch.manual_seed(0)
+    plain = Run(Perceptron(), engine=engine)
+    run = Run(Checkpointed(), engine=engine)
+    run.model.load_state_dict(plain.model.state_dict())
+    for refresh in (True, False):
+        plain.step(refresh)
+        run.step(refresh)
+    close(run.parameters(), plain.parameters(), 1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_memory_above_the_multitask_step(engine):
+    """At most (k + 3) D numbers between refreshes and (2k + 3) D in one."""
+    k = 5
+
+    def peak(step):
+        step()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return torch.cuda.max_memory_allocated()
+
+    run = Run(Perceptron(width=64, depth=2), rank=k, engine=engine)
+    wide = Perceptron(width=1024, depth=8)  # 8.4 M parameters
+    run.model = wide.to(DEVICE)
+    run.xp, run.xa = torch.randn(8, 1024, device=DEVICE), torch.randn(8, 1024, device=DEVICE)
+    run.yp, run.ya = run.yp[:8], run.ya[:8]
+    run.optimizer = torch.optim.SGD(wide.parameters(), lr=1e-4)
+
+    def multitask():
+        run.optimizer.zero_grad(set_to_none=True)
+        (run.losses().mean() + run.loss()).backward()
+
+    base = peak(multitask)
+    run.optimizer.zero_grad(set_to_none=True)
+    run.guide = Guide(wide, eta=ETA, rank=k, engine=engine)
+
+    def guided(refresh):
+        run.optimizer.zero_grad(set_to_none=True)
+        run.guide.backward(primary=run.losses(), auxiliary=run.loss(), refresh=refresh)
+
+    guided(True)
+    size = sum(p.numel() for p in run.guide.shared_parameters.values())
+    slack = 1.02 * 4 * size
+    assert peak(lambda: guided(False)) - base <= (k + 3) * slack
+    assert peak(lambda: guided(True)) - base <= (2 * k + 3) * slack
