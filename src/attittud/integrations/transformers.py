@@ -156,7 +156,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     def _divisor(self, items: Any) -> int:
         """By what the Trainer divides a loss under accumulation: nothing, where it was already scaled."""
-        scaled = self.loss_is_scaled_for_ga
+        scaled = getattr(self, "loss_is_scaled_for_ga", None)  # since transformers 5.19
         if scaled is None:
             scaled = (self.model_accepts_loss_kwargs and items is not None) or self.compute_loss_func is not None
         return 1 if scaled else self.current_gradient_accumulation_steps
