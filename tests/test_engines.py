@@ -25,6 +25,17 @@ def test_architectures(name, basis, engine):
     assert set(guide.shared_parameters) == set(want.names)
 
 
+@pytest.mark.parametrize("basis", ["sketch", "exact"])
+def test_rows_in_chunks(monkeypatch, basis):
+    """The batched engine takes two rows at a time where memory allows no more."""
+    p = problem("mlp", torch.float64)
+    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=5, primary_weight=0.1)
+    monkeypatch.setattr("attittud.engine.batched.CHUNK_BYTES", 2 * 8 * len(want.g_p))
+    guide = Guide(p.model, eta=Eta(*ETA), basis=basis, rank=5, primary_weight=0.1, engine="batched")
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
 @pytest.mark.parametrize("engine", ["batched", "auto"])
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
 def test_autocast_gives_one_answer(name, engine):

@@ -128,6 +128,22 @@ def test_callable_raises_in_the_middle(batch_norm, has_grad):
         assert g is None or torch.equal(g, p.grads()[name]), name
 
 
+def test_window_is_discarded_after_an_error():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=ETA, rank=3)
+
+    def interrupted():
+        raise Interruption
+
+    with pytest.raises(Interruption):  # noqa: PT012 - which of the verbs calls it is not the point
+        guide.primary(p.losses(), basis_losses=interrupted)
+        guide.auxiliary(p.loss())
+    other = p.copy()
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    Guide(other.model, eta=ETA, rank=3).backward(primary=other.losses(), auxiliary=other.loss())
+    assert all(torch.equal(g, other.grads()[name]) for name, g in p.grads().items())
+
+
 def seeded(p: Problem):
     """Losses with the same dropout every time."""
     torch.manual_seed(0)
@@ -157,6 +173,32 @@ def test_dropout_is_off_inside(training):
 
     Guide(p.model, eta=ETA, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
     assert torch.equal(*seen[0])
+
+
+class AlwaysOn(nn.Module):
+    """Functional dropout that does not ask for the mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(5, 6)
+
+    def forward(self, x):
+        h = F.alpha_dropout(F.dropout(self.enter(x), 0.5), 0.5, training=True)[:, None]
+        return F.scaled_dot_product_attention(h, h, h, dropout_p=0.5)[:, 0]
+
+
+def test_functional_dropout_is_off_inside_and_on_again_outside():
+    p = problem("mlp")
+    p.model.body = AlwaysOn()
+    same = []
+
+    def basis_losses():
+        same.append(torch.equal(p.losses(), p.losses()))
+        return p.losses()
+
+    Guide(p.model, eta=ETA, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
+    assert same == [True]
+    assert not torch.equal(p.losses(), p.losses())
 
 
 def test_dropout_inside_a_fused_layer_is_off():
