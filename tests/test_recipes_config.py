@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attittud.recipes.config import Config, DataConfig, PrimaryConfig
@@ -28,6 +28,7 @@ def test_traps_of_yaml_1_1() -> None:
     assert config.data.primary.classes == ["no", "yes", "on", "1", "true", "1e3", "010", "quoted", "2024-01-01"]
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8), max_size=4), st.floats(0, 1)
 )

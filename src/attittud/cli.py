@@ -19,6 +19,9 @@ def build() -> typer.Typer:
 
     from attittud.commands.compare import compare
     from attittud.commands.demo import demo
+    from attittud.commands.init import init
+    from attittud.commands.schema import schema
+    from attittud.commands.train import train
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
@@ -26,11 +29,12 @@ def build() -> typer.Typer:
     def attittud() -> None:
         """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
 
-        Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys.
+        Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys. For data of your
+        own, `attittud init` writes a configuration, `attittud train` trains with it and `attittud compare` decides.
         """
 
-    app.command()(demo)
-    app.command()(compare)
+    for command in (demo, init, train, compare, schema):
+        app.command()(command)
     return app
 
 

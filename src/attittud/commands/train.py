@@ -42,7 +42,11 @@ def train(
             stack.callback(logs[-1].close)
         bars = sys.stderr.isatty() and not quiet
         progress = stack.enter_context(Bars()) if bars else Quiet()
-        result = run(settings, run_dir=run_dir, progress=progress, logs=logs, fresh=fresh)
+        try:
+            result = run(settings, run_dir=run_dir, progress=progress, logs=logs, fresh=fresh)
+        except KeyboardInterrupt:
+            typer.echo("interrupted; give the same command again to continue from the last checkpoint", err=True)
+            raise
     figures = {"validation": result.validation, "test": result.test}
     for part, values in figures.items():
         typer.echo(f"{part:<10} " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
@@ -62,6 +66,6 @@ train.__doc__ = "\n\n".join(
             "result. Its folder is OUTPUT/CONFIG/STRATEGY/seed-SEED."
         ),
         "The strategy says how the two gradients become one update; choose it by strategy=NAME:",
-        *(f"{name}: {about}" for name, about in names().items()),
+        "\n".join(f"- **{name}**: {about}" for name, about in names().items()),
     ]
 )

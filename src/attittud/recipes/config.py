@@ -123,6 +123,7 @@ class AuxiliaryConfig(SourceConfig):
     objective: Literal["classify", "masked_lm"] = option(
         "classify", "classify: predict its labels; masked_lm: predict masked words of a text (needs no labels)"
     )
+    share_head: bool = option(False, "predict with the primary task's head; its classes must be the primary ones")
     weight: float = option(1.0, "factor on this source's loss", minimum=0)
     batch_size: int | None = option(None, "its examples in each step; null takes training.guided.batch_size", minimum=1)
 

@@ -21,7 +21,7 @@ def evaluate(
     training = model.training
     model.eval()
     try:
-        pieces = [model(part.to(device), head=task.name).float().cpu() for part in examples.inputs.split(batch_size)]
+        pieces = [model(part.to(device), head=task.head).float().cpu() for part in examples.inputs.split(batch_size)]
     finally:
         model.train(training)
     outputs = torch.cat(pieces)

@@ -60,7 +60,8 @@ def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration")
 
 def dump(config: Config) -> str:
     """A configuration as YAML that `load` reads back as the same object."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    # Other letters as escapes: PyYAML folds some of Unicode's line breaks away when it writes them as they are.
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=False)
 
 
 # ---------------------------------------------------------------------------------------------------- nodes
@@ -112,7 +113,8 @@ def _merged(below: MappingNode, above: MappingNode) -> MappingNode:
     entries = {_key(key, ""): (key, value) for key, value in below.value}
     for key, value in above.value:
         old = entries.get(_key(key, ""))
-        if old is not None and isinstance(value, MappingNode) and not _is_null(old[1]):
+        # An empty mapping is meant to empty: `data.auxiliary={}`.
+        if old is not None and isinstance(value, MappingNode) and value.value and not _is_null(old[1]):
             entries[_key(key, "")] = (key, _merged(_as_mapping(old[1]), value))
         else:
             entries[_key(key, "")] = (key, value)

@@ -38,17 +38,17 @@ class Examples:
 
 @dataclass
 class Task:
-    """What is to be learned from a set of examples; `name` is also the name of its head."""
+    """What is to be learned from a set of examples. Its head has its own name, or is that of the primary task."""
 
     name: str
     objective: Objective
     classes: list[str]
     examples: Examples
+    shares_head: bool = False
 
     @property
-    def outputs(self) -> int:
-        """Width of its head."""
-        return len(self.classes)
+    def head(self) -> str:
+        return "primary" if self.shares_head else self.name
 
 
 @dataclass
@@ -89,10 +89,10 @@ def per_example_losses(
 ) -> Tensor:
     """The vector of losses of a batch. With `detach` only the task's head learns from it."""
     if task.objective == "masked_lm":
-        losses: Tensor = model.masked_losses(inputs, task.name)  # type: ignore[operator]
+        losses: Tensor = model.masked_losses(inputs, task.head)  # type: ignore[operator]
         return losses
     assert targets is not None
-    outputs = model(inputs, head=task.name, detach=detach).float()
+    outputs = model(inputs, head=task.head, detach=detach).float()
     if task.objective == "multi_label":
         return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
     return F.cross_entropy(outputs, targets, reduction="none")

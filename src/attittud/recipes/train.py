@@ -113,6 +113,8 @@ class _Job:
         self.model = build_model(config.model, data, config.seed).to(device).train()
         wanted = config.training.metric
         self.metric = default_metric(data.primary) if wanted == "auto" else wanted
+        if self.metric == "auc" and data.primary.objective != "multi_label":
+            raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
         self.summaries: list[dict[str, Any]] = []
         self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be had leaves no folder behind.

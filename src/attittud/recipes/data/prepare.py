@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,14 +39,13 @@ class Prepared:
     record: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def all_examples(self) -> list[Examples]:
+        tasks = (task.examples for task in self.auxiliary.values())
+        return [self.primary.examples, self.validation, self.test, *tasks]
+
+    @property
     def bytes(self) -> int:
-        parts = [
-            self.primary.examples,
-            self.validation,
-            self.test,
-            *(task.examples for task in self.auxiliary.values()),
-        ]
-        return sum(part.inputs.nbytes for part in parts)
+        return sum(part.inputs.nbytes for part in self.all_examples)
 
 
 @dataclass
@@ -111,13 +111,21 @@ def prepare(config: DataConfig, seed: int, tokenize: Tokenize | None = None) -> 
     auxiliary = {}
     for name, (part, names) in others.items():
         objective = "masked_lm" if part.labels is None else "multi_label" if part.labels.ndim == 2 else "classify"
-        auxiliary[name] = Task(name, objective, names, examples(part))  # type: ignore[arg-type]
+        shared = config.auxiliary[name].share_head
+        if shared and (names, objective) != (classes, primary.objective):
+            raise InputError(
+                f"data.auxiliary.{name}.share_head: its classes ({', '.join(names[:10]) or 'none'}) are not those of the primary "
+                f"task ({', '.join(classes[:10])}); leave share_head out, so that it gets a head of its own"
+            )
+        auxiliary[name] = Task(name, objective, names, examples(part), shared)  # type: ignore[arg-type]
     record["primary"] = {name: _rows(part) for name, part in parts.items()}
     record["auxiliary"] = {
         name: _rows(part) | {"classes": names, "left_out_as_primary": left_out[name]}
         for name, (part, names) in others.items()
     }
-    return Prepared(kind, primary, examples(parts["validation"]), examples(parts["test"]), auxiliary, record)
+    prepared = Prepared(kind, primary, examples(parts["validation"]), examples(parts["test"]), auxiliary, record)
+    record["sha256"] = _checksum(prepared)
+    return prepared
 
 
 def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], list[str]]:
@@ -130,6 +138,7 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
     listing = open_listing(config, source, train_split)
     rows, labels, classes = chosen(listing, config, labelled=True)
     assert labels is not None
+    _check_classes(Part(listing, rows, labels), classes, config.path)
     total = len(rows)
     parts: dict[str, Part] = {}
     for name in ("test", "validation"):
@@ -166,10 +175,10 @@ def _check_classes(train: Part, classes: list[str], where: str) -> None:
     if train.labels.ndim == 2:
         return
     counts = Counter(train.labels.tolist())
-    if len(classes) < 2 or len(counts) < 2:
-        only = classes[next(iter(counts))]
+    if len(counts) < 2:
+        only = f"one class only ({classes[next(iter(counts))]!r})" if counts else "no labelled example"
         raise InputError(
-            f"{where}: the primary training set has one class only ({only!r}), so there is nothing to learn; give at least two "
+            f"{where}: the primary training set has {only}, so there is nothing to learn; give at least two "
             "classes, or check data.primary.classes and the label column"
         )
     missing = [name for number, name in enumerate(classes) if number not in counts]
@@ -215,3 +224,14 @@ def _auxiliary_part(config: AuxiliaryConfig, name: str, seed: int) -> tuple[Part
 def _rows(part: Part) -> dict[str, Any]:
     everything = len(part.rows) == part.listing.count
     return {"source": part.listing.where, "count": len(part.rows), "rows": "all" if everything else part.rows.tolist()}
+
+
+def _checksum(data: Prepared) -> str:
+    """Of everything that is trained and judged on: other pixels under the same names are other data."""
+    digest = hashlib.sha256()
+    for part in data.all_examples:
+        for tensor in (part.inputs, part.targets):
+            if tensor is not None:
+                digest.update(str(tuple(tensor.shape)).encode())
+                digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()

@@ -45,7 +45,7 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(seed, "model"))
         body = _body(config, shape, data.kind)
-        outputs = {task.name: _width(body, task.classes) for task in (data.primary, *data.auxiliary.values())}
+        outputs = {task.head: _width(body, task.classes) for task in (data.primary, *data.auxiliary.values())}
         normalise = None
         if data.kind == "image":
             everything = [data.primary, *data.auxiliary.values()]

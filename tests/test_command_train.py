@@ -1,0 +1,181 @@
+"""The commands train, init and schema as a person types them, with everything a person gets wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attittud.cli import main
+from attittud.recipes.loader import load
+from attittud.recipes.progress import Bars, shares
+
+JOB = """
+data:
+  primary: {path: digits, train: 60, validation: 60, test: 200}
+  auxiliary: {more: {path: digits, examples: 300}}
+model: {name: mlp, width: 8}
+training:
+  guided: {steps: 6, evaluations: 1, primary_batch: 16, batch_size: 16}
+  finetune: {steps: 4, evaluations: 1, primary_batch: 16}
+strategy: {rank: 3}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    return int(caught.value.code or 0)
+
+
+def test_train(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
+    out, err = capsys.readouterr()
+    assert "test       loss" in out and "flip, seed 2: 10 steps" in out and err == ""  # quiet: this is no terminal
+    folder = Path("runs/job/flip/seed-2")
+    assert json.loads((folder / "result.json").read_text())["strategy"] == "flip" and str(folder) in out
+    assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
+    assert "was finished before" in capsys.readouterr().out
+    # The echo of the configuration can be trained again.
+    assert call("train", str(folder / "config.yaml"), "output=again") == 0
+
+
+def test_joint_training_has_one_phase() -> None:
+    assert call("train", "job.yaml", "training.mode=joint") == 0
+    result = json.loads(Path("runs/job/drop_harmful/seed-0/result.json").read_text())
+    assert [phase["name"] for phase in result["phases"]] == ["guided"]
+
+
+MISTAKES = {
+    ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file",
+    ("job.yaml", "traning.mode=joint"): "did you mean 'training'?",
+    ("job.yaml", "strategy=drop_harmfull"): "Did you mean 'drop_harmful'?",
+    ("job.yaml", "strategy=custom"): "needs its three weights",
+    ("job.yaml", "model=smal-cnn"): "Did you mean 'small-cnn'?",
+    ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
+    ("job.yaml", "data.primary.classes=['3']"): "one class only",
+    (
+        "job.yaml",
+        "training.guided.primary_batch=64",
+    ): "asks for 64 primary examples at once, but the primary training set has only 60",
+    ("job.yaml", "strategy.basis_batch=61"): "strategy.basis_batch asks for 61",
+    ("job.yaml", "data.auxiliary=null"): "data.auxiliary: expected a mapping",
+    ("job.yaml", "data.auxiliary={}"): "needs auxiliary data, but data.auxiliary is empty",
+    ("job.yaml", "training.metric=auc"): "auc is for several labels at once",
+    ("job.yaml", "device=cuda:77"): "device: 'cuda:77' cannot be used here",
+    ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "training diverged",
+    ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
+    ("job.yaml", "--log", "paper"): "choose one of tensorboard, wandb, trackio",
+    ("job.yaml", "--lgo", "x"): "--lgo",
+    (): "CONFIG",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", *arguments) == 2
+    err = capsys.readouterr().err
+    assert MISTAKES[arguments].lower() in err.lower() and err.count("\n") == 1, err
+    assert not list(Path().rglob("result.json"))
+
+
+def test_a_mistake_does_not_occupy_the_folder() -> None:
+    assert call("train", "job.yaml", "training.guided.primary_batch=64") == 2
+    assert call("train", "job.yaml") == 0
+
+
+def test_tensorboard() -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    assert call("train", "job.yaml", "--log", "tensorboard") == 0
+    assert list(Path("runs/job/drop_harmful/seed-0/tensorboard").glob("events*"))
+
+
+def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wandb.py").write_text(
+        "import json\nlines = []\ndef init(**k): lines.append(['init', k['project'], k['name']])\n"
+        "def log(v, step): lines.append([step, sorted(v)])\n"
+        "def finish():\n    with open('wandb.json', 'w') as f: json.dump(lines, f)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert call("train", "job.yaml", "--log", "wandb") == 0
+    first, *lines = json.loads(Path("wandb.json").read_text())
+    assert first == ["init", "attittud", "drop_harmful-seed-0"]
+    assert [step for step, _ in lines] == [6, 6, 10, 10]  # counted over both phases
+    assert "attittud/helpful" in lines[0][1]
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    assert call("train", "job.yaml", "--log", "trackio", "seed=1") == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_ctrl_c() -> None:
+    command = [sys.executable, "-m", "attittud", "train", "job.yaml", "training.guided.steps=100000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        metrics = Path("runs/job/drop_harmful/seed-0/metrics.jsonl")
+        for _ in range(600):
+            if metrics.exists() and metrics.stat().st_size:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert not list(Path().rglob("*.part")) and not list(Path().rglob("result.json"))
+
+
+def test_init_writes_what_train_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "mine.yaml") == 0
+    text = Path("mine.yaml").read_text()
+    assert "# Primary: 1797 images, 8 pixels, 10 classes." in text and text in capsys.readouterr().out
+    chosen = [line for line in text.splitlines() if any(c.isdigit() for c in line.partition("#")[0])]
+    assert all("#" in line for line in chosen if "seed" not in line and "primary_batch" not in line)
+    quick = ["training.guided.steps=3", "training.finetune.steps=2", "data.primary.train=50"]
+    assert call("train", "mine.yaml", *quick) == 0
+    assert call("init", "image", "--primary", "digits", "-o", "mine.yaml") == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_init_text(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.csv").write_text("text,label\n" + "".join(f"word{n} here,{'no' if n % 2 else 'yes'}\n" for n in range(40)))
+    Path("b c.jsonl").write_text("".join(json.dumps({"text": f"more {n}"}) + "\n" for n in range(30)))
+    assert call("init", "text", "--primary", "a.csv", "--auxiliary", "b c.jsonl") == 0
+    config = load("attittud.yaml")
+    assert config.data.auxiliary["b_c"].objective == "masked_lm" and config.training.guided.primary_batch == 24
+    assert call("train", "attittud.yaml", "training.guided.steps=2", "training.finetune.steps=2", "model.width=8") == 0
+    assert call("init", "image", "--primary", "a.csv", "--force") == 2
+    assert "use `attittud init text`" in capsys.readouterr().err
+    assert call("init", "sound", "--primary", "a.csv", "--force") == 2
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("schema") == 0
+    shown = capsys.readouterr().out
+    assert call("schema", "-o", "s.json") == 0
+    assert json.loads(shown) == json.loads(Path("s.json").read_text())
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "init", "schema"):
+        assert call(command, "--help") == 0
+    out = capsys.readouterr().out
+    assert "drop_harmful" in out and "bloop" in out and "continues" in out
+
+
+def test_bars_show_losses_and_shares(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    values = {"loss/primary": 1.25, "attittud/helpful": 3.0, "attittud/harmful": 4.0, "attittud/neutral": 0.0}
+    with Bars() as bars:
+        bars.phase("guided", 10, 2)
+        bars.evaluated({"accuracy": 0.5})
+        bars.advance(3, values)
+    err = " ".join(capsys.readouterr().err.split())
+    assert "5/10" in err and "primary 1.250" in err and "harmful 64%" in err and "accuracy 0.500" in err
+    assert shares({"loss/primary": 1.0}) is None
