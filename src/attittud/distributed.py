@@ -71,7 +71,7 @@ class Workers:
         return gradients(loss, named, retain_graph=retain_graph)
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
-        return Jacobian(engine, losses, layout)
+        return engine.jacobian(losses, layout)
 
     def agree(
         self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, final: bool
@@ -214,9 +214,16 @@ class _Part(Jacobian):
         super().__init__(engine, losses, layout)
         self.workers = workers
         self.share = share
+        self.own = engine.jacobian(losses, layout)
 
     def total(self) -> int:
         return int(self.share.count(self.losses))
+
+    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        return self.own.left(weights, out)
+
+    def right(self, vectors: Tensor) -> Tensor:
+        return self.own.right(vectors)
 
     def rows(self) -> Tensor:
         """Zero where other workers' rows belong."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 Named = Sequence[tuple[str, nn.Parameter]]
 
@@ -74,3 +75,20 @@ def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Te
 def needed_later(graphs: list[Graph]) -> list[bool]:
     """For each graph whether a later one shares a part of it: only then it may not be freed."""
     return [any(graph.overlaps(later) for later in graphs[i + 1 :]) for i, graph in enumerate(graphs)]
+
+
+def frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
+    """Those of `edges` behind which no other one lies: a backward pass that reaches them passes all of them."""
+    wanted = {edge.node for edge in edges}
+    leads_on: dict[Any, bool] = {}
+    stack: list[tuple[Any, bool]] = [(loss.grad_fn, False)]
+    while stack:
+        node, finished = stack.pop()
+        following = [n for n, _ in node.next_functions if n is not None]
+        if finished:
+            leads_on[node] = any(n in wanted or leads_on.get(n, False) for n in following)
+        elif node not in leads_on:
+            leads_on[node] = False
+            stack.append((node, True))
+            stack.extend((n, False) for n in following if n not in leads_on)
+    return [edge for edge in edges if edge.node in leads_on and not leads_on[edge.node]]

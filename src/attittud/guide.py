@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -57,7 +57,7 @@ class Guide:
         refresh_every: the basis is computed anew in every n-th step.
         include_mean: append the current mean primary gradient as last direction, so that the neutral part is
             orthogonal to it.
-        engine: how products with the per-example Jacobian are computed: "auto", "loop" or "batched".
+        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched" or "hooks".
         parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter); what is
             left out receives g_aux + primary_weight * g_prim.
         batch_norm: BatchNorm in the forward pass of `basis_losses`: on "batch" statistics, or "frozen".
@@ -133,7 +133,7 @@ class Guide:
 
     def backward(
         self,
-        primary: Tensor | None,
+        primary: Tensor | Losses | None,
         auxiliary: Tensor | Mapping[str, Tensor | None] | None,
         *,
         basis_losses: Losses | None = None,
@@ -143,8 +143,9 @@ class Guide:
         """Add the update to `.grad`, as `Tensor.backward` adds a gradient.
 
         Args:
-            primary: per-example losses of the primary task (a vector); their mean is the objective. A worker of several
-                that has no primary examples in this step passes None.
+            primary: per-example losses of the primary task (a vector); their mean is the objective. Or a callable that
+                computes and returns them, which shows its forward pass to the engine `hooks`. A worker of several that
+                has no primary examples in this step passes None.
             auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named ones. Vectors
                 are averaged over the examples of all workers, scalars over the workers.
             basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
@@ -161,16 +162,16 @@ class Guide:
                 "unfinished step is discarded."
             )
         check_callable("basis_losses", basis_losses)
-        losses = self._losses(primary, "primary")
         tasks = self._named(auxiliary)
-        shares = self._workers.shares([losses, *tasks.values()])
-        graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
-        retained = needed_later(graphs)
         step = self._begin(refresh)
         try:
-            if step.refreshing:
-                self._auxiliary_reach = set().union(*(graph.leaves for graph in graphs[1:]))
-            self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
+            with self._computed(step, primary, basis_losses) as losses:
+                shares = self._workers.shares([losses, *tasks.values()])
+                graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
+                retained = needed_later(graphs)
+                if step.refreshing:
+                    self._auxiliary_reach = set().union(*(graph.leaves for graph in graphs[1:]))
+                self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
             step.primary_complete = True
             for (name, loss), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
                 self._auxiliary(step, name, loss, share, retain_graph=keep)
@@ -180,24 +181,25 @@ class Guide:
 
     def primary(
         self,
-        losses: Tensor | None,
+        losses: Tensor | Losses | None,
         *,
         basis_losses: Losses | None = None,
         refresh: bool | None = None,
         retain_graph: bool = False,
     ) -> None:
-        """Take in per-example primary losses; calls add up until `combine`. Frees their graph.
+        """Take in per-example primary losses, or a callable that returns them; calls add up until `combine`.
+
+        Frees their graph.
 
         For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh the basis adds up
         over the `primary` calls and is fixed at the first `auxiliary` call after them.
         """
         check_callable("basis_losses", basis_losses)
-        losses = self._losses(losses, "primary")
         step = self._step or self._begin(refresh)
-        with self._discard_on_error():
-            leaves = walk(losses).leaves if step.refreshing and not step.fixed else set()
-            share = self._workers.shares([losses])[0]
-            self._primary(step, losses, share, basis_losses, leaves, retain_graph=retain_graph)
+        with self._discard_on_error(), self._computed(step, losses, basis_losses) as computed:
+            leaves = walk(computed).leaves if step.refreshing and not step.fixed else set()
+            share = self._workers.shares([computed])[0]
+            self._primary(step, computed, share, basis_losses, leaves, retain_graph=retain_graph)
 
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
@@ -276,6 +278,18 @@ class Guide:
         except BaseException:
             self._step = None
             raise
+
+    @contextmanager
+    def _computed(self, step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
+        """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
+        if not callable(primary):
+            yield self._losses(primary, "primary")
+            return
+        due = step.refreshing and not step.fixed and basis_losses is None and step.basis_losses is None
+        with self.engine.watch(self.model) if due and self.basis.needs == "jacobian" else nullcontext():
+            with torch.enable_grad():
+                losses = self._losses(primary(), "primary")
+            yield losses
 
     def _losses(self, losses: Tensor | None, where: str) -> Tensor:
         filled = self._workers.losses(losses, where)
@@ -387,7 +401,7 @@ class Guide:
     def _basis_from_callable(self, step: Step) -> None:
         assert step.refresh is not None and step.basis_losses is not None
         seed = (self.seed * 1_000_003 + self._refreshes) & (2**63 - 1)
-        with untraced_forward(self.model, self.batch_norm, seed), torch.enable_grad():
+        with untraced_forward(self.model, self.batch_norm, seed), self.engine.watch(self.model), torch.enable_grad():
             losses = self._losses(step.basis_losses(), "basis_losses")
             walk(losses)
             share = self._workers.shares([losses])[0]

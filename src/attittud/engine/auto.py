@@ -3,31 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from attittud.engine.base import Engine, Gradients, logger
+from attittud.engine.base import Engine, Gradients, Jacobian, UnsupportedError, logger
 from attittud.engine.batched import Batched, rows_at_once
+from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
-from attittud.parameters import Layout
+from attittud.parameters import Layout, trainable
+
+# Below, the time goes into launching kernels, of which `batched` has fewer.
+HOOKS_FROM = 10_000
 
 
 class Auto(Engine):
     name = "auto"
 
     def __init__(self) -> None:
-        self.chosen: Engine | None = None
+        self._hooks = Hooks()
+        self._reason: str | None = None
+        """Why `hooks` is out of the question."""
+        self._products: Engine | None = None
+        self._said: str | None = None
+
+    @contextmanager
+    def watch(self, model: nn.Module) -> Iterator[None]:
+        size = sum(parameter.numel() for _, parameter in trainable(model))
+        if size < HOOKS_FROM:
+            self._reason = f"'hooks' gains nothing with {size} parameters"
+        with ExitStack() as stack:
+            if self._reason is None:
+                try:
+                    stack.enter_context(self._hooks.watch(model))
+                except UnsupportedError as error:
+                    self._reason = str(error)
+            yield
+
+    def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
+        if self._hooks.record is not None:
+            try:
+                jacobian = self._hooks.jacobian(losses, layout)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self._reason = str(error)
+            else:
+                self._say("hooks", "it saw the forward pass and the examples do not influence each other")
+                return jacobian
+        return self._choose(layout).jacobian(losses, layout)
 
     def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
-        if self.chosen is None:
-            self.chosen = self._choose(layout)
-        return self.chosen.products(losses, layout, weights)
+        return self._choose(layout).products(losses, layout, weights)
 
-    @staticmethod
-    def _choose(layout: Layout) -> Engine:
+    def _choose(self, layout: Layout) -> Engine:
+        """Between the engines that need nothing but losses."""
+        why = self._reason or "no callable shows the forward pass to 'hooks'"
         at_once = rows_at_once(layout)
+        if self._products is None:
+            self._products = Batched() if at_once > 1 else Loop()
         if at_once > 1:
-            logger.info("engine: 'batched', because %d shared parameters allow %d rows at once", layout.size, at_once)
-            return Batched()
-        logger.info("engine: 'loop', because %d shared parameters are too many for several rows at once", layout.size)
-        return Loop()
+            why = f"{layout.size} shared parameters allow {at_once} rows at once; {why}"
+        else:
+            why = f"{layout.size} shared parameters are too many for several rows at once; {why}"
+        self._say(self._products.name, why)
+        return self._products
+
+    def _say(self, name: str, why: str) -> None:
+        if name != self._said:
+            self._said = name
+            logger.info("engine: %r, because %s", name, why)

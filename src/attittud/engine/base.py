@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attittud.linalg import gram, project
 from attittud.parameters import Layout
@@ -15,6 +16,10 @@ from attittud.parameters import Layout
 logger = logging.getLogger("attittud")
 
 Gradients = Sequence[Tensor | None]
+
+
+class UnsupportedError(RuntimeError):
+    """What an engine cannot do with a model: the message names the part of the model and the engine to use instead."""
 
 
 class Engine(ABC):
@@ -28,6 +33,14 @@ class Engine(ABC):
 
         The graph of `losses` is retained.
         """
+
+    def watch(self, model: nn.Module) -> AbstractContextManager[None]:
+        """The forward pass of the losses, and every use of their graph, runs inside: for engines that must see it."""
+        return nullcontext()
+
+    def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
+        """J of losses whose forward pass ran in the latest `watch`."""
+        return Jacobian(self, losses, layout)
 
 
 class Jacobian:

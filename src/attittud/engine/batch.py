@@ -1,0 +1,42 @@
+"""Where the examples are in a tensor of a model.
+
+In the "first" or "second" dimension, or flattened into one dimension with what follows ("flattened") or with what comes
+before ("interleaved").
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+Place = Literal["first", "second", "flattened", "interleaved"]
+
+
+def place_of(shape: tuple[int, ...], examples: int) -> Place | None:
+    """A guess from the shape; what is guessed wrong is found by the check of the first refresh."""
+    guesses: tuple[Place, ...] = ("first", "second", "flattened")
+    return next((place for place in guesses if fits(place, shape, examples)), None)
+
+
+def fits(place: Place, shape: tuple[int, ...], examples: int) -> bool:
+    if place == "second":
+        return len(shape) > 1 and shape[1] == examples
+    if len(shape) == 0:
+        return False
+    return shape[0] == examples if place == "first" else shape[0] > 0 and shape[0] % examples == 0
+
+
+def by_example(x: Tensor, place: Place, examples: int) -> Tensor:
+    """m x r x the rest: r positions of the first dimension belong to each example."""
+    if place == "second":
+        return x.movedim(1, 0)
+    if place == "interleaved":
+        return x.reshape(-1, examples, *x.shape[1:]).movedim(1, 0)
+    return x.reshape(examples, -1, *x.shape[1:])
+
+
+def single(x: Tensor, place: Place, examples: int) -> Tensor:
+    """m x what the model would see of one example alone, its dimension of examples kept."""
+    rows = by_example(x, place, examples)
+    return rows.unsqueeze(2) if place == "second" else rows

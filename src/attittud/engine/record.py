@@ -1,0 +1,261 @@
+"""Sees the forward pass: every function call in which a parameter meets data is recorded with what its gradient needs.
+
+Functions rather than modules, because parameters are used where no module sees it: raw parameters, tied weights in
+`F.linear(x, embedding.weight)`, `nn.MultiheadAttention`, which never calls its own output projection.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+Function = Callable[..., Any]
+Gradients = tuple[Tensor | None, ...]
+
+# Their result depends on shapes only.
+_CONSTANT: set[Function] = {
+    *(torch.zeros, torch.ones, torch.full, torch.empty, torch.arange, torch.eye, torch.linspace),
+    *(torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like),
+    *(Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty),
+}
+# Of the others only type, device or shape matter.
+_FIRST_ONLY: set[Function] = {Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as}
+SPREADING: set[Function] = {
+    *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile),
+}
+"""They repeat a parameter for every example."""
+ADDITIONS: set[Function] = {
+    *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
+}
+
+
+def _opened(function: Any) -> Function:
+    """The same Python function, but with its body run where torch would hand it over to a mode as a whole."""
+    scope = {**function.__globals__, "has_torch_function": lambda *_: False}
+    copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_ATTENTION = F.multi_head_attention_forward
+# Attention so that its projections are seen; autograd.grad so that what checkpointing runs again during it is seen.
+_OPENED: dict[Function, Function] = {f: _opened(f) for f in (_ATTENTION, torch.autograd.grad)}
+
+
+class _Keep(torch.autograd.Function):
+    """A node outside of the loss's graph that saves tensors as autograd does.
+
+    So activation checkpointing recomputes them, offloading moves them, and a tensor that was overwritten in place is an
+    error and not a wrong result.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return anchor.new_empty(0)
+
+
+_keep: Function = _Keep.apply
+
+
+class Call:
+    """One function call in which parameters met data."""
+
+    def __init__(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], kept: set[int]) -> None:
+        self.func = func
+        self.met = met
+        """The parameters, or tensors derived from parameters alone, among its arguments."""
+        self.shape = torch.Size()
+        """Of its first output that has a gradient."""
+        self.in_attention = False
+        """Whether it is a part of `nn.MultiheadAttention`, where examples always come after positions."""
+        self.outputs: list[int] = []
+        """Which of its outputs have a gradient."""
+        self.edges: list[torch.autograd.graph.GradientEdge] = []
+        self._flat, self._spec = tree_flatten((args, kwargs))
+        self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
+        self._node: Any = None
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.func, "__name__", self.func))
+
+    def keep(self, anchor: Tensor) -> None:
+        """Let go of the data among the arguments, in favour of a node that saves it."""
+        if self._at:
+            self._node = _keep(anchor, *(self._flat[at] for at in self._at)).grad_fn
+            for at in self._at:
+                self._flat[at] = None
+
+    def arguments(self) -> tuple[Any, Any, set[int]]:
+        """Positional and keyword arguments as they were, and the ids of the data among them."""
+        flat = list(self._flat)
+        data = () if self._node is None else self._node.saved_tensors
+        for at, tensor in zip(self._at, data, strict=True):
+            flat[at] = tensor
+        args, kwargs = tree_unflatten(flat, self._spec)
+        return args, kwargs, {id(tensor) for tensor in data}
+
+
+class Record(TorchFunctionMode):
+    """Active around the forward pass, and around every backward pass through its graph."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.derived: dict[int, Tensor] = {}
+        """Tensors computed from parameters and constants alone: position embeddings, a normalised weight."""
+        self.on_call: Callable[[Call, Gradients], None] | None = None
+        self._parameters = {id(p): p for p in model.parameters() if p.requires_grad}
+        # Tensors that no example's data went into. They are held, so that no other tensor gets their id.
+        self._constant: dict[int, Tensor] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._recording = True
+        self._attention = False
+        self._handles: list[Any] = []
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Compiled modules run eagerly inside: nothing else would see their calls, and hooks would not fire."""
+        constant = dict(self._constant)
+        with torch.compiler.set_stance("force_eager"), self:
+            yield
+        if not self._recording:
+            self._constant = constant
+
+    def finish(self) -> None:
+        """The forward pass is over. Calls seen from now on are repetitions, by activation checkpointing."""
+        self._recording = False
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self.calls, self.derived, self._constant, self._handles = [], {}, {}, []
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _OPENED:
+            return self._open(func, args, kwargs)
+        given = list(tensors_in(args[:1] if func in _FIRST_ONLY else (args, kwargs)))
+        met = [t for t in given if id(t) in self._parameters or id(t) in self.derived]
+        data = [t for t in given if id(t) not in self._constant]
+        if met and (data or func in SPREADING) and torch.is_grad_enabled():
+            return self._call(func, args, kwargs, met, data)
+        result = func(*args, **kwargs)
+        if _in_place(func):
+            self._overwritten(args[0], constant=not data)
+        elif func in _CONSTANT or (given and not data) or (func is torch.tensor and result.ndim == 0):
+            self._derive(result)
+        return result
+
+    def _open(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before, self._attention = self._attention, func is _ATTENTION
+        try:
+            with self:
+                return _OPENED[func](*args, **kwargs)
+        finally:
+            self._attention = before
+
+    def _overwritten(self, target: Any, *, constant: bool) -> None:
+        if not isinstance(target, Tensor):
+            return
+        if constant:
+            self._derive(target)
+        else:
+            self._constant.pop(id(target), None)
+            self.derived.pop(id(target), None)
+
+    def _derive(self, result: Any) -> None:
+        for tensor in tensors_in(result):
+            if id(tensor) not in self._constant:
+                self._constant[id(tensor)] = tensor
+            if tensor.requires_grad and id(tensor) not in self._parameters:
+                self.derived[id(tensor)] = tensor
+
+    def _call(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], data: list[Tensor]) -> Any:
+        in_place = _in_place(func)
+        needed = set() if func in ADDITIONS or func in SPREADING else {id(t) for t in data}
+        call = Call(func, args, kwargs, met, needed)
+        if in_place:
+            # Before they are overwritten: then autograd notices when they are asked for.
+            call.keep(self._anchor)
+        result = func(*args, **kwargs)
+        if in_place:
+            self._overwritten(args[0], constant=False)
+        results = list(tensors_in(args[0] if func is Tensor.__setitem__ else result))
+        call.outputs = [at for at, t in enumerate(results) if t.requires_grad]
+        outputs = [results[at] for at in call.outputs]
+        if not outputs:
+            return result
+        if func in SPREADING and not self._grew(met[0], outputs[0]):
+            self._derive(result)
+            return result
+        if not in_place:
+            call.keep(self._anchor)
+        if self._recording:
+            call.shape = outputs[0].shape
+            call.in_attention = self._attention
+            self._watch(call, outputs)
+        return result
+
+    def _grew(self, before: Tensor, after: Tensor) -> bool:
+        """Whether a parameter was repeated along the dimension of the examples."""
+        dim = 1 if self._attention else 0
+        return after.ndim > before.ndim or (after.ndim > dim and after.shape[dim] != before.shape[dim])
+
+    def _watch(self, call: Call, outputs: list[Tensor]) -> None:
+        """Ask for the gradients of the outputs as they are now; they may be overwritten in place later."""
+        shapes = [t.shape for t in outputs]
+        outputs = [_whole(t) if call.func not in SPREADING else t for t in outputs]
+        call.edges = [torch.autograd.graph.get_gradient_edge(t) for t in outputs]
+        self.calls.append(call)
+
+        def arrived(*gradients: Tensor | None) -> None:
+            if self.on_call is not None:
+                self.on_call(
+                    call, tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
+                )
+
+        if len(outputs) == 1:
+            self._handles.append(outputs[0].register_hook(arrived))
+        else:
+            hook = torch.autograd.graph.register_multi_grad_hook(outputs, lambda found: arrived(*found))
+            self._handles.append(hook)
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Tensors among arguments or results, in lists and dicts too."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for entry in tree:
+            yield from tensors_in(entry)
+    elif isinstance(tree, dict):
+        yield from tensors_in(tuple(tree.values()))
+
+
+def _in_place(func: Function) -> bool:
+    name = getattr(func, "__name__", "")
+    if name.startswith("__"):
+        return name in _IN_PLACE_OPERATORS
+    return name.endswith("_")
+
+
+_IN_PLACE_OPERATORS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
+
+
+def _whole(x: Tensor) -> Tensor:
+    """What a view shows all of: an operation in place on the view would cut the view itself out of the graph."""
+    base = x._base
+    whole = base is not None and base.grad_fn is not None and base.numel() == x.numel()
+    return base if whole and base.is_contiguous() and x.is_contiguous() else x  # type: ignore[union-attr, return-value]

@@ -1,0 +1,50 @@
+"""Compares what an engine says of J with an ordinary gradient, parameter by parameter."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attittud.engine.base import Jacobian, UnsupportedError
+
+
+def probe(losses: Tensor) -> Tensor:
+    """Weights (2 x m) that differ from example to example.
+
+    With equal ones, gradients given to the wrong example, or examples that influence each other, would not show. Two
+    rows, so that gradients are contracted as in a refresh.
+    """
+    at = torch.arange(losses.shape[0], dtype=torch.float64, device=losses.device)
+    return torch.stack([1 + (at * at + 1).sin(), 1 + (at * at * math.sqrt(2) + 2).cos()]).to(losses.dtype)
+
+
+def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str) -> None:
+    """Raise where `product`, weights @ J, is not what ordinary gradients of the weighted losses say.
+
+    `half`: whether gradients went through half precision.
+    """
+    layout = jacobian.layout
+    ordinary = torch.autograd.grad(
+        jacobian.losses, layout.parameters, weights.sum(0), retain_graph=True, allow_unused=True
+    )
+    expected = layout.empty()
+    layout.add_(expected, ordinary, fresh=True)
+    # float64 too: models compute parts of themselves in float32, normalisation for example.
+    relative = 5e-2 if half else 3e-4
+    # A gradient that is zero by symmetry, such as that of an attention's key bias, is rounding noise of the others.
+    absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
+    differing = []
+    for name, a, b in zip(layout.names, layout.views(product.sum(0)), layout.views(expected), strict=True):
+        error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
+        # Losses that are not finite are the refresh's business.
+        if bool(torch.isfinite(size)) and not bool(error <= relative * size + absolute):
+            differing.append(f"{name} (by {float(error / size):.2g} of its size)")
+    if differing:
+        raise UnsupportedError(
+            f"engine 'hooks': per-example gradients do not add up to the gradient of {', '.join(differing)}. Either examples "
+            "influence each other (statistics of the batch, a loss over pairs), or these parameters are used where no "
+            "torch function shows it (a custom autograd.Function, TorchScript) or in one that draws random numbers; "
+            f"{cure}"
+        )

@@ -1,0 +1,373 @@
+"""Every engine says the same of J, whatever the architecture: ΠJ, Jv and JJᵀ against one backward pass per example.
+
+What an engine cannot do is a strict expected failure here and a row of the table in docs/engines.md.
+"""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from layers import LAYERS, LIMITS, M, layer
+from oracle import error, jacobian, trainable
+from torch import Tensor, nn
+from zoo import ZOO, problem
+
+import attittud.engine.rules
+from attittud import Eta, Guide
+from attittud.engine import UnsupportedError, make_engine
+from attittud.engine.auto import HOOKS_FROM
+from attittud.parameters import Layout
+
+ENGINES = ["loop", "batched", "hooks"]
+ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
+
+
+def reached(losses: Tensor, model: nn.Module) -> list[str]:
+    found = torch.autograd.grad(losses.sum(), list(trainable(model).values()), allow_unused=True)
+    return [name for name, gradient in zip(trainable(model), found, strict=True) if gradient is not None]
+
+
+def compare(engine: str, model: nn.Module, losses, rows: int = 3, tolerance: float = 1e-11) -> None:
+    """All three operations against an explicit J."""
+    names = reached(losses(), model)
+    J = jacobian(losses(), model, names)
+    layout = Layout((name, trainable(model)[name]) for name in names)
+
+    def as_rows(flat: Tensor) -> Tensor:
+        return torch.cat([view.reshape(view.shape[0], -1) for view in layout.views(flat)], dim=1)
+
+    def distance(got: Tensor, want: Tensor) -> float:
+        return ((got - want).norm() / want.norm()).item()
+
+    made = make_engine(engine)
+    with made.watch(model):
+        touched = made.jacobian(losses(), layout)
+        weights, vectors = torch.randn(rows, len(J)).to(J), torch.randn(2, layout.size).to(J)
+        product = weights @ J
+        assert distance(as_rows(touched.left(weights)), product) < tolerance
+        assert distance(as_rows(touched.left(weights, touched.left(weights))), 2 * product) < tolerance
+        assert distance(touched.right(vectors), J @ as_rows(vectors).T) < tolerance
+        assert distance(touched.gram(), J @ J.T) < tolerance
+
+
+# torch on even kernels with padding="same": the side that gets more padding is what is tested.
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name, engine):
+    given = layer(name)
+    compare(engine, given.model, given.losses)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize(
+    "name", ["linear", "linear_over_sequences", "conv2d_channels_last", "conv2d_grouped", "attention"]
+)
+def test_every_order_of_contraction(name, rows):
+    given = layer(name)
+    compare("hooks", given.model, given.losses, rows)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_zoo(name):
+    p = problem(name, torch.float64)
+    p.model.eval()
+    compare("hooks", p.model, p.losses)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits(name, request):
+    request.applymarker(pytest.mark.xfail(raises=UnsupportedError, strict=True, reason="a limit of 'hooks'"))
+    given = layer(name)
+    compare("hooks", given.model, given.losses)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_of_hooks_are_none_of_the_others(name, engine, request):
+    if name == "scale_grad_by_freq":
+        request.applymarker(
+            pytest.mark.xfail(reason="torch's double backward of it leaves the scaling out", strict=True)
+        )
+    if name == "random_numbers_beside_a_parameter":
+        pytest.skip("the oracle's forward pass draws other numbers")
+    given = layer(name)
+    compare(engine, given.model, given.losses)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_are_named_with_a_cure(name):
+    given = layer(name)
+    engine = make_engine("hooks")
+    layout = Layout((n, trainable(given.model)[n]) for n in reached(given.losses(), given.model))
+    with pytest.raises(UnsupportedError) as caught, engine.watch(given.model):
+        engine.jacobian(given.losses(), layout)
+    assert LIMITS[name][2] in str(caught.value)
+    assert "engine='loop'" in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------ Hugging Face
+
+
+TINY = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+TINY |= {"vocab_size": 30, "max_position_embeddings": 20, "num_labels": 3, "pad_token_id": 1}
+
+
+def hugging_face(name: str) -> nn.Module:
+    t = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+    builders = {
+        "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**TINY)),
+        "roberta": lambda: t.RobertaForMaskedLM(t.RobertaConfig(**TINY)),
+        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=30, n_positions=20)),
+        "llama": lambda: t.LlamaForSequenceClassification(t.LlamaConfig(num_key_value_heads=1, **TINY)),
+        "t5": lambda: t.T5ForConditionalGeneration(
+            t.T5Config(
+                d_model=8,
+                d_kv=4,
+                d_ff=12,
+                num_layers=1,
+                num_heads=2,
+                vocab_size=30,
+                decoder_start_token_id=0,
+                dropout_rate=0.0,
+            )
+        ),
+    }
+    return builders[name]().double().eval()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "t5"])
+def test_transformers(name, checkpointing):
+    model = hugging_face(name)
+    if checkpointing:
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    x, y = torch.randint(3, 30, (M, 6)), torch.randint(3, (M,))
+    mask = torch.ones_like(x)
+    mask[:2, 4:] = 0
+
+    def losses() -> Tensor:
+        more = {"decoder_input_ids": x.flip(1)} if name == "t5" else {}
+        logits = (
+            model(input_ids=x, attention_mask=mask, use_cache=False, **more).logits
+            if name != "bert"
+            else (model(input_ids=x, attention_mask=mask).logits)
+        )
+        if logits.ndim == 3:
+            return F.cross_entropy(logits.mT, x.flip(1), reduction="none").mean(1)
+        return F.cross_entropy(logits, y, reduction="none")
+
+    # Llama's normalisation is float32 whatever the model is.
+    compare("hooks", model, losses, tolerance=1e-6 if name == "llama" else 1e-11)
+
+
+# ------------------------------------------------------------------------------------------------ the check
+
+
+def test_the_check_catches_a_wrong_rule(monkeypatch):
+    rule, *rest = attittud.engine.rules.RULES[F.layer_norm]
+
+    def wrong(bound):
+        for parameter, piece in rule(bound):
+            piece.gradients = piece.gradients * (1.01 if parameter is bound["bias"] else 1)
+            yield parameter, piece
+
+    monkeypatch.setitem(attittud.engine.rules.RULES, F.layer_norm, (wrong, *rest))
+    given = layer("layer_norm")
+    with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(by 0\.01 of its size\)\. "):
+        compare("hooks", given.model, given.losses)
+
+
+def test_the_check_catches_gradients_given_to_the_wrong_example(monkeypatch):
+    """Their plain sum is right, so a comparison with equal weights would miss it."""
+    rule, *rest = attittud.engine.rules.RULES[F.linear]
+
+    def wrong(bound):
+        for parameter, piece in rule(bound):
+            if parameter is bound["bias"]:
+                piece.gradients = piece.gradients.roll(1, 0)
+            yield parameter, piece
+
+    monkeypatch.setitem(attittud.engine.rules.RULES, F.linear, (wrong, *rest))
+    given = layer("linear")
+    with pytest.raises(UnsupportedError, match=r"gradient of 0\.bias .*2\.bias"):
+        compare("hooks", given.model, given.losses)
+
+
+def test_a_later_batch_whose_shape_is_ambiguous_keeps_the_confirmed_reading():
+    """Positions first: with as many positions as examples the shape no longer tells which is which."""
+    given = layer("linear_positions_first")
+    engine = make_engine("hooks")
+    layout = Layout(given.model.named_parameters())
+    for x in (given.x, torch.randn(M, M, 6).double()):
+        given.x = x
+        want = jacobian(given.losses(), given.model, layout.names)
+        with engine.watch(given.model):
+            got = engine.jacobian(given.losses(), layout).gram()
+        assert torch.allclose(got, want @ want.T)
+    with pytest.raises(UnsupportedError, match="influence each other"):
+        compare("hooks", given.model, given.losses)  # a new engine reads it wrongly, and notices
+
+
+def test_gradients_that_are_zero_by_symmetry_do_not_disturb_the_check():
+    """The key bias of attention shifts all scores alike."""
+    given = layer("attention", torch.float32)
+    engine = make_engine("hooks")
+    with engine.watch(given.model):
+        engine.jacobian(given.losses(), Layout(given.model.named_parameters()))
+
+
+# ------------------------------------------------------------------------------------------------ in a Guide
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "reused", "checkpointed", "cnn_group_norm", "tied_function", "transformer", "lstm"]
+)
+def test_same_update_as_loop(name, basis):
+    grads = []
+    for engine in ("loop", "hooks"):
+        p = problem(name, torch.float64)
+        guide = Guide(p.model, eta=ETA, basis=basis, rank=3, engine=engine, primary_weight=0.1, refresh_every=2)
+        for _ in range(3):
+            guide.backward(primary=p.losses, auxiliary=p.loss())
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) < 1e-11
+
+
+@pytest.mark.parametrize("name", ["cnn_batch_norm", "channels_last", "transformer"])
+def test_same_update_from_basis_losses(name):
+    grads = []
+    for engine in ("loop", "hooks"):
+        p = problem(name, torch.float64)
+        guide = Guide(p.model, eta=ETA, rank=3, engine=engine, batch_norm="frozen")
+        guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses)
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) < 1e-11
+
+
+def test_accumulation_of_callables():
+    grads = []
+    for engine in ("loop", "hooks"):
+        p = problem("transformer", torch.float64)
+        guide = Guide(p.model, eta=ETA, rank=3, engine=engine)
+        for half in (slice(0, 3), slice(3, None)):
+            guide.primary(lambda half=half: p.losses(half) / 2)  # noqa: B023
+        guide.auxiliary(p.loss())
+        guide.combine()
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) < 1e-11
+
+
+@pytest.mark.parametrize("engine", ["loop", "hooks", "auto"])
+def test_a_callable_runs_once_in_every_step(engine):
+    p = problem("mlp")
+    calls = []
+    p.model.body.register_forward_hook(lambda *_: calls.append(1))
+    guide = Guide(p.model, eta=ETA, rank=3, engine=engine, refresh_every=2)
+    for _ in range(4):
+        auxiliary = p.loss()
+        calls.clear()
+        guide.backward(primary=p.losses, auxiliary=auxiliary)
+        assert len(calls) == 1
+
+
+def test_a_refresh_is_one_backward_pass():
+    """After the check of the first refresh: one pass for ΠJ, one for the mean gradient."""
+    p = problem("mlp")
+    guide = Guide(p.model, eta=ETA, rank=3, engine="hooks", refresh_every=1)
+    guide.backward(primary=p.losses, auxiliary=p.loss())
+    passes = []
+
+    def losses() -> Tensor:
+        out = p.losses()
+        out.register_hook(lambda _: passes.append(1))
+        return out
+
+    guide.backward(primary=losses, auxiliary=p.loss())
+    assert len(passes) == 2
+
+
+def test_nothing_stays_behind():
+    p = problem("cnn_group_norm")
+    before = {name: vars(module).copy() for name, module in p.model.named_modules()}
+    guide = Guide(p.model, eta=ETA, rank=3, engine="hooks")
+    guide.backward(primary=p.losses, auxiliary=p.loss())
+    assert guide.engine.record is None
+    for name, module in p.model.named_modules():
+        assert vars(module).keys() == before[name].keys()
+        assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
+    assert all(parameter._backward_hooks is None for parameter in p.model.parameters())
+
+
+def test_an_error_in_the_callable_leaves_the_guide_usable():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=ETA, rank=3, engine="hooks")
+
+    def broken() -> Tensor:
+        p.losses()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        guide.backward(primary=broken, auxiliary=p.loss())
+    assert guide.engine.record is None
+    assert guide.backward(primary=p.losses, auxiliary=p.loss()).refreshed
+
+
+def test_hooks_needs_a_callable():
+    p = problem("mlp")
+    with pytest.raises(UnsupportedError, match=r"(?s)callable.*basis_losses.*engine='loop'"):
+        Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(primary=p.losses(), auxiliary=p.loss())
+
+
+def test_batch_statistics_are_refused_by_name():
+    p = problem("cnn_batch_norm")
+    with pytest.raises(UnsupportedError, match=r"(?s)'body\.1' \(BatchNorm2d\).*batch_norm='frozen'.*engine='loop'"):
+        Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(
+            primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses
+        )
+
+
+# ------------------------------------------------------------------------------------------------ auto
+
+
+def wide(*layers: nn.Module) -> tuple[nn.Module, Tensor]:
+    model = nn.Sequential(nn.Linear(20, 150), *layers, nn.Linear(150, 50))
+    assert sum(p.numel() for p in model.parameters()) > HOOKS_FROM
+    return model, torch.randn(8, 20)
+
+
+def test_auto_takes_hooks_where_it_can_and_says_so(caplog):
+    model, x = wide(nn.Tanh())
+    guide = Guide(model, eta=ETA, rank=3, refresh_every=1)
+    with caplog.at_level(logging.INFO, logger="attittud"):
+        for _ in range(3):
+            guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=model(-x).mean())
+    assert [r.message for r in caplog.records if r.message.startswith("engine:")] == [
+        "engine: 'hooks', because it saw the forward pass and the examples do not influence each other"
+    ]
+
+
+@pytest.mark.parametrize("coupling", ["module", "function"])
+def test_auto_takes_another_engine_and_says_why(caplog, coupling):
+    model, x = wide(nn.BatchNorm1d(150) if coupling == "module" else nn.Tanh())
+
+    def losses() -> Tensor:
+        out = model(x).square().mean(1)
+        return out - 0.5 * out.mean() if coupling == "function" else out
+
+    grads = []
+    for engine in ("loop", "auto"):
+        model.zero_grad()
+        guide = Guide(model, eta=ETA, rank=3, refresh_every=1, engine=engine)
+        with caplog.at_level(logging.INFO, logger="attittud"):
+            guide.backward(primary=losses, auxiliary=model(-x).mean())
+        grads.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    assert error(grads[1], grads[0]) < 1e-5
+    assert "engine: 'batched'" in caplog.text
+    assert ("'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other") in caplog.text
