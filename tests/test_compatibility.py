@@ -211,5 +211,5 @@ def test_hooks_form_no_matrix_of_all_gradients():
                 watch.peak = 0
                 jacobian.left(torch.randn(k, m))
         vectors = (watch.peak - activations) / (4 * layout.size)
-        passing = 3 * 4 * x.numel() / (4 * layout.size)  # gradients of activations on their way
+        passing = 5 * x.numel() / layout.size  # gradients of activations on their way
         assert k < vectors < k + 1 + passing < m

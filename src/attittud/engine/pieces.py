@@ -43,6 +43,7 @@ class Piece(ABC):
                 out.view(out.shape[0], -1).addmm_(weights[:, rows], gradients)
             else:
                 out.add_((weights[:, rows] @ gradients).view_as(out))
+            del gradients  # before the next ones are formed
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
         """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
