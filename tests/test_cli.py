@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from attittud import cli
+from attittud.recipes.digits import experiment
+from attittud.recipes.digits.train import Settings
 from attittud.recipes.errors import InputError
 
 QUICK = ["demo", "--seeds", "1", "--steps", "2", "--workers", "1"]
@@ -85,8 +87,6 @@ def test_a_missing_module_of_ours_is_a_bug_and_not_hidden(monkeypatch):
 
 
 def test_what_a_recipe_says_of_the_input_is_passed_on(monkeypatch, capsys):
-    import attittud.recipes.digits.experiment as experiment
-
     def refuse(*_: object) -> None:
         raise InputError("the digits are\nmissing; find them")
 
@@ -95,8 +95,6 @@ def test_what_a_recipe_says_of_the_input_is_passed_on(monkeypatch, capsys):
 
 
 def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
-    import attittud.recipes.digits.experiment as experiment
-
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -105,11 +103,12 @@ def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
         cli.main(QUICK)
 
 
-def test_progress_bar_on_a_terminal():
-    """Two processes, as by default, started by `python -m attittud` from a terminal."""
+def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path):
+    """Two worker processes, as by default, started by `python -m attittud` from a terminal."""
+    path = tmp_path / "result.json"
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "attittud", "demo", "--seeds", "1", "--steps", "2"],
+        [sys.executable, "-m", "attittud", "demo", "--seeds", "1", "--steps", "2", "--out", path],
         stdout=subprocess.PIPE,
         stderr=slave,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
@@ -132,3 +131,4 @@ def test_progress_bar_on_a_terminal():
     assert process.wait(60) == 0, seen.decode()
     assert "primary_only" in table
     assert "training" in seen.decode() and "/28" in seen.decode()
+    assert json.loads(path.read_text())["accuracy"] == experiment.run(1, Settings(steps=2), 1)["accuracy"]
