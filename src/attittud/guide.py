@@ -251,6 +251,11 @@ class Guide:
             return {}
         return dict(zip(self._subspace.layout.names, self._subspace.layout.parameters, strict=True))
 
+    @property
+    def subspace(self) -> Subspace | None:
+        """The basis in use, not a copy: a refresh overwrites it. None before the first refresh."""
+        return self._subspace
+
     # ------------------------------------------------------------------------------------------------ a step
 
     def _begin(self, refresh: bool | None) -> Step:

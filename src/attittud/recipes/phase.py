@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attittud.recipes.config import PhaseConfig
 from attittud.recipes.errors import InputError
-from attittud.recipes.strategies import Strategy, Telemetry
+from attittud.recipes.strategies import Guided, Strategy, Telemetry
 from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
 
 PLATEAU = 4
@@ -159,9 +159,11 @@ class Phase:
                 state.stopped, evaluating = "seconds", True
             if evaluating:
                 found = self._look()
-                record(
-                    {"step": state.step, "seconds": state.seconds, **{f"validation/{k}": v for k, v in found.items()}}
-                )
+                values = {f"validation/{name}": value for name, value in found.items()}
+                if isinstance(self.strategy, Guided):
+                    # The seconds of training have stopped counting.
+                    values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
+                record({"step": state.step, "seconds": state.seconds, **values})
             if evaluating or state.step % self.checkpoint_every == 0:
                 checkpoint()
             started = time.perf_counter()

@@ -15,6 +15,7 @@ from attittud.eta import Eta, choose, preset, presets
 from attittud.guide import Guide
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.errors import InputError
+from attittud.recipes.layers import layer_norms
 from attittud.recipes.mixing import MIXERS, Mixed
 from attittud.recipes.symmetric import SYMMETRIC, Symmetric
 
@@ -69,6 +70,10 @@ class Guided:
             losses.primary(), losses.auxiliary(), basis_losses=losses.basis if self.own_basis_batch else None
         )
         return report.to_dict
+
+    def layers(self, losses: StepLosses) -> dict[str, float]:
+        """Norms of the three parts by layer; passes of its own, so for now and then."""
+        return {f"layers/{name}": value for name, value in layer_norms(self.guide, losses).items()}
 
     def state_dict(self) -> dict[str, Any]:
         return self.guide.state_dict()

@@ -1,0 +1,121 @@
+"""Parts by layer against `decompose` on plain vectors, and against the Guide's own report."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attittud import Eta, Guide, decompose
+from attittud.recipes.layers import MOST_GROUPS, PARTS, groups, layer_norms
+from attittud.recipes.loader import loads
+from attittud.recipes.train import run
+
+
+class Losses:
+    """Two sources and a primary task on one convolutional body."""
+
+    auxiliary_examples = 8
+
+    def __init__(self, *, norm: bool = False) -> None:
+        middle = nn.BatchNorm2d(4) if norm else nn.Identity()
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3), middle, nn.Flatten(), nn.Linear(16, 6), nn.Tanh())
+        self.model = nn.ModuleDict({"body": self.body, "head": nn.Linear(6, 3)}).double()
+        self.model.to(memory_format=torch.channels_last)
+        self.x = torch.randn(3, 8, 2, 4, 4, dtype=torch.float64)
+        self.y = torch.randint(3, (8,))
+
+    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
+        return F.cross_entropy(self.model["head"](self.body(self.x[0])), self.y, reduction="none")
+
+    def auxiliary(self) -> dict[str, Tensor]:
+        return {"one": self.body(self.x[1]).square().mean(), "two": self.body(self.x[2]).sum(1).mean()}
+
+    def basis(self) -> Tensor:
+        return self.primary()
+
+
+@pytest.mark.parametrize("include_mean", [False, True])
+@pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
+def test_parts_of_every_layer(basis: str, include_mean: bool) -> None:
+    losses = Losses()
+    include_mean = include_mean and basis != "canonical"
+    guide = Guide(
+        losses.model, eta=Eta(1, 1, 0), rank=3, basis=basis, include_mean=include_mean, refresh_every=5, engine="loop"
+    )
+    assert layer_norms(guide, losses) == {}
+    report = guide.backward(losses.primary(), losses.auxiliary())
+    found = layer_norms(guide, losses)
+    names = list(guide.shared_parameters)
+    assert set(found) == {f"{group}/{part}" for group in ("body.0", "body.3") for part in PARTS}
+
+    # All layers together are what the step reported.
+    for part in PARTS:
+        total = sum(value**2 for name, value in found.items() if name.endswith(part)) ** 0.5
+        # (the neutral norm there is the root of a difference of squares)
+        assert total == pytest.approx(float(getattr(report, part)), rel=1e-9, abs=1e-6)
+
+    # Each layer alone, from the pure maths on vectors in the order of memory.
+    def flat(loss: Tensor) -> Tensor:
+        gradients = torch.autograd.grad(loss, list(guide.shared_parameters.values()))
+        return torch.cat([g.permute(0, 2, 3, 1).reshape(-1) if g.ndim == 4 else g.reshape(-1) for g in gradients])
+
+    size = flat(losses.primary().mean()).numel()
+    saved = guide.state_dict()["basis"]
+    rows = torch.eye(size, dtype=torch.float64) if saved is None else saved
+    start = 0
+    squares: dict[str, float] = {}
+    for name, parameter in guide.shared_parameters.items():
+        piece = slice(start, start + parameter.numel())
+        start = piece.stop
+        for loss in losses.auxiliary().values():
+            parts = decompose(flat(loss), flat(losses.primary().mean()), rows, include_mean=include_mean)
+            for part in PARTS:
+                key = f"{name.rpartition('.')[0]}/{part}"
+                squares[key] = squares.get(key, 0) + float(getattr(parts, part)[piece].square().sum())
+    assert start == size and len(names) == 4
+    assert {name: value**2 for name, value in found.items()} == pytest.approx(squares, rel=1e-9, abs=1e-12)
+
+
+def test_measuring_leaves_no_trace() -> None:
+    losses = Losses(norm=True)
+    guide = Guide(losses.model, eta=Eta(1, 1, 0), rank=3, engine="loop")
+    guide.backward(losses.primary(), losses.auxiliary())
+    gradients = [p.grad.clone() for p in losses.model.parameters() if p.grad is not None]
+    buffers = [buffer.clone() for buffer in losses.model.buffers()]
+    state = torch.get_rng_state()
+    assert layer_norms(guide, losses)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, buffers, losses.model.buffers()))
+    assert all(map(torch.equal, gradients, [p.grad for p in losses.model.parameters() if p.grad is not None]))
+    assert losses.model.training
+
+
+def test_many_layers_are_taken_together() -> None:
+    names = [f"body.block{i}.conv{j}.weight" for i in range(20) for j in range(3)]
+    assert groups(names)["body.block3.conv1.weight"] == "body.block3"
+    assert groups(names[:6])["body.block1.conv2.weight"] == "body.block1.conv2"
+    assert groups(["scale"]) == {"scale": "scale"}
+    assert len(set(groups([f"a{i}.weight" for i in range(30)]).values())) == 30 > MOST_GROUPS  # nothing holds them
+
+
+def test_recording_them_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network with dropout and BatchNorm, trained with and without looking at its layers."""
+    job = loads("""
+data:
+  primary: {path: digits, train: 40, validation: 40, test: 40}
+  auxiliary: {more: {path: digits, examples: 200}}
+model: {name: small-cnn, width: 4, dropout: 0.2}
+training: {mode: joint, guided: {steps: 8, evaluations: 4, primary_batch: 8, batch_size: 8}}
+strategy: {rank: 2}
+log_every: 2
+""")
+    watched = run(job, run_dir=tmp_path / "watched")
+    lines = [json.loads(line) for line in (tmp_path / "watched/metrics.jsonl").read_text().splitlines()]
+    looked = [line for line in lines if any(name.startswith("attittud/layers/") for name in line)]
+    assert [line["step"] for line in looked] == [2, 4, 6, 8] and all("validation/loss" in line for line in looked)
+    monkeypatch.setattr("attittud.recipes.strategies.layer_norms", lambda guide, losses: {})
+    unwatched = run(job, run_dir=tmp_path / "unwatched")
+    assert (watched.validation, watched.test) == (unwatched.validation, unwatched.test)
