@@ -118,6 +118,7 @@ def decompose(
         _check_orthonormal(basis)
     if include_mean:
         residual = g_prim - basis.T @ (basis @ g_prim)
+        residual = residual - basis.T @ (basis @ residual)  # again: g_prim may lie almost in the span
         norm = torch.linalg.vector_norm(residual)
         kept = norm > residual_tolerance(g_prim.dtype) * torch.linalg.vector_norm(g_prim)
         basis = torch.cat([basis, torch.where(kept, residual / norm, 0.0)[None]])
