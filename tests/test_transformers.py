@@ -135,6 +135,21 @@ def test_bf16(tmp_path: Path) -> None:
     assert runs[True] == pytest.approx(runs[False], rel=0.05)
 
 
+def test_gradient_checkpointing(tmp_path: Path) -> None:
+    runs = []
+    for on in (False, True):
+        trainer = AttittudTrainer(
+            model=llama(),
+            args=arguments(tmp_path, gradient_checkpointing=on, max_steps=3),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets=sequences(12, [1], 2),
+            guide={**preset("flip"), "rank": 3, "refresh_every": 2},
+        )
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=1e-6)
+
+
 def test_own_loss_functions(tmp_path: Path) -> None:
     """Every sequence the same weight on the primary side, a loss of another kind on the auxiliary side."""
     seen = []

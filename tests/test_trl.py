@@ -13,15 +13,15 @@ pytest.importorskip("peft", reason="needs peft")
 
 import datasets
 import transformers
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
-from trainers import NUMBERS, arguments, curve, llama, summed
+from trainers import NUMBERS, arguments, curve, llama, sequences, summed
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer, pack_dataset
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from attittud import Eta, preset
 from attittud.integrations.cut import Cut
-from attittud.integrations.transformers import AttittudMixin
+from attittud.integrations.transformers import AttittudMixin, AttittudTrainer
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -165,7 +165,7 @@ def test_lora(tmp_path: Path, tokenizer: Any) -> None:
     """Only the adapters move, and a resumed run is the same run."""
     peft = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
     guide = {**preset("drop_harmful"), "rank": 3, "refresh_every": 2}
-    settings = {"guide": guide, "peft": peft, "save_strategy": "steps", "save_steps": 3}
+    settings = {"guide": guide, "peft": peft, "bf16": True, "save_strategy": "steps", "save_steps": 3}
     trainer = sft(tmp_path, tokenizer, **settings)
     before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
     trainer.train()
@@ -175,6 +175,24 @@ def test_lora(tmp_path: Path, tokenizer: Any) -> None:
     resumed = sft(tmp_path, tokenizer, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert curve(resumed) == curve(trainer) and len(curve(resumed)) == 6
+
+
+def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> None:
+    """The stock Trainer shifts labels by what it takes the model for; here it is shown a stand-in."""
+    runs = []
+    for cls in (AttittudTrainer, summed(AttittudTrainer, transformers.Trainer)):
+        torch.manual_seed(0)
+        model = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+        trainer = cls(
+            model=model,
+            args=arguments(tmp_path, label_smoothing_factor=0.1, learning_rate=0.1),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets=sequences(12, [1], 2),
+            guide=SUM,
+        )
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=2e-5)
 
 
 @pytest.mark.filterwarnings("ignore:You are using packing:UserWarning")

@@ -27,6 +27,11 @@ class Cut:
         self._model = model
         self._cuts: list[tuple[Tensor, Tensor]] = []
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Loss functions ask whether a model is a PEFT or a wrapped one, and shift labels accordingly."""
+        return type(self._model)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 

@@ -54,16 +54,20 @@ class Stream:
             return next(self._batches)
 
     def _endless(self) -> Iterator[Any]:
-        epoch, start = divmod(self.drawn, len(self.loader)) if self.shuffled is not None else (0, self.drawn)
+        sized = self.shuffled is not None
+        epoch, start = divmod(self.drawn, max(1, len(self.loader))) if sized else (0, self.drawn)
         while True:
             if self.shuffled is not None:
                 self.shuffled.epoch = epoch
-            before = self.drawn
-            for batch in self.skip(self.loader, start) if start else self.loader:
-                self.drawn += 1
-                yield batch
-            if self.drawn == before and not start:
+            found = start if sized else 0
+            for batch in self.skip(self.loader, start) if sized and start else self.loader:
+                found += 1
+                if found > start:
+                    self.drawn += 1
+                    yield batch
+            if found == 0:
                 raise ValueError(
                     f"the auxiliary dataset {self.name!r} gives no batch; is it empty, or drop_last too strict?"
                 )
-            epoch, start = epoch + 1, 0
+            # Without a length it takes whole passes to find the place of a resumed run.
+            epoch, start = epoch + 1, max(0, start - found)

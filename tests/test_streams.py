@@ -1,0 +1,56 @@
+"""Auxiliary batches: every example once in an epoch, and the same order after a resume."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from attittud.integrations.streams import Shuffled, Stream
+
+
+def leave_out(loader: Any, count: int) -> Iterator[Any]:
+    return islice(iter(loader), count, None)
+
+
+def stream(drawn: int = 0, *, sized: bool = True, size: int = 7, name: str = "web") -> Stream:
+    shuffled = Shuffled(range(size), seed=3, name=name)
+    loader = (
+        DataLoader(range(size), batch_size=2, sampler=shuffled) if sized else [torch.tensor([i]) for i in range(size)]
+    )
+    return Stream(loader, name, shuffled if sized else None, leave_out, drawn)
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("drawn", [0, 1, 3, 4, 9, 30])
+def test_a_resumed_stream_goes_on(drawn: int, sized: bool) -> None:
+    whole, resumed = stream(sized=sized), stream(drawn, sized=sized)
+    batches = [whole.draw().tolist() for _ in range(drawn + 10)]
+    assert [resumed.draw().tolist() for _ in range(10)] == batches[drawn:]
+    assert resumed.drawn == whole.drawn == drawn + 10
+
+
+def test_an_epoch_has_every_example_once_in_an_order_of_its_own() -> None:
+    one, two = stream(), stream(name="old")
+    epochs = [[i for _ in range(4) for i in source.draw().tolist()] for source in (one, one, two)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_drawing_leaves_the_random_state_alone() -> None:
+    source, state = stream(), torch.get_rng_state()
+    for _ in range(9):
+        source.draw()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_an_empty_dataset_is_named(sized: bool) -> None:
+    if sized:
+        source = Stream(DataLoader([1], batch_size=2, drop_last=True), "web", Shuffled([1], 0, "web"), leave_out)
+    else:
+        source = stream(sized=False, size=0)
+    with pytest.raises(ValueError, match="the auxiliary dataset 'web' gives no batch"):
+        source.draw()
