@@ -21,6 +21,7 @@ from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.data.splits import amount, stratified
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
+from attittud.recipes.models.build import build_model
 from attittud.recipes.models.text import HashingTokenizer
 
 
@@ -182,6 +183,15 @@ def test_images_are_brought_to_one_shape(pictures: Path, tmp_path: Path) -> None
     assert data.auxiliary["other"].examples.inputs.shape == (4, 3, 8, 8)
     assert data.auxiliary["other"].examples.inputs.float().mean() > 80
     assert read(f"data: {{primary: {pictures}, image_size: 5}}").primary.examples.inputs.shape[2:] == (5, 5)
+
+
+def test_shared_head(pictures: Path) -> None:
+    job = f"data: {{primary: {{path: {pictures}, train: 6}}, auxiliary: {{more: {{path: {pictures}, share_head: true, %s}}}}}}"
+    data = read(job % "weight: 1")
+    model = build_model(loads("model: {name: mlp, width: 4}").model, data, 0)
+    assert data.auxiliary["more"].head == "primary" and list(model.heads) == ["primary"]
+    with pytest.raises(InputError, match=r"share_head: its classes \(cat, dog\) are not those of the primary task"):
+        read(job % "exclude: [no]")
 
 
 # ------------------------------------------------------------------------------------------------ splits

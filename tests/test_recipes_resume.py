@@ -156,9 +156,29 @@ def test_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the checkpoint is damaged"):
         train_to_end(tmp_path)
     state = {"summaries": [], "validation": {}, "metrics_bytes": 0, "model": {"x": torch.zeros(3)}, "phase": {}}
-    save_checkpoint(path, state)
-    with pytest.raises(InputError, match="does not fit this run"):
+    for wrong in (state, {}, {**state, "summaries": [1, 2, 3]}, {**state, "model": 5}):
+        save_checkpoint(path, wrong)
+        with pytest.raises(InputError, match="does not fit this run"):
+            train_to_end(tmp_path)
+
+
+def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    save_checkpoint(path, {**load_checkpoint(path), "metrics_bytes": 50})
+    with pytest.raises(InputError, match="lines are missing that the checkpoint counts on"):
         train_to_end(tmp_path)
+    (tmp_path / "result.json").write_text('{"strategy": "flip"}')
+    with pytest.raises(InputError, match=r"result\.json: is not what a run writes"):
+        train_to_end(tmp_path)
+    for content in ("[1]", "{", "{}"):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(InputError, match=r"run\.json"):
+            train_to_end(tmp_path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(InputError, match="no whole run folder"):
+        train_to_end(tmp_path)
+    # None of this is in the way of a fresh start.
+    assert run(loads(JOB, ["model=mlp"]), run_dir=tmp_path, fresh=True).steps == 40
 
 
 def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:

@@ -66,6 +66,6 @@ train.__doc__ = "\n\n".join(
             "result. Its folder is OUTPUT/CONFIG/STRATEGY/seed-SEED."
         ),
         "The strategy says how the two gradients become one update; choose it by strategy=NAME:",
-        "\n".join(f"- **{name}**: {about}" for name, about in names().items()),
+        *(f"- **{name}**: {about}" for name, about in names().items()),
     ]
 )

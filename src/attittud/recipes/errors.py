@@ -5,8 +5,7 @@ class InputError(Exception):
     """The message is one paragraph: the culprit, the reason and the cure."""
 
 
-def needs(extra: str, package: str, what: str) -> InputError:
-    """The error for an optional package that is not installed."""
-    return InputError(
-        f"{what} needs the package {package!r}, which is not installed; run: pip install 'attittud[{extra}]'"
-    )
+def needs(extra: str | None, package: str, what: str) -> InputError:
+    """The error for an optional package that is not installed; `extra` is the one of ours that brings it."""
+    cure = f"'attittud[{extra}]'" if extra else package
+    return InputError(f"{what} needs the package {package!r}, which is not installed; run: pip install {cure}")

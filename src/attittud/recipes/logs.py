@@ -44,7 +44,7 @@ class Tracker:
         try:
             module = __import__(package)
         except ImportError:
-            raise needs(package, package, f"--log {package}") from None
+            raise needs(None, package, f"--log {package}") from None
         self._module = module
         name = f"{run_dir.parent.name}-{run_dir.name}"
         module.init(project="attittud", name=name, config=dict(config))

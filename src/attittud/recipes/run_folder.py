@@ -49,8 +49,11 @@ class RunFolder:
         self.path, self.config = path, config
         self.checkpoint_path = path / "checkpoint.safetensors"
         if fresh:
-            for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust
-                (path / name).unlink(missing_ok=True)
+            try:
+                for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust
+                    (path / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise cannot_write(path, error) from None
         self._check_same_config()
 
     def _check_same_config(self) -> None:
@@ -61,7 +64,12 @@ class RunFolder:
                     f"{self.path}: there are results but no run.json; it is no whole run folder, choose another output=FOLDER"
                 )
             return
-        old, new = read_json(known)["config"], comparable(self.config)
+        about = read_json(known)
+        if not isinstance(about, dict) or "config" not in about:
+            raise InputError(
+                f"{known}: is not what a run writes; choose another output=FOLDER, or start over with --fresh"
+            )
+        old, new = about["config"], comparable(self.config)
         differing = differences(old, new)
         if differing:
             raise InputError(
@@ -75,26 +83,18 @@ class RunFolder:
 
     def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""
-        path = self.path / "data.json"
+        about, rows = self.path / "run.json", self.path / "data.json"
         # Through JSON, so that what is compared has the same types.
         plain = json.loads(json.dumps(record))
-        if path.exists() and read_json(path) != plain:
-            raise InputError(
-                f"{self.path}: the data have changed since this run began; start over with --fresh, or restore the data"
-            )
-        if not path.exists():
-            write_json(path, plain)
-        if not (self.path / "run.json").exists():
+        if not about.exists():
+            write_json(rows, plain)
             write_atomically(self.path / "config.yaml", dump(self.config).encode())
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            write_json(
-                self.path / "run.json",
-                {
-                    "config": comparable(self.config),
-                    "started": started,
-                    "device": _device(device),
-                    **provenance(_PACKAGES),
-                },
+            facts = {"config": comparable(self.config), "started": started, "device": _device(device)}
+            write_json(about, facts | provenance(_PACKAGES))  # last: with it the folder belongs to this run
+        elif read_json(rows) != plain:
+            raise InputError(
+                f"{self.path}: the data have changed since this run began; start over with --fresh, or restore the data"
             )
 
     def checkpoint(self) -> dict[str, Any] | None:
@@ -115,6 +115,10 @@ class RunFolder:
         """Forget metrics that came after the checkpoint: those steps will be done again."""
         try:
             with (self.path / "metrics.jsonl").open("ab") as file:
+                if file.tell() < size:
+                    raise InputError(
+                        f"{self.path / 'metrics.jsonl'}: lines are missing that the checkpoint counts on; start over with --fresh"
+                    )
                 file.truncate(size)
         except OSError as error:
             raise cannot_write(self.path / "metrics.jsonl", error) from None

@@ -87,13 +87,20 @@ def run(
         folder = RunFolder(path, config, fresh=fresh)
         finished = folder.result()
         if finished is not None:
-            return RunResult(**finished, run_dir=path, skipped=True)
+            return _read_result(finished, path)
         device = choose_device(config.device)
         prepared = on_device(data or load_data(config), device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             result = _Job(config, prepared, device, folder, progress or Quiet(), logs).run()
         folder.finish({key: value for key, value in vars(result).items() if key not in ("run_dir", "skipped")})
         return result
+
+
+def _read_result(values: Any, path: Path) -> RunResult:
+    try:
+        return RunResult(**values, run_dir=path, skipped=True)
+    except TypeError as error:
+        raise InputError(f"{path}/result.json: is not what a run writes ({error}); start over with --fresh") from None
 
 
 class _Job:
@@ -128,9 +135,7 @@ class _Job:
         if saved is None:
             self.folder.truncate(0)
         else:
-            self.summaries, self.validation = saved["summaries"], saved["validation"]
-            self.phase = self.phases[len(self.summaries)]
-            load_state(self.folder, self.model, self.phase, saved)
+            self.restore(saved)
         for phase in self.phases[len(self.summaries) :]:
             self.phase = phase
             name, state = phase.name, phase.state
@@ -145,6 +150,21 @@ class _Job:
         test = evaluate(self.model, self.data.primary, self.data.test, self.device)
         self.folder.save_weights(self.model.state_dict())
         return self.result(test)
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go back to a checkpoint."""
+        try:
+            self.summaries, self.validation = saved["summaries"], saved["validation"]
+            self.phase = self.phases[len(self.summaries)]
+            self.model.load_state_dict(saved["model"])
+            self.phase.load_state_dict(saved["phase"])
+            size = int(saved["metrics_bytes"])
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise InputError(
+                f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({' '.join(str(error).split())[:200]}); "
+                "delete it to start from the beginning"
+            ) from None
+        self.folder.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
         """A line of metrics, for the file, the bar and the dashboards."""
@@ -245,18 +265,6 @@ def _check_enough(name: str, settings: PhaseConfig, strategy: StrategyConfig, pr
                 f"{key} asks for {size} primary examples at once, but the primary training set has only {available}; lower {key} "
                 f"to at most {available}, or raise data.primary.train"
             )
-
-
-def load_state(folder: RunFolder, model: Network, phase: Phase, saved: Mapping[str, Any]) -> None:
-    try:
-        model.load_state_dict(saved["model"])
-        phase.load_state_dict(saved["phase"])
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError(
-            f"{folder.checkpoint_path}: the checkpoint does not fit this run ({' '.join(str(error).split())[:200]}); delete it "
-            "to start from the beginning"
-        ) from None
-    folder.truncate(saved["metrics_bytes"])
 
 
 def choose_device(name: str) -> torch.device:
