@@ -8,7 +8,8 @@ the whole model each (DistributedDataParallel); `attittud.sharded.Shards` are wo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from attittud.engine.base import Engine, Jacobian
 from attittud.graph import Named, gradients
-from attittud.parameters import Layout, trainable
+from attittud.parameters import Layout, is_sharded
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,15 @@ class Share:
     """The number of its first example when those of all workers are counted through."""
     total: int | Tensor | None = None
     """The examples of all workers (on the device); None where there is only this one."""
+    factor: int = 1
+    """By how much a reduction that averages is to be undone."""
 
     def mean(self, losses: Tensor) -> Tensor:
         """Its part of the mean loss over all workers' examples."""
         if self.total is None:
             return losses.mean()
         assert isinstance(self.total, Tensor)
-        return losses.sum() / self.total.clamp(min=1).to(losses.dtype)
+        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
 
     def count(self, losses: Tensor) -> int | Tensor:
         """Examples of all workers."""
@@ -51,8 +54,20 @@ class Workers:
     splits_columns = False
     """Vectors over the parameters hold this worker's columns only."""
 
+    def check_engine(self, name: str) -> None:
+        """Refuse an engine that does not work here."""
+
+    def named(self, model: nn.Module) -> Named:
+        """The parameters that an optimizer sees, by name."""
+        return list(model.named_parameters())
+
     def trainable(self, model: nn.Module) -> Named:
-        return trainable(model)
+        """Those that want a gradient; tied ones once, under their first name."""
+        return [(name, parameter) for name, parameter in self.named(model) if parameter.requires_grad]
+
+    def columns(self, layout: Layout) -> Iterable[tuple[slice, int]]:
+        """Ranges of this worker's columns, each with the number that its first one has in V."""
+        return [(slice(0, layout.size), 0)]
 
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
         """A stand-in for the losses of a worker without examples."""
@@ -94,6 +109,30 @@ class Workers:
         """The small matrices (r x l) of all workers on top of each other, and where this worker's lies."""
         return block, slice(0, block.shape[0])
 
+    def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
+        """A copy of V to be saved."""
+        return rows.clone()
+
+    def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
+        """What this worker keeps of rows (k x shape) over a parameter."""
+        return rows.full_tensor() if is_sharded(rows) else rows  # type: ignore[attr-defined]
+
+    def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """V, as far as this worker keeps it, from what workers of any kind and number have saved."""
+        if not isinstance(saved, Mapping):
+            sizes = [math.prod(shape) for shape in layout.shapes]
+            if saved.ndim != 2 or saved.shape[1] != sum(sizes):
+                raise ValueError(f"the saved basis has shape {tuple(saved.shape)}, this model needs k x {sum(sizes)}")
+            if not self.splits_columns:
+                return saved
+            pieces = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
+            saved = dict(zip(layout.names, (piece.view(-1, *shape) for piece, shape in pieces), strict=True))
+        rank = saved[layout.names[0]].shape[0]
+        rows = layout.empty(rank)
+        for view, name, parameter in zip(layout.views(rows), layout.names, layout.parameters, strict=True):
+            view.copy_(self.part(parameter, saved[name]))
+        return rows
+
     def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
         """Make k-vectors and inner products those of all workers, in one exchange."""
         if parts and self.size > 1:
@@ -116,8 +155,11 @@ class Group(Workers):
         self.size = dist.get_world_size(group)
 
     def all_reduce_(self, x: Tensor, what: str) -> Tensor:
+        return self._all_reduce_in_(x, self.group, what)
+
+    def _all_reduce_in_(self, x: Tensor, group: dist.ProcessGroup | None, what: str) -> Tensor:
         try:
-            dist.all_reduce(x, group=self.group)
+            dist.all_reduce(x, group=group)
         except RuntimeError as error:
             raise RuntimeError(
                 f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
@@ -244,6 +286,10 @@ def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[
     if isinstance(model, DistributedDataParallel):
         process_group = process_group or model.process_group
         model = model.module
+    if any(is_sharded(parameter) for parameter in model.parameters()):
+        from attittud.sharded import Shards
+
+        return model, Shards(model)
     if process_group is None:
         return model, Workers()
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -100,6 +100,7 @@ class Guide:
         if report_norms not in ("refresh", "always"):
             raise ValueError(f"report_norms must be 'refresh' or 'always', got {report_norms!r}")
         self.model, self._workers = connect(model, process_group)
+        self._workers.check_engine(engine)
         self.report_norms = report_norms
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
@@ -117,7 +118,7 @@ class Guide:
         self.basis_dtype = basis_dtype
         self.seed = seed
         keep_saved_tensors(model)
-        self._allowed = allowed(self.model, parameters)
+        self._allowed = allowed(self._workers.named(self.model), parameters)
         self._subspace: Subspace | None = None
         self._step: Step | None = None
         self._since_refresh: int | None = None
@@ -460,7 +461,7 @@ class Guide:
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
         space, reach = self._subspace, self._auxiliary_reach
-        names = [name for name, parameter in self.model.named_parameters() if reach and id(parameter) in reach]
+        names = [name for name, parameter in self._workers.named(self.model) if reach and id(parameter) in reach]
         return {
             "version": 1,
             "settings": self._settings(),
@@ -469,18 +470,22 @@ class Guide:
             "skipped_refreshes": int(self._skipped),
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
             "reached_by_auxiliary": None if reach is None else names,
-            "basis": space.rows.clone() if space is not None and space.stored and include_basis else None,
+            "basis": self._workers.pack(space.layout, space.rows)
+            if space is not None and space.stored and include_basis
+            else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
-        named = dict(self.model.named_parameters())
+        named = dict(self._workers.named(self.model))
         check_state(state, self._settings(), named)
         self._step, self._subspace = None, None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             layout = Layout((name, named[name]) for name in state["shared"])
             self._subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype, self._workers)
-            self._subspace.load(state["basis"])
+            self._subspace.load(
+                state["basis"] if state["basis"] is None else self._workers.unpack(layout, state["basis"])
+            )
         self._since_refresh = state["since_refresh"] if self._subspace is not None else None
         reach = state["reached_by_auxiliary"]
         self._auxiliary_reach = None if reach is None else {id(named[name]) for name in reach if name in named}

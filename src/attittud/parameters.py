@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +23,15 @@ class Layout:
         self.names = [name for name, _ in pairs]
         self.parameters = [parameter for _, parameter in pairs]
         self._check_one_device(pairs)
-        self._strides = [_dense_strides(parameter) for parameter in self.parameters]
+        pieces = [local(parameter) for parameter in self.parameters]
+        self._strides = [_dense_strides(piece) for piece in pieces]
+        self._pieces = [piece.shape for piece in pieces]
+        self._sizes = [piece.numel() for piece in pieces]
         self._offsets: list[int] = []
         self.size = 0
-        for parameter in self.parameters:
+        for size in self._sizes:
             self._offsets.append(self.size)
-            self.size += parameter.numel()
+            self.size += size
         self._ids = {id(parameter) for parameter in self.parameters}
 
     def __contains__(self, parameter: nn.Parameter) -> bool:
@@ -60,8 +64,8 @@ class Layout:
         lead, steps = flat.shape[:-1], flat.stride()[:-1]
         start = flat.storage_offset()
         return [
-            flat.as_strided((*lead, *parameter.shape), (*steps, *strides), start + offset)
-            for parameter, strides, offset in zip(self.parameters, self._strides, self._offsets, strict=True)
+            flat.as_strided((*lead, *shape), (*steps, *strides), start + offset)
+            for shape, strides, offset in zip(self._pieces, self._strides, self._offsets, strict=True)
         ]
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
@@ -88,9 +92,9 @@ class Layout:
         memory = rows.view(-1)
         to = 0
         for row in range(rows.shape[0]):
-            for parameter, offset in zip(self.parameters, self._offsets, strict=True):
+            for parameter, offset, n in zip(self.parameters, self._offsets, self._sizes, strict=True):
                 if parameter in kept:
-                    source, n = row * self.size + offset, parameter.numel()
+                    source = row * self.size + offset
                     if to != source:
                         # Pieces move towards the front and may overlap their old place: one piece is copied at a time.
                         memory[to : to + n] = memory[source : source + n].clone()
@@ -121,22 +125,40 @@ def sparse_message(name: str) -> str:
     )
 
 
-def _dense_strides(parameter: nn.Parameter) -> tuple[int, ...]:
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether a worker holds only a shard (a DTensor). Not by type: importing that takes as long as importing torch."""
+    return hasattr(tensor, "to_local")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this worker holds of a tensor: its shard, or all of it."""
+    return cast(Any, tensor.detach()).to_local() if is_sharded(tensor) else tensor
+
+
+def as_gradient(piece: Tensor, parameter: nn.Parameter) -> Tensor:
+    """A piece over what this worker holds of a parameter, as its `.grad`."""
+    if not is_sharded(parameter):
+        return piece
+    from torch.distributed.tensor import DTensor
+
+    like = cast(DTensor, parameter)
+    return DTensor.from_local(
+        piece, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
     """The parameter's strides where they fill memory without holes, else those of a contiguous tensor."""
     dense = torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format)
     return tuple(dense.stride())
 
 
-def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters that want a gradient; tied ones once, under their first name."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-
-
-def allowed(model: nn.Module, parameters: Iterable[nn.Parameter] | Predicate | None) -> set[int] | None:
+def allowed(
+    named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | Predicate | None
+) -> set[int] | None:
     """Identities of the parameters a user lets take part (None: all)."""
     if parameters is None:
         return None
-    named = list(model.named_parameters())
     if callable(parameters):
         chosen = {id(parameter) for name, parameter in named if parameters(name, parameter)}
     else:

@@ -15,7 +15,7 @@ from attittud.distributed import Workers
 from attittud.eta import Eta
 from attittud.graph import Named
 from attittud.linalg import add_rows_, chunk_size, dot, lift_, products, project
-from attittud.parameters import Layout
+from attittud.parameters import Layout, as_gradient, local
 from attittud.report import Split, TaskReport, ratio
 from attittud.subspace import Subspace
 
@@ -339,14 +339,14 @@ def write_gradients(named: Named, layout: Layout, update: Tensor, rest: dict[int
         if key not in shared and key not in rest:
             continue
         if parameter.grad is not None:
-            old.append(parameter.grad)
+            old.append(local(parameter.grad))
             new.append(shared[key] if key in shared else rest[key])
         elif key in shared:
-            parameter.grad = shared[key].to(parameter.dtype)
+            parameter.grad = as_gradient(shared[key].to(parameter.dtype), parameter)
         elif rest[key].layout != torch.strided:
             parameter.grad = rest[key].clone()
         else:
             # autograd may hand out one tensor for two parameters, or an expanded one; optimizers write into .grad.
-            parameter.grad = torch.empty_like(parameter).copy_(rest[key])
+            parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(rest[key]), parameter)
     if old:
         torch._foreach_add_(old, new)

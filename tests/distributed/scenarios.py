@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from zoo import problem
 
@@ -19,12 +21,14 @@ M, N = 24, 24  # primary and auxiliary examples of all workers
 SHARES = {1: (24,), 2: (17, 7), 4: (9, 0, 1, 14)}  # primary examples of each worker: uneven, also none and one
 
 
-def sharded(model: nn.Module) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
-
-    for child in model.children():
-        fully_shard(child)
-    return fully_shard(model)
+def sharded(model: nn.Module, replicas: int = 1, **options: Any) -> nn.Module:
+    """FSDP2 in two groups of parameters, the body and the rest; with replicas of shards: HSDP."""
+    count = dist.get_world_size()
+    shape = (count,) if replicas == 1 else (replicas, count // replicas)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    if hasattr(model, "body"):
+        fully_shard(model.body, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
 
 
 WRAP: dict[str, Callable[[nn.Module], nn.Module]] = {
@@ -32,6 +36,8 @@ WRAP: dict[str, Callable[[nn.Module], nn.Module]] = {
     "group": lambda model: model,
     "ddp": DistributedDataParallel,
     "fsdp": sharded,
+    "fsdp kept": lambda model: sharded(model, reshard_after_forward=False),
+    "hsdp": lambda model: sharded(model, replicas=2),
 }
 
 
@@ -76,13 +82,13 @@ class World:
         if at.start < at.stop:
             return self.problem.losses(at)
         # Sharded workers must take part in every collective: they run a batch and weight it with nothing.
-        return self.problem.losses(slice(0, 2))[:0] if self.kind == "fsdp" else None
+        return self.problem.losses(slice(0, 2))[:0] if "sdp" in self.kind else None
 
     def auxiliary(self, at: slice, model: Callable[..., Tensor] | None = None) -> Tensor | None:
         """Per-example auxiliary losses."""
         p = self.problem
         if at.start == at.stop:
-            return self.auxiliary(slice(0, 2))[:0] if self.kind == "fsdp" else None
+            return self.auxiliary(slice(0, 2))[:0] if "sdp" in self.kind else None
         return F.cross_entropy(p.model(p.xa[at], "auxiliary"), p.ya[at], reduction="none")
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:

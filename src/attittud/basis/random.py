@@ -15,8 +15,10 @@ class Random(Basis):
     def finish(self, refresh: Refresh) -> Tensor:
         rows = refresh.layout.empty(refresh.rank)
         size = chunk_size(rows)
-        for start in range(0, rows.shape[1], size):
-            target = rows[:, start : start + size]
-            target.copy_(refresh.gaussian(refresh.rank, start, target.shape[1], dtype=rows.dtype))
+        for at, first in refresh.workers.columns(refresh.layout):
+            for start in range(at.start, at.stop, size):
+                target = rows[:, start : min(start + size, at.stop)]
+                number = first + start - at.start
+                target.copy_(refresh.gaussian(refresh.rank, number, target.shape[1], dtype=rows.dtype))
         refresh.rows = rows
         return orthonormal_rows(refresh)
