@@ -113,6 +113,10 @@ class Workers:
         """A copy of V to be saved."""
         return rows.clone()
 
+    def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
+        """Room for the rows of V over one parameter, as `pack` or a checkpoint has them."""
+        return torch.empty(rank, *parameter.shape, dtype=dtype, device=parameter.device)
+
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """What this worker keeps of rows (k x shape) over a parameter."""
         return rows.full_tensor() if is_sharded(rows) else rows  # type: ignore[attr-defined]

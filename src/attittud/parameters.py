@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -51,6 +52,11 @@ class Layout:
         """Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end."""
         double = any(parameter.dtype == torch.float64 for parameter in self.parameters)
         return torch.float64 if double else torch.float32
+
+    @property
+    def total(self) -> int:
+        """Columns of V on all workers together: `size`, where parameters are not sharded."""
+        return sum(math.prod(shape) for shape in self.shapes)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:

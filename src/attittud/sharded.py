@@ -138,6 +138,10 @@ class Shards(Group):
             for name, parameter, piece in zip(layout.names, layout.parameters, layout.views(rows), strict=True)
         }
 
+    def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
+        shard = local(parameter)
+        return _like(parameter, torch.empty(rank, *shard.shape, dtype=dtype, device=shard.device), rank)
+
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """This worker's shard of rows (k x shape) over a parameter."""
         if isinstance(rows, DTensor):

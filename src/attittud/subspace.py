@@ -66,4 +66,4 @@ class Subspace:
     @property
     def effective_rank(self) -> Tensor:
         """Directions that are not zeroed."""
-        return self.active.sum() if self.stored else torch.full((), self.layout.size, device=self.layout.device)
+        return self.active.sum() if self.stored else torch.full((), self.layout.total, device=self.layout.device)

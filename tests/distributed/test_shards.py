@@ -1,0 +1,297 @@
+"""Workers with a shard of every parameter each (FSDP2) give the update of one process on the joined batch."""
+
+import tempfile
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+from oracle import error
+from processes import outcomes, run
+from scenarios import ETA, MODELS, SCENARIOS, World, play, play_all, sharded, whole
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from zoo import problem
+
+from attittud import Eta, Guide, checkpoint
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+REFUSED = {"odd"}  # fully_shard itself takes no scalar parameters
+COSTLY = {"svd include_mean", "basis_losses, svd"}  # a hundred joint backward passes per refresh
+FP64 = [(name, torch.float64) for name in (*SCENARIOS, *MODELS) if name not in REFUSED | COSTLY]
+FP32 = [(name, torch.float32) for name in ("sketch", "exact", "mean", "canonical", "sketch include_mean")]
+FEW = [(name, torch.float64) for name in ("sketch", "basis_losses", "accumulation")]
+BASES = [(name, torch.float64) for name in ("sketch", "svd", "exact", "mean", "random", "canonical")]
+FOUR = [*BASES, *((name, torch.float64) for name in ("accumulation", "named", "sketch include_mean"))]
+CASES = {2: [*(("fsdp", *case) for case in FP64 + FP32), *(("fsdp kept", *case) for case in FEW)]}
+CASES[4] = [*(("fsdp", *case) for case in FOUR), *(("hsdp", *case) for case in (*FEW, ("random", torch.float64)))]
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {count: run(count, play_all, CASES[count], limit=240) for count in CASES}
+
+
+@pytest.fixture(scope="module")
+def one():
+    found = {}
+
+    def joined(scenario, dtype):
+        if (scenario, dtype) not in found:
+            found[scenario, dtype] = play("one", scenario, dtype)
+        return found[scenario, dtype]
+
+    return joined
+
+
+@pytest.mark.parametrize(("count", "case"), [(count, case) for count in CASES for case in CASES[count]], ids=str)
+def test_update_is_that_of_the_joined_batch(results, one, count, case):
+    grads, reports = one(*case[1:])
+    for found in results[count]:
+        for got, want in zip(found[case][0], grads, strict=True):
+            assert error(got, want) < TOLERANCE[case[2]]
+        for got, want in zip(found[case][1], reports, strict=True):
+            # No NaN where one process has none: norms cost a few bytes here.
+            assert got == pytest.approx(want, rel=TOLERANCE[case[2]] ** 0.5, abs=1e-7, nan_ok=True)
+
+
+# ---------------------------------------------------------------------------------------------------- other behaviour
+
+
+def mixed_precision(eta):
+    """Gradients of a step under a bf16 policy, by the guide and by plain FSDP2."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    found, dtypes = [], set()
+    for guided in (True, False):
+        p = problem("mlp", m=8, n=8)
+        model = sharded(p.model, mp_policy=policy)
+        p.model.body[0].register_forward_hook(lambda _, __, output: dtypes.add(output.dtype))
+        half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+        guide = Guide(model, eta=eta, primary_weight=0.5, rank=2)
+        for at in (half, half):
+            primary = F.cross_entropy(model(p.xp[at], "primary").float(), p.yp[at], reduction="none")
+            auxiliary = F.cross_entropy(model(p.xa[at], "auxiliary").float(), p.ya[at])
+            model.zero_grad()
+            if guided:
+                guide.backward(primary=primary, auxiliary=auxiliary)
+            else:
+                (auxiliary + 0.5 * primary.mean()).backward()
+        # The head of the primary task has weight 1 whatever primary_weight is.
+        found.append(
+            {n: whole(q.grad) * (1 if guided or "primary" not in n else 2) for n, q in model.named_parameters()}
+        )
+    assert dtypes == {torch.bfloat16}
+    return found
+
+
+def refusals():
+    """Messages of what sharded models do not allow."""
+    w = World("fsdp")
+    at = slice(0, 4)
+    found = {}
+
+    def attempt(name, call):
+        try:
+            call()
+            found[name] = "no error"
+        except (ValueError, RuntimeError) as error:
+            found[name] = str(error)
+
+    attempt("engine", lambda: w.guide(engine="batched"))
+    attempt("none", lambda: w.guide().backward(primary=None, auxiliary=w.problem.loss(at)))
+    stranger = torch.ones((), dtype=torch.float64, requires_grad=True)
+    attempt("stranger", lambda: w.guide().backward(primary=stranger * w.losses(at), auxiliary=w.problem.loss(at)))
+    w.model.set_requires_gradient_sync(False)
+    attempt("sync", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
+    w.model.set_requires_gradient_sync(True)
+    w.model.set_gradient_divide_factor(1.0)
+    attempt("divide", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
+    partly = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))
+    fully_shard(partly[0], mesh=init_device_mesh("cpu", (2,)))
+    attempt("partly", lambda: Guide(partly, eta=ETA))
+    return found
+
+
+def leaves_no_trace():
+    """`.grad` adds up as with `Tensor.backward`, and what lay there during a refresh is kept."""
+    w = World("fsdp")
+    guide = w.guide(refresh_every=1)
+    at = w.share(0, 12)
+    guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(0, 12)))
+    first = {name: whole(p.grad) for name, p in w.inner.named_parameters()}
+    guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(0, 12)))
+    return first, {name: whole(p.grad) for name, p in w.inner.named_parameters()}
+
+
+def ordinary_step():
+    """A plain backward pass works before and after the guide."""
+    w = World("fsdp")
+    guide = w.guide()
+    for _ in range(2):
+        w.model.zero_grad()
+        w.problem.loss(w.even(0, 12)).backward()
+        plain = {name: whole(p.grad) for name, p in w.inner.named_parameters() if p.grad is not None}
+        w.model.zero_grad()
+        guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
+    return plain
+
+
+def twenty_steps(kind):
+    w = World(kind, torch.float32)
+    guide = w.guide(refresh_every=5)
+    optimizer = torch.optim.Adam(w.model.parameters(), lr=0.01)
+    for i in range(20):
+        guide.backward(
+            primary=w.losses(w.share(i % 6, i % 6 + 18)), auxiliary=w.problem.loss(w.even(i % 6, i % 6 + 18))
+        )
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: whole(p) for name, p in w.inner.named_parameters()}
+
+
+def train(kind, first, steps, folder=None, save=False, **options):
+    """Some steps of a run; from a checkpoint if first > 0, into one if asked."""
+    w = World(kind)
+    guide = w.guide(refresh_every=5, **options)
+    saved = {"model": dict(w.inner.named_parameters())}
+    if first:
+        dcp.load(saved, checkpoint_id=folder)
+        checkpoint.load(guide, folder)
+    for i in range(first, first + steps):
+        at = w.share(i % 6, i % 6 + 18)
+        w.take(guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(i % 6, i % 6 + 18))))
+    if save:
+        dcp.save(saved | {"guide": checkpoint.entries(guide)}, checkpoint_id=folder)
+    state = guide.state_dict()
+    return {
+        "grads": w.grads,
+        "refreshed": [r["refreshed"] for r in w.reports],
+        "state": state if kind == "one" else None,
+    }
+
+
+BEFORE, AFTER = 7, 5  # a refresh at 0, 5 and 10
+
+
+def behaviour(folder):
+    train("fsdp", 0, BEFORE, f"{folder}/fsdp", save=True)
+    train("ddp", 0, BEFORE, f"{folder}/ddp", save=True)
+    train("fsdp", 0, BEFORE, f"{folder}/canonical", save=True, basis="canonical")
+    return {
+        "mixed": mixed_precision(Eta(1, 1, 1)),
+        "refusals": refusals(),
+        "trace": leaves_no_trace(),
+        "ordinary": ordinary_step(),
+        "twenty": twenty_steps("fsdp"),
+        "resumed": {kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "ddp")}
+        | {"from ddp": train("fsdp", BEFORE, AFTER, f"{folder}/ddp")},
+    }
+
+
+def on_four(folder):
+    return {
+        "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
+        "hsdp": train("hsdp", BEFORE, AFTER, f"{folder}/fsdp"),
+        "canonical": train("fsdp", BEFORE, AFTER, f"{folder}/canonical", basis="canonical"),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def behaved(folder):
+    return run(2, behaviour, folder, limit=120)
+
+
+def test_mixed_precision_policy_is_respected(behaved):
+    for guided, plain in (found["mixed"] for found in behaved):
+        assert error(guided, plain) < 5e-3  # products in bf16, rounded in another order
+        assert all(g.dtype == torch.float32 for g in guided.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "engine": "engine='loop'",
+        "none": "losses[:0]",
+        "stranger": "no parameters of the sharded model",
+        "sync": "set_requires_gradient_sync",
+        "divide": "set_gradient_divide_factor",
+        "partly": "fully_shard on the whole model",
+    }.items(),
+)
+def test_what_cannot_work_is_refused_with_its_cure(behaved, name, words):
+    for found in behaved:
+        assert words in found["refusals"][name]
+
+
+def test_gradients_add_up(behaved):
+    for first, second in (found["trace"] for found in behaved):
+        w = World("one")
+        guide = w.guide(refresh_every=1)
+        for want in (first, second):
+            guide.backward(primary=w.losses(slice(0, 12)), auxiliary=w.auxiliary(slice(0, 12)))
+            assert error(want, w.problem.grads()) < 1e-10
+
+
+def test_the_model_can_still_be_used_as_such(behaved):
+    w = World("one")
+    w.problem.loss(slice(0, 12)).backward()
+    want = {name: g for name, g in w.problem.grads().items() if g is not None}
+    for found in behaved:
+        assert error(found["ordinary"], want) < 1e-12
+
+
+def test_parameters_after_twenty_steps(behaved):
+    want = twenty_steps("one")
+    for found in behaved:
+        assert all(torch.equal(found["twenty"][name], behaved[0]["twenty"][name]) for name in want)
+        assert error(found["twenty"], want) < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
+def test_a_checkpoint_goes_on_with_another_number_and_kind_of_workers(behaved, folder):
+    undisturbed = train("one", 0, BEFORE + AFTER)
+    want = undisturbed["grads"][BEFORE:]
+    again = {
+        "one": train("one", BEFORE, AFTER, f"{folder}/fsdp"),
+        "of ddp": train("one", BEFORE, AFTER, f"{folder}/ddp"),
+    }
+    four = run(4, on_four, folder, limit=120)
+    found = [again, *(x["resumed"] for x in behaved), *({k: x[k] for k in ("fsdp", "hsdp")} for x in four)]
+    for resumed in found:
+        for name, run_ in resumed.items():
+            assert run_["refreshed"] == [False] * 3 + [True, False], name
+            for got, expected in zip(run_["grads"], want, strict=True):
+                assert error(got, expected) < 1e-10, name
+    canonical = train("one", 0, BEFORE + AFTER, basis="canonical")["grads"][BEFORE:]
+    for got, expected in zip(four[0]["canonical"]["grads"], canonical, strict=True):
+        assert error(got, expected) < 1e-10
+
+
+@pytest.mark.usefixtures("behaved")
+def test_a_checkpoint_without_a_guide_says_so(folder):
+    guide = World("one").guide()
+    with pytest.raises(ValueError, match=r"no guide under 'other', only \['guide', 'model'\]"):
+        checkpoint.load(guide, f"{folder}/fsdp", key="other")
+
+
+def one_dies():
+    w = World("fsdp")
+    guide = w.guide()
+    for i in range(3):
+        primary, auxiliary = w.losses(w.share(0, 12)), w.problem.loss(w.even(0, 12))
+        if w.number == 1 and i == 2:
+            raise SystemExit("this worker dies")
+        guide.backward(primary=primary, auxiliary=auxiliary)
+
+
+def test_a_lost_worker_makes_the_others_fail_with_a_message():
+    first, _ = outcomes(2, one_dies, patience=4, limit=60)
+    assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
