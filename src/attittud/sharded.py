@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 from attittud.distributed import Group, Share
 from attittud.engine.base import Engine, Jacobian, logger
 from attittud.graph import Named
-from attittud.linalg import mv
+from attittud.linalg import project
 from attittud.parameters import Layout, local
 
 
@@ -213,7 +213,7 @@ class _Joint(Jacobian):
         first, result = int(self.share.first), torch.empty(self.examples, vectors.shape[0], dtype=torch.float64)
         result = result.to(self.layout.device)
         for example in range(self.total()):
-            product = self.workers.sum_columns(mv(vectors, self.left(self._one_hot(example)[None])[0]).double())
+            product = self.workers.sum_columns(project(vectors, self.left(self._one_hot(example)[None])[0]))
             if 0 <= example - first < self.examples:
                 result[example - first] = product
         return result
