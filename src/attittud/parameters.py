@@ -159,6 +159,11 @@ def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
     return tuple(dense.stride())
 
 
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters that want a gradient; tied ones once, under their first name."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def allowed(
     named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | Predicate | None
 ) -> set[int] | None:
