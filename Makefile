@@ -31,7 +31,7 @@ lint: setup ## ruff (lint and format) and mypy
 	@$(RUN) ruff format --check .
 	@$(RUN) mypy
 
-bench: setup ## time and memory of a step
+bench: setup ## time and memory of a step, beside multitask, the authors' algorithm, TorchJD and Opacus
 	@$(RUN) benchmarks
 
 clean: ## remove the environment, caches and build output

@@ -1,0 +1,79 @@
+"""Measure, and print one table: `python -m benchmarks` (see --help)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import warnings
+from pathlib import Path
+
+# Some virtual machines announce AMX and then kill the process that uses it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import torch
+
+from benchmarks import passes, steps
+from benchmarks.figures import table
+from benchmarks.results import RESULTS, Record, provenance
+from benchmarks.workloads import SPECS
+
+JOBS = ["passes", *SPECS]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Time and memory of a training step: plain multitask, ATTITTUD with each engine, the authors' "
+        "algorithm, TorchJD and Opacus, on the same model and data in one process. Results are written after every "
+        "point; points that are already there are not measured again. `python -m benchmarks.page` makes "
+        "docs/performance.md from them.",
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs, in seconds")
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=JOBS, help="which jobs (default: all)")
+    parser.add_argument("--base", action="store_true", help="only the base point of each job, no sweeps")
+    parser.add_argument("--budget", type=float, help="start no further point after so many seconds")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results on a GPU)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=8.0, help="at most so long per point and mode")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    # Of vmap without a batching rule, and of Opacus' hooks on token numbers: slow or odd, as the figures show anyway.
+    warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
+    start = time.perf_counter()
+    quick = given.quick or given.device == "cpu"
+    if quick and not given.quick:
+        print("No GPU: tiny sizes, as with --quick. The figures say nothing about a real model.")
+    keep = given.out is not None or not quick
+    out = given.out or RESULTS
+    about = provenance(given.device, given.seed, quick)
+    settings = {"device": given.device, "quick": quick, "seed": given.seed, "seconds": 0.2 if quick else given.seconds}
+    measured = {}
+    for job in given.only:
+        record = Record(out if keep else None, job, about)
+        measured[job] = record.data
+        todo = list(passes.points(quick)) if job == "passes" else list(steps.points(SPECS[job], quick))
+        for item in todo[:1] if given.base else todo:
+            point = passes.name(*item) if job == "passes" else item.name
+            if point in record:
+                continue
+            if given.budget is not None and time.perf_counter() - start > given.budget:
+                print(f"{job}: {point} and what follows is left for another run, the budget is spent")
+                break
+            print(f"{job}: {point} ({time.perf_counter() - start:.0f} s)", flush=True)
+            run = passes.measure if job == "passes" else steps.measure
+            try:
+                found = run(*(item if job == "passes" else (SPECS[job], item)), **settings)
+            except (ImportError, torch.OutOfMemoryError) as error:
+                print(f"    left out: {type(error).__name__}: {error}")
+                continue
+            record.add(point, found)
+    print(table(measured))
+
+
+if __name__ == "__main__":
+    main()

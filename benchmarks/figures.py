@@ -1,0 +1,110 @@
+"""Numbers that follow from measured times: what a refresh costs, what a step costs on average, memory above multitask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+EVERY = (1, 4, 10)
+MODES = ("graph", "eager")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One method at one point. Times in seconds; ratios are over the multitask step in the same mode."""
+
+    job: str
+    point: str
+    method: str
+    mode: str
+    step: float
+    refresh: float | None
+    """What a refresh adds to a step."""
+    over: dict[int, float]
+    """Mean step over the multitask step, by the number of steps from refresh to refresh."""
+    memory_step: float | None
+    memory_refresh: float | None
+    """Peak above that of the multitask step, in vectors of D float32."""
+
+
+def amortised(times: dict[str, float], every: int) -> float:
+    """Mean seconds of a step when each `every`-th refreshes."""
+    return ((every - 1) * times["step"] + times.get("refresh", times["step"])) / every
+
+
+def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
+    """All methods of one point, in both modes."""
+    rows = data["methods"]
+    multitask = rows.get("multitask", {})
+    for mode in MODES:
+        base = multitask.get(mode, {}).get("step")
+        for method, row in rows.items():
+            times = row.get(mode, {})
+            if base is None or "step" not in times:
+                continue
+            # A graph of the step without one of the refresh is no whole method.
+            if mode == "graph" and "refresh" in row.get("eager", {}) and "refresh" not in times:
+                continue
+            yield Figures(
+                job,
+                point,
+                method,
+                mode,
+                times["step"],
+                times["refresh"] - times["step"] if "refresh" in times else None,
+                {n: amortised(times, n) / base for n in EVERY},
+                *(_vectors(row, multitask, kind, data["D"]) for kind in ("step", "refresh")),
+            )
+
+
+def _vectors(row: dict[str, Any], multitask: dict[str, Any], kind: str, size: int) -> float | None:
+    peak, base = row.get(f"peak_{kind}"), multitask.get("peak_step")
+    return None if peak is None or base is None else (peak - base) / (4 * size)
+
+
+def every_figure(results: dict[str, dict[str, Any]]) -> list[Figures]:
+    return [
+        found
+        for job, result in results.items()
+        if job != "passes"
+        for point, data in result["points"].items()
+        for found in figures(job, point, data)
+    ]
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Everything in Markdown, one row per method."""
+    head = [
+        "workload",
+        "point",
+        "method",
+        "mode",
+        "step ms",
+        "refresh ms",
+        "n=1",
+        "n=4",
+        "n=10",
+        "memory",
+        "in refresh",
+    ]
+    lines = [head, ["---"] * len(head)]
+    lines += [
+        [
+            f.job, f.point, f.method, f.mode, f"{1e3 * f.step:.2f}", number(f.refresh, 1e3), *(f"{f.over[n]:.3f}" for n in EVERY),
+            vectors(f.memory_step), vectors(f.memory_refresh),
+        ]
+        for f in every_figure(results)
+    ]  # fmt: skip
+    for point, data in results.get("passes", {}).get("points", {}).items():
+        times = "; ".join(f"{name} {1e3 * value:.3f} ms" for name, value in data["seconds"].items())
+        lines.append(["passes", point, times, "eager", *([""] * 7)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(value: float | None, scale: float = 1.0) -> str:
+    return "" if value is None else f"{scale * value:.2f}"
+
+
+def vectors(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} D"

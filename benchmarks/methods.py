@@ -1,0 +1,245 @@
+"""What is measured: every way to make one training step, with and without a refresh of its basis.
+
+All share a workload's model, data and optimizer. `step(refresh)` is a whole training step: forward passes, backward
+passes, the update of the weights. What a refresh costs is the difference between the two kinds of step.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attittud import Eta, Guide
+from attittud.basis.orthonormal import orthonormalise_
+from attittud.engine import make_engine
+from benchmarks.workloads import Workload
+
+ETA = Eta(neutral=1, helpful=1, harmful=-1)
+
+
+class Method(ABC):
+    name: str
+    has_refresh = True
+    in_graph = False
+    """Whether its steps are also tried as CUDA graphs."""
+
+    def __init__(self, work: Workload, k: int) -> None:
+        self.work = work
+        self.k = k
+
+    @abstractmethod
+    def backward(self, refresh: bool) -> None:
+        """Fill `.grad`."""
+
+    def step(self, refresh: bool) -> None:
+        self.work.optimizer.zero_grad(set_to_none=True)
+        self.backward(refresh)
+        self.work.optimizer.step()
+
+
+class Multitask(Method):
+    name = "multitask"
+    has_refresh = False
+    in_graph = True
+
+    def backward(self, refresh: bool) -> None:
+        (self.work.losses("primary").mean() + self.work.losses("auxiliary").mean()).backward()
+
+
+class Guided(Method):
+    """ATTITTUD with one engine."""
+
+    in_graph = True
+
+    def __init__(self, work: Workload, k: int, engine: str, *, frozen: bool = False) -> None:
+        super().__init__(work, k)
+        self.name = f"attittud {engine}" + (", frozen BatchNorm" if frozen else "")
+        self.frozen = frozen
+        make_engine(engine)  # an unknown one says so
+        self.guide = Guide(
+            work.model,
+            eta=ETA,
+            rank=k,
+            engine=engine,
+            basis="exact" if engine == "implicit" else "sketch",
+            refresh_every=1 if engine == "implicit" else 10,
+            parameters=work.spec.parameters,
+            batch_norm="frozen" if frozen else "batch",
+        )
+        # `implicit` is fresh at every step. It and `hooks` see the forward pass; the others need only its graph.
+        self.has_refresh = engine != "implicit"
+        self.watches = engine in ("hooks", "implicit") and not frozen
+
+    def backward(self, refresh: bool) -> None:
+        def losses() -> Tensor:
+            return self.work.losses("primary")
+
+        primary = losses if self.watches else losses()
+        auxiliary = self.work.losses("auxiliary").mean()
+        basis_losses = losses if self.frozen else None
+        due = refresh if self.has_refresh else None
+        self.guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=basis_losses, refresh=due)
+
+
+class Plain(Method):
+    """The decomposition in plain torch, as papers write it: J's span, then the three parts as vectors of length D."""
+
+    def __init__(self, work: Workload, k: int) -> None:
+        super().__init__(work, k)
+        self.shared = list(work.shared().values())
+        self.own = [p for p in work.model.parameters() if p.requires_grad and all(p is not q for q in self.shared)]
+        self.basis: Tensor | None = None
+
+    @abstractmethod
+    def build(self, losses: Tensor) -> Tensor:
+        """An orthonormal basis (k x D) from the primary losses."""
+
+    def gaussian(self, m: int) -> Tensor:
+        return torch.randn(self.k, m, device=self.work.device)
+
+    def backward(self, refresh: bool) -> None:
+        losses, loss = self.work.losses("primary"), self.work.losses("auxiliary").mean()
+        if refresh:
+            self.basis = None
+            self.basis = self.build(losses)
+        assert self.basis is not None
+        everything = self.shared + self.own
+        of_primary = torch.autograd.grad(losses.mean(), everything, allow_unused=True)
+        of_auxiliary = torch.autograd.grad(loss, everything, allow_unused=True)
+        count = len(self.shared)
+        g_p, g_a = flat(of_primary[:count]), flat(of_auxiliary[:count])
+        a, p = self.basis @ g_a, self.basis @ g_p
+        agree = a * p >= 0
+        helpful = self.basis.T @ torch.where(agree, a, 0.0)
+        harmful = self.basis.T @ torch.where(agree, 0.0, a)
+        neutral = g_a - helpful - harmful
+        update = ETA.neutral * neutral + ETA.helpful * helpful + ETA.harmful * harmful + g_p
+        for parameter, piece in zip(self.shared, update.split([p.numel() for p in self.shared]), strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(piece.view(parameter.shape))
+        for parameter, x, y in zip(self.own, of_primary[count:], of_auxiliary[count:], strict=True):
+            parameter.grad = x if y is None else y if x is None else x + y
+
+
+def flat(gradients: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([gradient.reshape(-1).float() for gradient in gradients])
+
+
+class Authors(Plain):
+    """The released algorithm: for each row a forward pass, a weighted backward pass, one-pass Gram-Schmidt."""
+
+    name = "authors' algorithm"
+
+    def build(self, losses: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for weights in self.gaussian(losses.shape[0]):
+            again = self.work.losses("primary")
+            row = flat(torch.autograd.grad((again * weights).sum(), self.shared))
+            for earlier in rows:
+                row = row - (row @ earlier) * earlier
+            rows.append(row / (row.norm() + 1e-10))
+        return torch.stack(rows)
+
+
+class TorchJD(Plain):
+    """TorchJD's `jac` with Π as `jac_outputs` on the graph of the primary losses, orthonormalised as ours is."""
+
+    chunk: ClassVar[int | None] = None
+    name = "TorchJD sketch, vmapped"
+
+    def build(self, losses: Tensor) -> Tensor:
+        from torchjd.autojac import jac
+
+        weights = self.gaussian(losses.shape[0])
+        found = jac(losses, self.shared, jac_outputs=weights, retain_graph=True, parallel_chunk_size=self.chunk)
+        rows = torch.cat([block.reshape(self.k, -1).float() for block in found], dim=1)
+        del found
+        orthonormalise_(rows)
+        return rows
+
+
+class TorchJDLoop(TorchJD):
+    chunk = 1
+    name = "TorchJD sketch, one by one"
+
+
+class TorchJDPCGrad(Method):
+    """PCGrad through `mtl_backward`, a step without a basis."""
+
+    name = "TorchJD PCGrad"
+    has_refresh = False
+
+    def __init__(self, work: Workload, k: int) -> None:
+        super().__init__(work, k)
+        from torchjd.aggregation import PCGrad
+
+        self.aggregator = PCGrad()
+
+    def backward(self, refresh: bool) -> None:
+        from torchjd.autojac import jac_to_grad, mtl_backward
+
+        work, model = self.work, self.work.model
+        m = work.primary[1].shape[0]
+        with torch.autocast(work.device.type, work.half or torch.bfloat16, enabled=work.half is not None):
+            # It wants the last features that the tasks share, so the body sees both batches at once.
+            features = model.body(torch.cat([work.primary[0], work.auxiliary[0]]))
+            logits = model.primary(features[:m]), model.auxiliary(features[m:])
+        labels = work.primary[1], work.auxiliary[1]
+        losses = [F.cross_entropy(x.float(), y) for x, y in zip(logits, labels, strict=True)]
+        shared = [p for name, p in model.named_parameters() if name.startswith("body.") and p.requires_grad]
+        mtl_backward(losses, features=features, shared_params=shared, parallel_chunk_size=1)
+        jac_to_grad(shared, self.aggregator)
+
+
+class Opacus(Plain):
+    """Opacus' per-example gradients (m x D) and their top-k singular vectors, by the m x m Gram matrix."""
+
+    name = "Opacus + SVD"
+
+    def __init__(self, work: Workload, k: int) -> None:
+        super().__init__(work, k)
+        from opacus import GradSampleModule
+
+        # A copy, because its hooks would slow the other methods down; it shares the weights.
+        twin = copy.deepcopy(work.model)
+        for mine, theirs in zip(work.model.parameters(), twin.parameters(), strict=True):
+            theirs.data = mine.data
+        self.wrapped = GradSampleModule(twin, loss_reduction="sum")
+        names = work.shared().keys()
+        self.twins = [p for name, p in twin.named_parameters() if name in names]
+
+    def build(self, losses: Tensor) -> Tensor:
+        for parameter in self.wrapped.parameters():
+            parameter.grad_sample = None
+        self.work.losses("primary", self.wrapped).sum().backward()
+        m = losses.shape[0]
+        rows = torch.cat([p.grad_sample.reshape(m, -1).float() for p in self.twins], dim=1)
+        for parameter in self.wrapped.parameters():
+            parameter.grad = parameter.grad_sample = None
+        sizes, vectors = torch.linalg.eigh((rows @ rows.T).double())
+        top = (vectors / sizes.clamp(min=1e-12).sqrt()).T.flip(0)[: self.k]
+        return top.to(rows.dtype) @ rows
+
+
+def methods_for(work: Workload, k: int, engines: list[str]) -> dict[str, Callable[[], Method]]:
+    """Makers of all methods for a workload, by name; a maker raises where a method is not to be had."""
+
+    def guided(engine: str, frozen: bool = False) -> Callable[[], Method]:
+        return lambda: Guided(work, k, engine, frozen=frozen)
+
+    normalises = any(isinstance(module, torch.nn.BatchNorm2d) for module in work.model.modules())
+    makers: dict[str, Callable[[], Method]] = {"multitask": lambda: Multitask(work, k)}
+    for engine in engines:
+        if engine == "implicit" or work.spec.stores_basis:
+            makers[f"attittud {engine}"] = guided(engine)
+        if engine == "hooks" and normalises:
+            makers["attittud hooks, frozen BatchNorm"] = guided(engine, frozen=True)
+    if work.spec.stores_basis:
+        for peer in (Authors, TorchJDLoop, TorchJD, TorchJDPCGrad, Opacus):
+            makers[peer.name] = lambda peer=peer: peer(work, k)
+    return makers

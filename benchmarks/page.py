@@ -1,0 +1,152 @@
+"""docs/performance.md and its plots from the committed results: `python -m benchmarks.page`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.figures import every_figure, number, vectors
+from benchmarks.goals import Results, base_point, goals
+from benchmarks.results import HERE, load
+
+PAGE = HERE.parent / "docs" / "performance.md"
+PLOTS = HERE.parent / "docs" / "performance"
+
+ABOUT = (
+    "This page is made by `python -m benchmarks.page` from `benchmarks/results/`; `make bench` measures anew. Ratios "
+    "within one run are what to look at; seconds belong to the machine below."
+)
+COST = """\
+## The cost model
+
+F is the forward pass of one example, so that a backward pass is 2F; m primary and a auxiliary examples, rank k, D shared
+parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
+
+| what | arithmetic | traffic |
+|---|---|---|
+| multitask step | 3F(m + a) | the optimizer's |
+| ATTITTUD, a step between refreshes | the same | 2k + 9 |
+| refresh, engines `loop` and `batched` | 2kFm | 11k |
+| refresh, engine `hooks`, given `primary=` as a callable | about Fm + 2kmD | 11k + 2m |
+| refresh, engine `hooks`, given `basis_losses=` | about 4Fm + 2kmD | 11k + 2m |
+| refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
+| step, engine `implicit` | 3F(m + a) and two more passes over m examples | a few, none with k |
+
+* A step copies two gradients into flat vectors (4), takes both projections and all inner products in one pass over V
+  (k + 2) and forms the whole update in another (k + 3).
+* A refresh writes ΠJ (2k), orthonormalises (twice a read for the Gram matrix and a read and a write for the
+  transformation, 6k) and keeps the old basis where a number is not finite (3k). `hooks` also writes and reads the
+  per-example gradients (2m), which live one layer long.
+* The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
+  vectors, and k more in a refresh. Nothing grows with m D.
+"""
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    parts = [
+        "# What a step costs",
+        ABOUT,
+        machine(results),
+        "## Goals",
+        goal_table(results),
+        COST.rstrip(),
+        "## Measured against predicted",
+        predicted(results),
+        "## All methods",
+        methods(results),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def machine(results: Results) -> str:
+    lines = []
+    for about in {str(r["provenance"]): r["provenance"] for r in results.values()}.values():
+        versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
+        hardware = about["hardware"].get("name", about["hardware"]["device"])
+        lines.append(f"* {hardware}; {versions}; revision {about['revision']}; seed {about['seed']}.")
+    return "\n".join(sorted(set(lines))) or "No results have been committed yet."
+
+
+def goal_table(results: Results) -> str:
+    sign = {True: "met", False: "**missed**", None: ""}
+    rows = [f"| {g.what} | {g.goal} | {g.measured} | {sign[g.met]} |" for g in goals(results)]
+    return "\n".join(["| what | goal | measured | |", "|---|---|---|---|", *rows])
+
+
+def predicted(results: Results) -> str:
+    """Times from counted FLOPs and bytes, at the rate of the multitask step and the bandwidth of a copy in the same run."""
+    rows = []
+    for job in results:
+        base = base_point(results, job) if job != "passes" else None
+        multitask = base and base[1]["methods"]["multitask"].get("eager", {}).get("step")
+        if not base or not multitask:
+            continue
+        data = base[1]
+        k, m, size, flops = data["k"], data["m"], data["D"], data["forward_flops_per_example"]
+        rate = 3 * flops * (m + data["auxiliary"]) / multitask
+        vector = 4 * size / data["copy_bytes_per_second"]
+        orthonormal = (2 + 6 + 3) * k * vector
+        guesses = {
+            "attittud loop": 2 * k * flops * m / rate + orthonormal,
+            "attittud batched": 2 * k * flops * m / rate + orthonormal,
+            "attittud hooks": (flops * m + 2 * k * m * size) / rate + orthonormal + 2 * m * vector,
+            "attittud hooks, frozen BatchNorm": (4 * flops * m + 2 * k * m * size) / rate
+            + orthonormal
+            + 2 * m * vector,
+            "authors' algorithm": 3 * k * flops * m / rate + (2 * k + 1.5 * k * k) * vector,
+        }
+        for method, guess in guesses.items():
+            times = data["methods"].get(method, {}).get("eager", {})
+            if "refresh" in times:
+                measured = times["refresh"] - times["step"]
+                rows.append(f"| {job} | {method} | {1e3 * guess:.1f} | {1e3 * measured:.1f} | {measured / guess:.2f} |")
+    if not rows:
+        return "Nothing measured yet."
+    head = ["| workload | refresh | predicted ms | measured ms | measured / predicted |", "|---|---|---|---|---|"]
+    return "\n".join(head + rows)
+
+
+def methods(results: Results) -> str:
+    head = (
+        "Step and refresh in milliseconds; the mean step over the multitask step for a refresh in every step, in every "
+        "fourth and in every tenth; peak memory above the multitask step in vectors of D float32.\n\n"
+        "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    rows = [
+        f"| {f.job} | {f.point} | {f.method} | {f.mode} | {1e3 * f.step:.2f} | {number(f.refresh, 1e3)} | "
+        f"{f.over[1]:.3f} | {f.over[4]:.3f} | {f.over[10]:.3f} | {vectors(f.memory_step)} | {vectors(f.memory_refresh)} |"
+        for f in every_figure(results)
+    ]
+    notes = [
+        f"* {job}, {point}, {name}{what}: {note}"
+        for job, result in results.items()
+        if job != "passes"
+        for point, data in result["points"].items()
+        for name, row in data["methods"].items()
+        for what, note in [
+            *([("", row["note"])] if "note" in row else []),
+            *((f", {kind} as a graph", text) for kind, text in row.get("graph_notes", {}).items()),
+        ]
+    ]
+    left_out = "\n\nNot measured, and why:\n\n" + "\n".join(notes) if notes else ""
+    return head + "\n".join(rows) + left_out + images()
+
+
+def images() -> str:
+    found = sorted(path.name for path in PLOTS.glob("*.svg")) if PLOTS.is_dir() else []
+    return "".join(f"\n\n![{Path(name).stem}](performance/{name})" for name in found)
+
+
+def main() -> None:
+    from benchmarks.plots import draw
+
+    results = load()
+    PAGE.parent.mkdir(exist_ok=True)
+    draw(results, PLOTS)
+    PAGE.write_text(page(results))
+    print(f"wrote {PAGE} and {len(list(PLOTS.glob('*.svg'))) if PLOTS.is_dir() else 0} plots")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Results on disk: one JSON per job, with all that is needed to judge or repeat it; written after every point."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PACKAGES = ("attittud", "torch", "triton", "transformers", "peft", "torchjd", "opacus")
+
+
+def provenance(device: str, seed: int, quick: bool) -> dict[str, Any]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    hardware: dict[str, Any] = {"device": device, "cores": os.cpu_count()}
+    if device.startswith("cuda"):
+        properties = torch.cuda.get_device_properties(device)
+        hardware |= {"name": properties.name, "memory": properties.total_memory, "cuda": torch.version.cuda}
+    return {"versions": versions, "hardware": hardware, "seed": seed, "quick": quick, "revision": revision()}
+
+
+def revision() -> str | None:
+    """Of the code: ATTITTUD_REVISION where the sources travel without their history."""
+    if "ATTITTUD_REVISION" in os.environ:
+        return os.environ["ATTITTUD_REVISION"]
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+class Record:
+    """The points of one job; those already there are kept and not measured again."""
+
+    def __init__(self, folder: Path | None, job: str, about: dict[str, Any]) -> None:
+        """Without a folder nothing is kept."""
+        self.path = None if folder is None else folder / f"{job}.json"
+        self.data: dict[str, Any] = {"job": job, "provenance": about, "points": {}}
+        if self.path is not None and self.path.exists():
+            found = json.loads(self.path.read_text())
+            if found["provenance"]["hardware"] == about["hardware"] and found["provenance"]["quick"] == about["quick"]:
+                self.data = found
+
+    def __contains__(self, point: str) -> bool:
+        return point in self.data["points"]
+
+    def add(self, point: str, measured: dict[str, Any]) -> None:
+        self.data["points"][point] = measured
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".tmp")
+        partial.write_text(json.dumps(self.data, indent=1) + "\n")
+        partial.replace(self.path)
+
+
+def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """All results of a folder, by job."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}

@@ -1,0 +1,87 @@
+"""Time and memory of a function, on a GPU by its own clock."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+Action = Callable[[], object]
+
+
+def seconds(action: Action, device: torch.device) -> float:
+    if device.type != "cuda":
+        start = time.perf_counter()
+        action()
+        return time.perf_counter() - start
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize(device)
+    begin.record()
+    action()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
+
+
+def interleaved(actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float) -> dict[str, float]:
+    """Median seconds of each action; they take turns, so that a drift of the clock meets all of them.
+
+    Stops before `repeats` rounds when `limit` seconds are over, but not before three.
+    """
+    found: dict[str, list[float]] = {name: [] for name in actions}
+    start = time.perf_counter()
+    for done in range(repeats):
+        if done >= 3 and time.perf_counter() - start > limit:
+            break
+        for name, action in actions.items():
+            found[name].append(seconds(action, device))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def allocated(device: torch.device) -> int:
+    gc.collect()
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def peak_bytes(action: Action, device: torch.device) -> int | None:
+    """The most memory in use while the action runs."""
+    if device.type != "cuda":
+        action()
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    action()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device)
+
+
+def captured(action: Action, device: torch.device, pool: tuple[int, int]) -> Action:
+    """The action as a CUDA graph; it has been run before, so that nothing is built for the first time.
+
+    Graphs of one pool share their memory: each is a whole step that needs nothing of the others.
+    """
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        action()
+        action()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        action()
+    graph.replay()
+    torch.cuda.synchronize(device)
+    return graph.replay
+
+
+def copy_bandwidth(device: torch.device, *, size: int) -> float:
+    """Bytes read and written per second by a copy of `size` float32."""
+    source = torch.randn(size, device=device)
+    target = torch.empty_like(source)
+    for _ in range(3):
+        target.copy_(source)
+    times = [seconds(lambda: target.copy_(source), device) for _ in range(10)]
+    return 8 * size / statistics.median(times)

@@ -1,0 +1,181 @@
+"""Models and data of the benchmarks: random weights and inputs, since only time and memory are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Sizes of one workload; `m` primary examples build the basis."""
+
+    name: str
+    k: int
+    m: int
+    auxiliary: int
+    build: Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]
+    """Whether a tiny version is wanted -> the body, the shape of one example, the width of its features."""
+    vocabulary: int | None = None
+    """Examples are token numbers below it; else images."""
+    parameters: Callable[[str, nn.Parameter], bool] | None = None
+    """Which parameters are decomposed, as `parameters=` of a Guide."""
+    stores_basis: bool = True
+    """Whether k x D fits; else only engines that store no basis are measured."""
+
+    def tiny(self) -> Spec:
+        return replace(self, k=2, m=4, auxiliary=4, vocabulary=self.vocabulary and 64)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, body: nn.Module, features: int) -> None:
+        super().__init__()
+        self.body = body
+        self.primary, self.auxiliary = nn.Linear(features, CLASSES), nn.Linear(features, CLASSES)
+
+    def forward(self, x: Tensor, head: str) -> Tensor:
+        return getattr(self, head)(self.body(x))
+
+
+class Pooled(nn.Module):
+    """A transformer of Hugging Face's, as features of its first or last token."""
+
+    def __init__(self, model: nn.Module, token: int) -> None:
+        super().__init__()
+        self.model = model
+        self.token = token
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model(input_ids=tokens).last_hidden_state[:, self.token]
+
+
+class Workload:
+    """A model on a device with its two batches and an optimizer that all methods share."""
+
+    def __init__(self, spec: Spec, *, m: int, device: str, tiny: bool, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.spec = spec
+        self.device = torch.device(device)
+        with self.device:  # to draw a billion weights takes a CPU half a minute
+            body, shape, features = spec.build(tiny)
+        self.model = TwoHeads(body, features).to(self.device)
+        images = spec.vocabulary is None
+        if images:
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self.model.train()
+
+        def batch(count: int) -> tuple[Tensor, Tensor]:
+            if images:
+                x = torch.randn(count, *shape, device=self.device).to(memory_format=torch.channels_last)
+            else:
+                # Not 0 to 3: some models take these for padding and the like.
+                x = torch.randint(4, spec.vocabulary or 0, (count, *shape), device=self.device)
+            return x, torch.randint(CLASSES, (count,), device=self.device)
+
+        self.primary, self.auxiliary = batch(m), batch(spec.auxiliary)
+        cuda = self.device.type == "cuda"
+        self.half = torch.bfloat16 if cuda else None
+        # A step so small that the weights stay sane however often it is repeated.
+        options: dict[str, Any] = {"fused": True, "capturable": True} if cuda else {}
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(trained, lr=1e-6, **options)
+
+    def losses(self, head: str, model: nn.Module | None = None) -> Tensor:
+        """Per-example losses of a head's batch."""
+        x, y = self.primary if head == "primary" else self.auxiliary
+        with torch.autocast(self.device.type, self.half or torch.bfloat16, enabled=self.half is not None):
+            logits = (model or self.model)(x, head)
+        return F.cross_entropy(logits.float(), y, reduction="none")
+
+    def shared(self) -> dict[str, nn.Parameter]:
+        """The parameters that both losses reach and that are decomposed."""
+        allowed = self.spec.parameters or (lambda *_: True)
+        return {
+            name: p
+            for name, p in self.model.named_parameters()
+            if name.startswith("body.") and p.requires_grad and allowed(name, p)
+        }
+
+    def flops(self) -> int:
+        """Of the forward pass of one primary example."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.losses("primary")
+        return counter.get_total_flops() // self.primary[1].shape[0]
+
+
+def _wide_resnet(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+    from attittud.recipes.models.residual import WideResNet
+
+    body = WideResNet(3, 10, 1, 0.0) if tiny else WideResNet(3, 22, 4, 0.0)
+    return body, (3, 8, 8) if tiny else (3, 32, 32), body.features
+
+
+def _resnet18(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+    from attittud.recipes.models.residual import ResNet18
+
+    if tiny:
+        return _wide_resnet(tiny)
+    body = ResNet18((3, 224, 224), 0.0)
+    return body, (3, 224, 224), body.features
+
+
+def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]:
+    def build(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+        from transformers import RobertaConfig, RobertaModel
+
+        sizes: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+        if tiny:
+            small = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+            sizes |= {**small, "num_attention_heads": 2}
+        config = RobertaConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        body = Pooled(RobertaModel(config, add_pooling_layer=False), 0)
+        return body, (8,) if tiny else (length,), config.hidden_size
+
+    return build
+
+
+def _decoder(lora: bool) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]:
+    def build(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+        from transformers import LlamaConfig, LlamaModel
+
+        # TinyLlama's sizes: 1.1 billion parameters.
+        sizes = {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
+        sizes |= {"num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048}
+        if tiny:
+            sizes |= {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+            sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+        model: nn.Module = LlamaModel(LlamaConfig(**sizes, use_cache=False))
+        if lora:
+            from peft import LoraConfig, get_peft_model
+
+            model = get_peft_model(model, LoraConfig(r=2 if tiny else 16, target_modules=["q_proj", "v_proj"]))
+        return Pooled(model, -1), (8,) if tiny else (256,), sizes["hidden_size"]
+
+    return build
+
+
+def _without_word_embeddings(name: str, _: nn.Parameter) -> bool:
+    """As the paper does it for RoBERTa."""
+    return "word_embeddings" not in name
+
+
+SPECS = {
+    spec.name: spec
+    for spec in (
+        Spec("wrn22", k=5, m=64, auxiliary=128, build=_wide_resnet),
+        Spec("resnet18", k=5, m=32, auxiliary=64, build=_resnet18),
+        Spec("roberta128", 10, 32, 32, _roberta(128), vocabulary=50265, parameters=_without_word_embeddings),
+        Spec("roberta512", 10, 32, 32, _roberta(512), vocabulary=50265, parameters=_without_word_embeddings),
+        Spec("decoder_lora", 10, 16, 16, _decoder(lora=True), vocabulary=32000),
+        Spec("decoder_full", 10, 16, 16, _decoder(lora=False), vocabulary=32000, stores_basis=False),
+    )
+}

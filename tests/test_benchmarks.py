@@ -1,0 +1,100 @@
+"""The benchmarks run in their tiny version, resume, and their page is what the committed results give."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import methods
+from benchmarks.figures import figures
+from benchmarks.goals import goals
+from benchmarks.page import PAGE, page
+from benchmarks.results import load
+from benchmarks.workloads import SPECS, Workload
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
+    command = [sys.executable, "-m", "benchmarks", "--quick", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True)
+
+
+def test_page_is_what_the_results_give():
+    assert PAGE.read_text() == page(load()), "run `python -m benchmarks.page`"
+
+
+def test_tiny_run_writes_results_and_resumes(tmp_path):
+    first = run("--only", "passes", "wrn22", "--out", tmp_path)
+    result = json.loads((tmp_path / "wrn22.json").read_text())
+    (point,) = result["points"].values()
+    assert {"versions", "hardware", "seed", "revision"} <= result["provenance"].keys()
+    assert {"multitask", "attittud loop", "authors' algorithm"} <= point["methods"].keys()
+    assert all("note" in row or row["eager"]["step"] > 0 for row in point["methods"].values())
+    assert "note" not in point["methods"]["attittud loop"]
+    assert "| wrn22 | k=2 m=4 | attittud loop | eager |" in first.stdout
+    before = (tmp_path / "wrn22.json").read_bytes()
+    again = run("--only", "passes", "wrn22", "--out", tmp_path)
+    assert (tmp_path / "wrn22.json").read_bytes() == before
+    assert "wrn22: k=2 m=4 (" not in again.stdout
+    assert "not measured" in page(load(tmp_path))
+
+
+def test_budget_leaves_the_rest_for_another_run(tmp_path):
+    assert "left for another run" in run("--only", "passes", "--budget", "0", "--out", tmp_path).stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule.*", "ignore:.*backward hook is firing.*")
+@pytest.mark.parametrize("peer", ["Authors", "TorchJD", "TorchJDLoop", "Opacus"])
+def test_peers_span_the_rows_of_j(peer):
+    if peer != "Authors":
+        pytest.importorskip(peer.removesuffix("Loop").lower())
+    pytest.importorskip("transformers")
+    work = Workload(SPECS["roberta128"].tiny(), m=4, device="cpu", tiny=True, seed=0)
+    method = getattr(methods, peer)(work, 2)
+    rows = method.build(work.losses("primary")).double()
+    torch.testing.assert_close(rows @ rows.T, torch.eye(2).double(), rtol=0, atol=1e-4)
+    shared = list(work.shared().values())
+    J = torch.stack(
+        [methods.flat(torch.autograd.grad(loss, shared, retain_graph=True)) for loss in work.losses("primary")]
+    ).double()
+    inside = rows @ torch.linalg.pinv(J) @ J
+    torch.testing.assert_close(inside, rows, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("peer", ["Authors", "TorchJDPCGrad"])
+def test_peers_fill_every_gradient(peer):
+    if peer != "Authors":
+        pytest.importorskip("torchjd")
+    work = Workload(SPECS["wrn22"].tiny(), m=4, device="cpu", tiny=True, seed=0)
+    getattr(methods, peer)(work, 2).backward(True)
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in work.model.parameters())
+
+
+def rows(**methods_):
+    return {"k": 5, "m": 64, "D": 100, "methods": methods_}
+
+
+def test_a_refresh_is_the_difference_of_two_steps():
+    data = rows(
+        multitask={"eager": {"step": 1.0}, "peak_step": 1000},
+        ours={"eager": {"step": 1.1, "refresh": 3.1}, "peak_step": 3000, "peak_refresh": 5000},
+    )
+    (_, ours) = figures("wrn22", "k=5 m=64", data)
+    assert ours.refresh == pytest.approx(2.0)
+    assert ours.over == pytest.approx({1: 3.1, 4: (3 * 1.1 + 3.1) / 4, 10: (9 * 1.1 + 3.1) / 10})
+    assert (ours.memory_step, ours.memory_refresh) == (5.0, 10.0)
+
+
+@pytest.mark.parametrize(("cycle", "met"), [(10.9, True), (11.1, False)])
+def test_the_first_goal_is_judged_on_whole_cycles_in_graphs(cycle, met):
+    others = {f"peer {i}": {} for i in range(6)}
+    graph = {"graph": {"step": 1.0, "refresh": 2.0}, "cycle": {"steps": cycle}}
+    data = rows(multitask={"cycle": {"steps": 10.0}}, **{"attittud loop": graph}, **others)
+    assert goals({"wrn22": {"points": {"k=5 m=64": data}}})[0].met is met
