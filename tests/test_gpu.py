@@ -18,6 +18,7 @@ pytestmark = [
     # Of torch itself, once per process: TF32 is offered, and the check for waits calls itself a prototype.
     pytest.mark.filterwarnings("ignore:.*TensorFloat32.*", "ignore:.*[Ss]ynchronization debug mode.*"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler.*", "ignore:.*AccumulateGrad.*"),
+    pytest.mark.filterwarnings("ignore:.*CUDA Graph is empty.*"),  # inductor tries one
 ]
 DEVICE = "cuda"
 ETA = Eta(neutral=0.9, helpful=1.1, harmful=-0.5)

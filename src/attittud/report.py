@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -64,8 +63,9 @@ class TaskReport:
     _primary: Tensor
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
 
-    @cached_property
+    @property
     def _parts(self) -> Split:
+        # Not kept: the report of a captured step is read again after every replay.
         return self._split()
 
     @property

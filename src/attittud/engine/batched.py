@@ -17,13 +17,18 @@ from attittud.engine.base import Engine, Gradients, logger
 from attittud.engine.loop import Loop
 from attittud.parameters import Layout
 
-# What a chunk of rows may take beside the sketch itself. Beyond it kernels are large and a loop is as fast.
+# What a chunk of rows may take beside the sketch itself where rows are short and only launches cost.
 CHUNK_BYTES = 1 << 28
+# Longer rows: three at once keep a refresh within 2k + 3 rows in all. The longest keep the device busy one by one.
+LONG_ROW, LONGEST_ROW = 1 << 24, 1 << 26
 
 
 def rows_at_once(layout: Layout) -> int:
-    """How many rows of ΠJ fit into a chunk."""
-    return max(1, CHUNK_BYTES // max(1, layout.size * layout.dtype.itemsize))
+    """How many rows of ΠJ are worth computing together."""
+    row = max(1, layout.size * layout.dtype.itemsize)
+    if row > LONGEST_ROW:
+        return 1
+    return 3 if row > LONG_ROW else CHUNK_BYTES // row
 
 
 class Batched(Engine):
