@@ -70,8 +70,12 @@ def captured(action: Action, device: torch.device, pool: tuple[int, int]) -> Act
         action()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        action()
+    before = torch.cuda.current_stream(device)
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            action()
+    finally:
+        torch.cuda.set_stream(before)  # a capture that fails leaves its own stream behind
     graph.replay()
     torch.cuda.synchronize(device)
     return graph.replay

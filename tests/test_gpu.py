@@ -195,7 +195,7 @@ def replay_equals_eager(model, refreshes, **settings):
         want = eager.step(refresh).to_dict()
         graph, report = graphs[refresh]
         graph.replay()
-        close(graphed.parameters(), eager.parameters(), 1e-5)
+        close(graphed.parameters(), eager.parameters(), 1e-4)
         got = report.to_dict()
         assert got["effective_rank"] == want["effective_rank"]
         assert got["helpful"] == pytest.approx(want["helpful"], rel=1e-2, abs=1e-6)
@@ -207,6 +207,36 @@ def replay_equals_eager(model, refreshes, **settings):
 @pytest.mark.parametrize("basis", [*STORED, "canonical"])
 def test_captured_step_equals_eager(basis, include_mean):
     replay_equals_eager(Perceptron, False, basis=basis, include_mean=include_mean)
+
+
+def test_captured_refresh_by_hooks():
+    """From a forward pass that the engine watches inside of the graph."""
+    run = Run(Perceptron(), engine="hooks")
+
+    def step(refresh):
+        run.optimizer.zero_grad(set_to_none=True)
+        run.guide.backward(primary=run.losses, auxiliary=run.loss(), refresh=refresh)
+        run.optimizer.step()
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for refresh in (True, True, False):
+            step(refresh)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(True)
+    run.load(3)
+    losses = run.losses()
+    shared = list(run.guide.shared_parameters.values())
+    J = torch.stack(
+        [torch.cat([g.flatten() for g in torch.autograd.grad(l, shared, retain_graph=True)]) for l in losses]
+    ).double()
+    graph.replay()
+    rows = run.guide._subspace.rows.double()
+    assert (rows @ rows.T - torch.eye(4, device=DEVICE)).abs().max() < 1e-6
+    # In the span of the new batch's gradients, at the weights from before the replayed step.
+    close(rows @ torch.linalg.pinv(J) @ J, rows, 1e-3)
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
@@ -245,6 +275,7 @@ def test_captured_refresh_with_nan_keeps_the_basis():
 # ---------------------------------------------------------------------------------------------- compiled models
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler has its own
 @pytest.mark.parametrize("engine", ["loop", "auto"])
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_model_keeps_its_mode(mode, engine):
