@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from attittud.guide import Guide
 from attittud.integrations.logs import numbers
@@ -106,7 +107,10 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         if self._guide is not None:
-            checkpoint[STATE_KEY] = self._guide.state_dict()
+            # Lightning writes what hooks add from one worker only, which under FSDP2 has but a shard of the basis: it is left
+            # out there, and the first step after a resume refreshes.
+            whole = not any(isinstance(parameter, DTensor) for parameter in self.parameters())
+            checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=whole)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)

@@ -28,6 +28,11 @@ def check_trainer(trainer: Any) -> None:
             "per forward, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as ZeRO-3 does. "
             f"Drop deepspeed= and launch with `accelerate launch --config_file fsdp2.yaml`, where fsdp2.yaml is:\n{FSDP2}"
         )
+    if trainer.is_fsdp_enabled and getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
+        raise ValueError(
+            "FSDP of version 1 keeps parameters in flat buffers of its own, which cannot be decomposed; FSDP2 works. Launch with "
+            f"`accelerate launch --config_file fsdp2.yaml`, where fsdp2.yaml is:\n{FSDP2}"
+        )
     packed = {"packing": getattr(args, "packing", False), "padding_free": getattr(trainer, "padding_free", False)}
     for name, on in packed.items():
         if on:

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint import save
 
+from attittud import checkpoint
 from attittud.guide import SINGLE, Guide
 from attittud.integrations.cut import Cut
 from attittud.integrations.logs import numbers
@@ -200,6 +202,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.guide = Guide(prepared[0], **self.guide_settings)
+        # The guide adds up micro-batches itself and under FSDP2 needs each of them reduced.
+        self.accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
         drawn = dict.fromkeys(self.auxiliary_datasets, 0)
         if resume_from_checkpoint is not None:
             drawn |= self._load_guide(Path(resume_from_checkpoint) / STATE_FILE)
@@ -213,18 +217,25 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             return {}
         assert self.guide is not None
         state = torch.load(file, map_location="cpu", weights_only=True)
-        self.guide.load_state_dict(state["guide"])
+        if state["guide"] is None:
+            checkpoint.load(self.guide, file.with_suffix(""))
+        else:
+            self.guide.load_state_dict(state["guide"])
         return dict(state["drawn"])
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         assert self.guide is not None
+        file = Path(output_dir) / STATE_FILE
+        if self.is_fsdp_enabled:
+            # Each worker has a shard of the basis: a folder beside, which another number of workers can go on from.
+            save({"guide": checkpoint.entries(self.guide)}, checkpoint_id=file.with_suffix(""))
         state = {
-            "guide": self.guide.state_dict(),
+            "guide": None if self.is_fsdp_enabled else self.guide.state_dict(),
             "drawn": {name: stream.drawn for name, stream in self._streams.items()},
         }
         if self.args.should_save:
-            torch.save(state, Path(output_dir) / STATE_FILE)
+            torch.save(state, file)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs and self.report is not None:
