@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -320,6 +321,7 @@ def test_a_packed_auxiliary_batch_is_not(tmp_path: Path) -> None:
             True,
             r"DeepSpeed is not supported.*hides \.grad.*accelerate launch.*\n.*fsdp_version: 2",
         ),
+        ("", "is_fsdp_enabled", True, r"FSDP of version 1.*fsdp_version: 2"),
         ("args", "packing", True, r"packing=True on the primary side.*packing=False.*auxiliary"),
         ("", "padding_free", True, r"padding_free=True on the primary side"),
         ("args", "_n_gpu", 2, r"nn\.DataParallel.*torchrun"),
@@ -334,6 +336,8 @@ def test_refusals_name_the_culprit_and_the_cure(
     check_trainer(trainer)
     if name == "_n_gpu":
         assert trainer.args.n_gpu <= 1
+    if name == "is_fsdp_enabled":
+        trainer.accelerator.state.fsdp_plugin = SimpleNamespace(fsdp_version=1)
     setattr(trainer.args if where else trainer, name, value)
     with pytest.raises(ValueError, match=f"(?s){message}"):
         check_trainer(trainer)

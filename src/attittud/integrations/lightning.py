@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from attittud.guide import Guide
-from attittud.integrations.logs import numbers
+from attittud.integrations.logs import Latest
 from attittud.report import Report
 
 try:
@@ -46,6 +46,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         super().__init__(*args, **kwargs)
         self.automatic_optimization = False
         self._guide: Guide | None = None
+        self._latest = Latest()
         self._saved: Mapping[str, Any] | None = None
 
     @property
@@ -81,10 +82,10 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             tasks = {name: self.scaled(loss) for name, loss in auxiliary.items()}
         else:
             tasks = self.scaled(auxiliary)
-        report = self.guide.backward(self.scaled(primary), tasks, **more)
+        report = self._latest.take(self.guide.backward(self.scaled(primary), tasks, **more))
         self.finish_backward(primary.detach().mean())
         if log and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1) % self.trainer.log_every_n_steps == 0:
-            self.log_dict(numbers(report))
+            self.log_dict(self._latest.numbers())
         return report
 
     def scaled(self, loss: Tensor) -> Tensor:

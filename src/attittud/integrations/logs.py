@@ -9,6 +9,25 @@ from attittud.report import Report
 PARTS = ("neutral", "helpful", "harmful")
 
 
+class Latest:
+    """The last report, and the last of a step with a refresh: several workers state norms in those only."""
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.refreshed: Report | None = None
+
+    def take(self, report: Report) -> Report:
+        self.report = report
+        if report.refreshed:
+            self.refreshed = report
+        return report
+
+    def numbers(self) -> dict[str, float]:
+        """For a logger; waits for the device. What the last step could not know is that of the last refresh."""
+        reports = [report for report in (self.refreshed, self.report) if report is not None]
+        return {name: value for report in reports for name, value in numbers(report).items()}
+
+
 def numbers(report: Report) -> dict[str, float]:
     """Shares of ‖g_aux‖² that are neutral, helpful and harmful (they add up to 1), and how far the tasks agree.
 

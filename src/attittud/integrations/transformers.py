@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import save
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from attittud import checkpoint
 from attittud.guide import SINGLE, Guide
 from attittud.integrations.cut import Cut
-from attittud.integrations.logs import numbers
+from attittud.integrations.logs import Latest
 from attittud.integrations.objective import ModelLoss
 from attittud.integrations.refusals import check_batch, check_trainer
 from attittud.integrations.streams import Shuffled, Stream
@@ -91,12 +91,17 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self.auxiliary_batch_size = auxiliary_batch_size
         self.primary_losses = primary_losses
         self.guide: Guide | None = None
-        self.report: Report | None = None
+        self._latest = Latest()
         self._streams: dict[str, Stream] = {}
         self._window: dict[str, tuple[list[Any], Any]] = {}
         self._sums: dict[str, Tensor] = {}
         self._steps = 0
         self._model_loss: ModelLoss | None = None
+
+    @property
+    def report(self) -> Report | None:
+        """What the last step found."""
+        return self._latest.report
 
     # ------------------------------------------------------------------------------------------- a step
 
@@ -129,7 +134,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
                     loss = self._auxiliary(name, model, self._prepare_inputs(batch), items)
                 guide.auxiliary({name: self._scaled(loss)})
                 total = total + weight * self._note(name, loss.detach())
-        self.report = guide.combine()
+        self._latest.take(guide.combine())
         self._steps += 1
         return total
 
@@ -208,7 +213,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         if resume_from_checkpoint is not None:
             drawn |= self._load_guide(Path(resume_from_checkpoint) / STATE_FILE)
         self._streams = {name: self._stream(name, drawn[name]) for name in self.auxiliary_datasets}
-        self._sums, self._steps = {}, 0
+        self._latest, self._sums, self._steps = Latest(), {}, 0
         return prepared
 
     def _load_guide(self, file: Path) -> dict[str, int]:
@@ -238,9 +243,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             torch.save(state, file)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if "loss" in logs and self.report is not None:
+        if "loss" in logs and self._latest.report is not None:
             logs |= {f"loss_{name}": float(total) / max(1, self._steps) for name, total in self._sums.items()}
-            logs |= numbers(self.report)
+            logs |= self._latest.numbers()
             self._sums, self._steps = {}, 0
         super().log(logs, *args, **kwargs)
 
