@@ -330,14 +330,14 @@ def test_a_packed_auxiliary_batch_is_not(tmp_path: Path) -> None:
     ],
 )
 def test_refusals_name_the_culprit_and_the_cure(
-    tmp_path: Path, where: str, name: str, value: Any, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, name: str, value: Any, message: str
 ) -> None:
     trainer = make_trainer(str(tmp_path))
     check_trainer(trainer)
     if name == "_n_gpu":
         assert trainer.args.n_gpu <= 1
     if name == "is_fsdp_enabled":
-        trainer.accelerator.state.fsdp_plugin = SimpleNamespace(fsdp_version=1)
+        monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", SimpleNamespace(fsdp_version=1), raising=False)
     setattr(trainer.args if where else trainer, name, value)
     with pytest.raises(ValueError, match=f"(?s){message}"):
         check_trainer(trainer)
