@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,9 +22,10 @@ from attittud.checks import (
     check_weight,
 )
 from attittud.distributed import Share, connect
-from attittud.engine import make_engine
+from attittud.engine import Implicit, make_engine
 from attittud.eta import Eta
 from attittud.graph import keep_saved_tensors, needed_later, walk
+from attittud.implicit import ImplicitExact, implicit_basis
 from attittud.memory import check_fits
 from attittud.parameters import Layout, Predicate, allowed
 from attittud.report import Report, SkipWarning
@@ -57,7 +59,8 @@ class Guide:
         refresh_every: the basis is computed anew in every n-th step.
         include_mean: append the current mean primary gradient as last direction, so that the neutral part is
             orthogonal to it.
-        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched" or "hooks".
+        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched", "hooks"
+            or "implicit" (basis "exact", fresh in every step and never stored).
         parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter); what is
             left out receives g_aux + primary_weight * g_prim.
         batch_norm: BatchNorm in the forward pass of `basis_losses`: on "batch" statistics, or "frozen".
@@ -109,11 +112,12 @@ class Guide:
             if isinstance(auxiliary_weight, Mapping)
             else check_weight("auxiliary_weight", auxiliary_weight)
         )
-        self.basis = make_basis(basis)
-        self.rank = self.basis.rank(check_count("rank", rank))
-        self.refresh_every = check_count("refresh_every", refresh_every)
-        self.include_mean = bool(include_mean)
         self.engine = make_engine(engine)
+        implicit = isinstance(self.engine, Implicit)
+        self.basis = implicit_basis(basis, self._workers) if implicit else make_basis(basis)
+        self.rank = self.basis.rank(check_count("rank", rank))
+        self.refresh_every = 1 if implicit else check_count("refresh_every", refresh_every)
+        self.include_mean = bool(include_mean)
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
         self.seed = seed
@@ -232,6 +236,9 @@ class Guide:
             others = [(n, p) for n, p in named if p not in step.layout and any(id(p) in found for found in reach)]
             rest = self._workers.sum_rest(step.rest_updates(self.primary_weight, reach[1]), others)
             write_gradients(named, step.layout, outcome.update, rest)
+        if step.refreshing:
+            self._skipped += ~self._subspace.finite
+        self._subspace.release()
         self._step = None
         self._since_refresh = 1 if step.refreshing else (self._since_refresh or 0) + 1
         if step.refreshing:
@@ -261,6 +268,8 @@ class Guide:
 
     def _begin(self, refresh: bool | None) -> Step:
         due = self._since_refresh is None or self._since_refresh >= self.refresh_every
+        if refresh is False and self.basis.keeps_graph:
+            raise ValueError("engine='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
         if refresh is False and self._subspace is None:
             raise ValueError(
                 "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
@@ -342,7 +351,8 @@ class Guide:
             step.basis_losses = basis_losses
         if pending and step.basis_losses is None:
             self._take_in(step, losses, share)
-        found = self._gradients(share.mean(losses), retain_graph=retain_graph)
+        kept = pending and self.basis.keeps_graph and step.basis_losses is None
+        found = self._gradients(share.mean(losses), retain_graph=retain_graph or kept)
         step.add_primary(found)
         if pending and self.basis.needs == "mean" and step.basis_losses is None:
             assert step.refresh is not None and step.primary is not None
@@ -407,7 +417,8 @@ class Guide:
     def _basis_from_callable(self, step: Step) -> None:
         assert step.refresh is not None and step.basis_losses is not None
         seed = (self.seed * 1_000_003 + self._refreshes) & (2**63 - 1)
-        with untraced_forward(self.model, self.batch_norm, seed), self.engine.watch(self.model), torch.enable_grad():
+        step.refresh.scope = partial(untraced_forward, self.model, self.batch_norm, seed)
+        with step.refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
             losses = self._losses(step.basis_losses(), "basis_losses")
             walk(losses)
             share = self._workers.shares([losses])[0]
@@ -442,10 +453,11 @@ class Guide:
         finite = self.basis.finish(refresh)
         assert refresh.rows is not None
         rows, refresh.rows = refresh.rows, None
-        if self._subspace is None or not self._subspace.layout.same(step.layout):
+        if isinstance(self.basis, ImplicitExact):
+            self._subspace = self.basis.subspace(step.layout, self.rank, self._workers)
+        elif self._subspace is None or not self._subspace.layout.same(step.layout):
             self._subspace = Subspace(self.basis, step.layout, self.rank, self.basis_dtype, self._workers)
         self._subspace.replace(rows, finite)
-        self._skipped += ~finite
         self._refresh_index += 1
         self._refreshes += 1
         step.refresh, step.fixed = None, True

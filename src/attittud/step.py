@@ -14,7 +14,7 @@ from attittud.decompose import Residual, correction, harmful_mask, residual_tole
 from attittud.distributed import Workers
 from attittud.eta import Eta
 from attittud.graph import Named
-from attittud.linalg import add_rows_, chunk_size, dot, lift_, products, project
+from attittud.linalg import chunk_size, dot
 from attittud.parameters import Layout, as_gradient, local
 from attittud.report import Split, TaskReport, ratio
 from attittud.subspace import Subspace
@@ -112,7 +112,7 @@ class Step:
             for key, gradient in found.items():
                 add_to(task.waiting, key, gradient)
             return
-        if subspace.stored and (self.primary_complete or not self.include_mean):
+        if subspace.projects and (self.primary_complete or not self.include_mean):
             # Only one task's gradient is held on its own; the others are k-vectors and a common sum. (With the mean as
             # a direction that has to wait for the whole primary gradient.)
             for other in self.tasks.values():
@@ -164,11 +164,11 @@ class Step:
         square: Tensor | None
         inner: Tensor | None
         if self.primary is not None and self.primary_whole and task.whole:
-            found = products(subspace.rows, task.flat, self.primary)
+            found = subspace.products(task.flat, self.primary)
             a, square, inner = found.rows_x, found.xx, found.xy
             self.measured = self.primary_calls, found.rows_y, found.yy
         else:
-            a = project(subspace.rows, task.flat)
+            a = subspace.project(task.flat)
             square = dot(task.flat, task.flat) if task.whole else None
             inner = dot(task.flat, self.primary) if self.primary is not None and self.primary_whole else None
         if task.a is None:
@@ -186,7 +186,7 @@ class Step:
         if self.measured is not None and self.measured[0] == self.primary_calls:
             return self.measured[1:]
         square = dot(self.primary, self.primary) if self.primary_whole else None
-        return project(subspace.rows, self.primary), square
+        return subspace.project(self.primary), square
 
     def _sum_primary_(self) -> None:
         """Make the primary gradient that of all workers' examples."""
@@ -219,7 +219,7 @@ class Step:
 
     def finish(self, subspace: Subspace, primary_weight: float) -> Outcome:
         """Take the signs and form the update over the shared parameters."""
-        if not subspace.stored:
+        if not subspace.projects:
             return self._finish_canonical(primary_weight)
         assert self.primary is not None
         if self.norms or self.include_mean:
@@ -275,14 +275,14 @@ class Step:
         assert self.sum is not None
         whole = all(task.whole for task in self.tasks.values())
         if self.primary_whole and whole:
-            return lift_(subspace.rows, weights, self.sum, self.primary, factor, primary_factor)
+            return subspace.lift_(weights, self.sum, self.primary, factor, primary_factor)
         self.sum.mul_(factor)
         scaled = self.primary.mul_(primary_factor)
         if not self.primary_whole:
             self.sum.add_(scaled)
         if not whole:
             self.workers.sum_examples_(self.sum, "gradients")
-        add_rows_(self.sum, subspace.rows, weights)
+        subspace.add_(self.sum, weights)
         return self.sum.add_(scaled) if self.primary_whole else self.sum
 
     def _finish_canonical(self, primary_weight: float) -> Outcome:

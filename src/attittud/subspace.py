@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attittud.basis.base import Basis
 from attittud.distributed import Workers
+from attittud.linalg import Products, add_rows_, lift_, products, project
 from attittud.parameters import Layout
 
 
@@ -19,6 +20,10 @@ class Subspace:
         self.rank = rank
         self.dtype = dtype or layout.dtype
         self.stored = basis.stored
+        self.projects = basis.stored
+        """Gradients meet it as k-vectors; else every coordinate is a direction."""
+        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)
+        """Whether the latest refresh succeeded."""
         self._rows: Tensor | None = None
         self.active = torch.zeros(rank if self.stored else 0, dtype=torch.bool, device=layout.device)
 
@@ -33,6 +38,7 @@ class Subspace:
 
         Before any success V is zero, and every gradient neutral.
         """
+        self.finite = finite
         if not self.stored:
             return
         if self._rows is None and rows.shape[0] == self.rank and rows.dtype == self.dtype:
@@ -63,7 +69,29 @@ class Subspace:
         rows = rows.to(self.layout.device, self.dtype, copy=True)
         self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))
 
+    def project(self, x: Tensor) -> Tensor:
+        """V x, float64."""
+        return project(self.rows, x)
+
+    def products(self, x: Tensor, y: Tensor) -> Products:
+        """V x, V y and the inner products of x and y."""
+        return products(self.rows, x, y)
+
+    def add_(self, x: Tensor, weights: Tensor) -> None:
+        """x += Vᵀ weights."""
+        add_rows_(x, self.rows, weights)
+
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor, x_factor: float, y_factor: Tensor) -> Tensor:
+        """x becomes x_factor * x + Vᵀ weights + y_factor * y; y may be overwritten."""
+        if self.stored:
+            return lift_(self.rows, weights, x, y, x_factor, y_factor)
+        self.add_(x.mul_(x_factor), weights)
+        return x.add_(y.mul_(y_factor))
+
+    def release(self) -> None:
+        """The step is over."""
+
     @property
     def effective_rank(self) -> Tensor:
         """Directions that are not zeroed."""
-        return self.active.sum() if self.stored else torch.full((), self.layout.total, device=self.layout.device)
+        return self.active.sum() if self.projects else torch.full((), self.layout.total, device=self.layout.device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -31,6 +33,8 @@ class Refresh:
     calls: int = 0
     share: Share = field(default_factory=Share)
     """This worker's part of the examples of the current call."""
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext
+    """What has to be around every use of the losses' graph."""
 
     @property
     def first(self) -> int | Tensor:
@@ -78,6 +82,8 @@ class Basis(ABC):
 
     stored: ClassVar[bool] = True
     """Whether V is kept as a matrix."""
+    keeps_graph: ClassVar[bool] = False
+    """Whether the graph of the losses is needed until the step is over."""
 
     def rank(self, asked: int) -> int:
         """How many rows V has when a user asks for some number."""

@@ -25,7 +25,6 @@ from attittud.engine.verify import probe, verify
 from attittud.graph import frontier
 from attittud.parameters import Layout
 
-INSTEAD = "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
 # Per-example gradients formed at once on a GPU, in elements: large products, few launches.
 GPU_BUDGET = 1 << 26
 
@@ -34,15 +33,18 @@ Visit = Callable[[Tensor, Piece], None]
 
 class Hooks(Loop):
     name = "hooks"
+    instead = "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
 
     def __init__(self) -> None:
+        self.checked: set[str] = set()
+        """Parameters whose gradients have been compared with the ordinary ones."""
         self.places: dict[tuple[str, str], Place] = {}
-        """Where a parameter's calls have their examples, as the check has confirmed it."""
+        """Where a parameter's calls have their examples, as that check has confirmed it."""
         self.record: Record | None = None
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        refuse_coupled(model)
+        refuse_coupled(model, self.instead)
         self.record = record = Record(model)
         try:
             with record.active():
@@ -56,32 +58,35 @@ class Hooks(Loop):
             return super().jacobian(losses, layout)
         if self.record is None:
             raise UnsupportedError(
-                "engine 'hooks' must see the forward pass: give primary= as a callable that returns the per-example "
-                f"losses, or basis_losses=; or {INSTEAD}"
+                f"engine {self.name!r} must see the forward pass: give primary= as a callable that returns the per-example "
+                f"losses, or basis_losses=; or {self.instead}"
             )
         self.record.finish()
         jacobian = HookedJacobian(self, self.record, losses, layout)
         places = jacobian.places()
-        if any(self.places.get(key) != place for key, place in places.items()):
+        if not places.items() <= self.places.items() or not self.checked.issuperset(layout.names):
             weights = probe(losses)
-            verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=INSTEAD)
+            verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
             self.places |= places
+            self.checked |= set(layout.names)
         return jacobian
 
 
-def refuse_coupled(model: nn.Module) -> None:
+def refuse_coupled(model: nn.Module, instead: str) -> None:
     """Modules known to mix the examples of a batch."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             raise UnsupportedError(
                 f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
                 "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
-                f"{INSTEAD}"
+                f"{instead}"
             )
 
 
 class HookedJacobian(Jacobian):
     """J from one backward pass for each operation."""
+
+    engine: Hooks
 
     def __init__(self, engine: Hooks, record: Record, losses: Tensor, layout: Layout) -> None:
         super().__init__(engine, losses, layout)
@@ -92,6 +97,10 @@ class HookedJacobian(Jacobian):
         self._names = {id(p): name for name, p in zip(layout.names, layout.parameters, strict=True)}
         self._calls = {id(call): call for call in record.calls if self._wanted(call)}
         self._edges = frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
+
+    def over(self, layout: Layout) -> HookedJacobian:
+        """The columns of J that belong to other parameters."""
+        return HookedJacobian(self.engine, self.record, self.losses, layout)
 
     @property
     def budget(self) -> int:
@@ -104,9 +113,13 @@ class HookedJacobian(Jacobian):
     # ------------------------------------------------------------------------------------------------ operations
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
-        if weights.shape[0] == 1:
-            # An ordinary gradient of weighted losses.
-            return super().left(weights, out)
+        with self.record.active():
+            if weights.shape[0] == 1:
+                # An ordinary gradient of weighted losses.
+                return super().left(weights, out)
+            return self._left(weights, out)
+
+    def _left(self, weights: Tensor, out: Tensor | None) -> Tensor:
         if out is None:
             out = self.layout.empty(weights.shape[0]).zero_()
         weights = weights.to(out.dtype)
@@ -127,13 +140,18 @@ class HookedJacobian(Jacobian):
         return out
 
     def right(self, vectors: Tensor | Sequence[Tensor]) -> Tensor:
-        return self.gram_and_right(vectors, gram=False)[1]
+        with self.record.active():
+            return self._gram_and_right(vectors, gram=False)[1]
 
     def gram(self) -> Tensor:
         return self.gram_and_right(())[0]
 
-    def gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool = True) -> tuple[Tensor, Tensor]:
-        """JJᵀ (zero where not asked for) and J times each vector, in one backward pass."""
+    def gram_and_right(self, vectors: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Both in one backward pass."""
+        with self.record.active():
+            return self._gram_and_right(vectors, gram=True)
+
+    def _gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool) -> tuple[Tensor, Tensor]:
         m, device = self.examples, self.layout.device
         products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
         total = torch.zeros(m, m, dtype=torch.float64, device=device)
@@ -155,12 +173,13 @@ class HookedJacobian(Jacobian):
                 waiting.setdefault(key, []).append(piece)
 
         self._sweep(visit)
-        for pieces in self._complete(waiting):
-            for i, first in enumerate(pieces):
-                total.add_(first.cross(first, self.budget))
-                for second in pieces[i + 1 :]:
-                    both = first.cross(second, self.budget)
-                    total.add_(both).add_(both.T)
+        with torch.no_grad():
+            for pieces in self._complete(waiting):
+                for i, first in enumerate(pieces):
+                    total.add_(first.cross(first, self.budget))
+                    for second in pieces[i + 1 :]:
+                        both = first.cross(second, self.budget)
+                        total.add_(both).add_(both.T)
         return total, products
 
     # ------------------------------------------------------------------------------------------------ one pass
@@ -197,9 +216,7 @@ class HookedJacobian(Jacobian):
                     if id(tensor) in self._names or id(tensor) in self.record.derived:
                         visit(tensor, piece)
         except UnsupportedError as error:
-            raise UnsupportedError(
-                f"engine 'hooks' cannot tell the examples' gradients of {self._describe(call)} apart: {error}; {INSTEAD}"
-            ) from error
+            raise self._cannot_tell(call, str(error)) from error
 
     # ------------------------------------------------------------------------------------------------ which calls
 
@@ -209,6 +226,12 @@ class HookedJacobian(Jacobian):
     def _describe(self, call: Call) -> str:
         names = [self._names.get(id(t), "a tensor computed from parameters") for t in call.met]
         return f"{', '.join(names)} in {call.name}"
+
+    def _cannot_tell(self, call: Call, why: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"engine {self.engine.name!r} cannot tell the examples' gradients of {self._describe(call)} apart: {why}; "
+            f"{self.engine.instead}"
+        )
 
     def _key(self, call: Call) -> tuple[str, str]:
         return self._describe(call), call.name
@@ -221,10 +244,10 @@ class HookedJacobian(Jacobian):
             return known
         place = place_of(shape, self.examples)
         if place is None:
-            raise UnsupportedError(
-                f"engine 'hooks' cannot tell the examples' gradients of {self._describe(call)} apart: the result has shape "
-                f"{shape}, in which no dimension is that of the {self.examples} examples (a constant from outside of the "
-                f"model should be a buffer of it); {INSTEAD}"
+            raise self._cannot_tell(
+                call,
+                f"the result has shape {shape}, in which no dimension is that of the {self.examples} examples (a constant from "
+                "outside of the model should be a buffer of it)",
             )
         return place
 

@@ -119,17 +119,24 @@ class Record(TorchFunctionMode):
         self._constant: dict[int, Tensor] = {id(t): t for t in (*model.parameters(), *model.buffers())}
         self._anchor = torch.zeros((), requires_grad=True)
         self._recording = True
+        self._active = False
         self._attention = False
         self._handles: list[Any] = []
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Compiled modules run eagerly inside: nothing else would see their calls, and hooks would not fire."""
-        constant = dict(self._constant)
-        with torch.compiler.set_stance("force_eager"), self:
+        if self._active:
             yield
-        if not self._recording:
-            self._constant = constant
+            return
+        self._active, known = True, None if self._recording else dict(self._constant)
+        try:
+            with torch.compiler.set_stance("force_eager"), self:
+                yield
+        finally:
+            self._active = False
+        if known is not None:
+            self._constant = known  # without what recomputations added
 
     def finish(self) -> None:
         """The forward pass is over. Calls seen from now on are repetitions, by activation checkpointing."""

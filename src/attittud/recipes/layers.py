@@ -28,7 +28,7 @@ def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
     The losses are computed once more, without dropout and without a trace in buffers, random states or `.grad`.
     """
     space = guide.subspace
-    if space is None or (space.stored and space.rows is None):
+    if space is None or (space.stored and space.rows is None) or (space.projects and not space.stored):
         return {}
     with untraced_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad():
         primary = _flat(losses.primary().mean(), space)

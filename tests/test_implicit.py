@@ -1,0 +1,238 @@
+"""The engine that never stores its basis, against the stored one and against the definition."""
+
+import pytest
+import torch
+from oracle import error, expected
+from torch import Tensor, nn
+from watch import LiveMemory
+from zoo import ZOO, problem
+
+import attittud.linalg
+from attittud import Eta, Guide
+from attittud.engine import UnsupportedError
+
+ETA = (1, 0.5, -1)
+
+
+def implicit(model: nn.Module, **options) -> Guide:
+    return Guide(model, **{"eta": Eta(*ETA), "rank": 3, "basis": "exact", "engine": "implicit"} | options)
+
+
+def stored(model: nn.Module, **options) -> Guide:
+    given = {"eta": Eta(*ETA), "rank": 3, "basis": "exact", "engine": "loop", "refresh_every": 1}
+    return Guide(model, **given | options)
+
+
+BATCH_NORM = ("cnn_batch_norm", "channels_last")
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in BATCH_NORM])
+def test_same_update_as_the_stored_basis(name, include_mean):
+    """Over several steps, each with its own examples."""
+    finals, reports = [], []
+    for build in (stored, implicit):
+        p = problem(name, torch.float64, m=12)
+        guide = build(p.model, primary_weight=0.3, include_mean=include_mean)
+        optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
+        for at in (slice(0, 6), slice(6, 12), slice(3, 9)):
+            optimizer.zero_grad()
+            report = guide.backward(primary=lambda at=at: p.losses(at), auxiliary=p.loss())  # noqa: B023
+            optimizer.step()
+        finals.append(p.grads())
+        reports.append(report.to_dict())
+    assert error(finals[1], finals[0]) <= 1e-10
+    assert reports[1] == pytest.approx(reports[0], rel=1e-8, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_group_norm"])
+def test_the_definition(name):
+    p = problem(name, torch.float64)
+    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis="exact", rank=3, primary_weight=0.1)
+    implicit(p.model, primary_weight=0.1).backward(primary=p.losses, auxiliary=p.loss())
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
+@pytest.mark.parametrize("name", [*BATCH_NORM, "transformer", "checkpointed"])
+def test_basis_from_other_examples(name):
+    """p is A (J g_p) with g_p from examples that did not build the basis."""
+    grads = []
+    for build in (stored, implicit):
+        p, other = problem(name, torch.float64), problem(name, torch.float64, seed=5)
+        guide = build(p.model, batch_norm="frozen")
+        guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=lambda p=p, o=other: other_losses(p, o))
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
+
+
+def other_losses(p, other) -> Tensor:
+    p = type(p)(p.model, other.xp, other.yp, other.xa, other.ya)
+    return p.losses()
+
+
+def test_named_tasks():
+    grads, reports = [], []
+    etas = {"near": Eta(1, 0, -1), "far": Eta(0.2, 1, 0)}
+    for build in (stored, implicit):
+        p = problem("transformer", torch.float64)
+        guide = build(p.model, eta=etas, auxiliary_weight={"near": 2.0, "far": 0.5})
+        tasks = {"near": p.loss(slice(0, 4)), "far": p.loss(slice(4, None))}
+        reports.append(guide.backward(primary=p.losses, auxiliary=tasks).to_dict())
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
+    assert reports[1] == pytest.approx(reports[0], rel=1e-8)
+
+
+@pytest.mark.parametrize("basis_losses", [False, True], ids=["", "basis_losses"])
+def test_three_verbs(basis_losses):
+    """Auxiliary losses are computed while the basis waits for them; the first step does not know yet what is shared."""
+    grads = []
+    for build in (stored, implicit):
+        p = problem("checkpointed", torch.float64)
+        guide = build(p.model)
+        for _ in range(2):
+            p.model.zero_grad()
+            given = {"basis_losses": p.losses} if basis_losses else {}
+            guide.primary(p.losses, **given)
+            guide.auxiliary(p.loss() / 2)
+            guide.auxiliary(p.loss() / 2)
+            guide.combine()
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
+
+
+def test_accumulation_needs_basis_losses():
+    p = problem("mlp", torch.float64)
+    guide = implicit(p.model)
+    guide.primary(lambda: p.losses(slice(0, 3)) / 2)
+    with pytest.raises(RuntimeError, match="basis_losses="):
+        guide.primary(lambda: p.losses(slice(3, None)) / 2)
+
+    grads = []
+    for build in (stored, implicit):
+        p = problem("mlp", torch.float64)
+        guide = build(p.model)
+        for at in (slice(0, 3), slice(3, None)):
+            guide.primary(p.losses(at) / 2, basis_losses=p.losses)
+        guide.auxiliary(p.loss())
+        guide.combine()
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
+
+
+def test_equal_weights_change_nothing():
+    p, plain = problem("transformer"), problem("transformer")
+    implicit(p.model, eta=Eta(0.5, 0.5, 0.5), primary_weight=0.1).backward(primary=p.losses, auxiliary=p.loss())
+    for loss, weight in zip((plain.loss(), plain.losses().mean()), (0.5, 0.1), strict=True):
+        found = torch.autograd.grad(loss, list(plain.model.parameters()), allow_unused=True)
+        for parameter, gradient in zip(plain.model.parameters(), found, strict=True):
+            if gradient is not None:
+                scaled = weight * gradient
+                parameter.grad = scaled if parameter.grad is None else parameter.grad + scaled
+    shared = implicit_shared(p)
+    assert shared
+    for name in shared:
+        assert torch.equal(p.grads()[name], plain.grads()[name])
+
+
+def implicit_shared(p) -> list[str]:
+    guide = implicit(p.model)
+    copy = {name: None if g is None else g.clone() for name, g in p.grads().items()}
+    guide.backward(primary=p.losses, auxiliary=p.loss())
+    for name, parameter in p.model.named_parameters():
+        parameter.grad = copy[name]
+    return list(guide.shared_parameters)
+
+
+def test_fewer_examples_than_directions():
+    grads = []
+    for build in (stored, implicit):
+        p = problem("mlp", torch.float64, m=3)
+        report = build(p.model, rank=7).backward(primary=p.losses, auxiliary=p.loss())
+        assert report.to_dict()["effective_rank"] == 3
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
+
+
+def test_duplicates_are_one_direction():
+    p = problem("mlp", torch.float64)
+    p.xp, p.yp = p.xp[:2].repeat(3, 1), p.yp[:2].repeat(3)
+    report = implicit(p.model, rank=5).backward(primary=p.losses, auxiliary=p.loss())
+    assert report.to_dict()["effective_rank"] == 2
+
+
+def test_losses_that_are_not_finite_make_everything_neutral():
+    p = problem("mlp", torch.float64)
+    guide = implicit(p.model)
+
+    def broken() -> Tensor:
+        return p.losses() * torch.tensor([1, 1, 1, 1, 1, float("inf")])
+
+    report = guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=broken)
+    with pytest.warns(UserWarning, match="NaN or Inf"):
+        values = report.to_dict()
+    assert values["skipped_refreshes"] == 1 and values["effective_rank"] == 0 and values["helpful"] == 0
+    assert all(torch.isfinite(g).all() for g in p.grads().values() if g is not None)
+    assert guide.backward(primary=p.losses, auxiliary=p.loss()).to_dict()["effective_rank"] == 3
+
+
+def test_resuming():
+    whole, first = problem("mlp", torch.float64), problem("mlp", torch.float64)
+
+    def steps(p, guide: Guide, count: int) -> None:
+        optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
+        for _ in range(count):
+            optimizer.zero_grad()
+            guide.backward(primary=p.losses, auxiliary=p.loss())
+            optimizer.step()
+
+    steps(whole, implicit(whole.model), 4)
+    guide = implicit(first.model)
+    steps(first, guide, 2)
+    state = guide.state_dict()
+    assert state["basis"] is None
+    again = implicit(first.model)
+    again.load_state_dict(state)
+    steps(first, again, 2)
+    assert all(torch.equal(whole.grads()[name], g) for name, g in first.grads().items() if g is not None)
+
+
+def test_memory(monkeypatch):
+    """Two gradients and the pass that adds the correction; no term with k or m times D."""
+    monkeypatch.setattr(attittud.linalg, "chunk_size", lambda x: 256)  # the model is small for the real one
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
+    x, size = torch.randn(16, 64), 4 * sum(p.numel() for p in model.parameters())
+    peaks = {}
+    for rank in (2, 12):
+        guide = implicit(model, rank=rank)
+        for _ in range(2):
+            model.zero_grad(set_to_none=False)
+            auxiliary = model(x).mean()
+            with LiveMemory() as watch:
+                guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=auxiliary)
+        peaks[rank] = watch.peak / size
+    assert peaks[12] - peaks[2] < 0.1
+    # 3 and activations; the watch also counts the meta tensors of a layout, which take nothing.
+    assert 3 < peaks[12] < 4.5
+
+
+def test_what_it_cannot_do_says_so():
+    p = problem("cnn_batch_norm")
+    with pytest.raises(UnsupportedError, match=r"(?s)'body\.1'.*basis='exact' with engine='loop'"):
+        implicit(p.model).backward(primary=p.losses, auxiliary=p.loss())
+    with pytest.raises(ValueError, match="basis='exact'"):
+        Guide(p.model, eta=Eta(*ETA), engine="implicit")
+    q = problem("mlp")
+    with pytest.raises(UnsupportedError, match=r"(?s)'implicit' must see the forward pass.*callable"):
+        implicit(q.model).backward(primary=q.losses(), auxiliary=q.loss())
+    with pytest.raises(ValueError, match="every step is a refresh"):
+        implicit(q.model).backward(primary=q.losses, auxiliary=q.loss(), refresh=False)
+
+
+def test_the_forward_pass_is_let_go_after_the_step():
+    p = problem("mlp")
+    guide = implicit(p.model)
+    with LiveMemory() as watch:
+        guide.backward(primary=p.losses, auxiliary=p.loss())
+        gradients = sum(g.numel() * 4 for g in p.grads().values() if g is not None)
+        assert watch.live < 1.5 * gradients + 600
