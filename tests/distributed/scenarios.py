@@ -167,6 +167,14 @@ def basis_losses(w: World, **options: Any) -> None:
         )
 
 
+def seen(w: World) -> None:
+    """Losses given as a callable, so that the engine `hooks` sees the forward pass."""
+    guide = w.guide(engine="hooks", basis="exact")
+    for i in range(3):
+        at = w.share(i, M)
+        w.take(guide.backward(primary=lambda at=at: w.losses(at), auxiliary=w.auxiliary(w.share(0, N))))
+
+
 def three_verbs_first_refresh(w: World) -> None:
     """Which parameters the auxiliary loss reaches is only known after the primary call."""
     guide = w.guide(refresh_every=1)
@@ -213,6 +221,9 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "basis_losses": basis_losses,
     "basis_losses, mean": lambda w: basis_losses(w, basis="mean"),
     "basis_losses, svd": lambda w: basis_losses(w, basis="svd"),
+    "engine loop": lambda w: plain(w, engine="loop"),
+    "engine hooks": seen,
+    "engine hooks, basis_losses": lambda w: basis_losses(w, engine="hooks"),
     "three verbs": three_verbs_first_refresh,
     "auxiliary first": auxiliary_first,
     "narrowed": narrowed,
