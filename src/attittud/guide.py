@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -294,6 +294,10 @@ class Guide:
             self._step = None
             raise
 
+    def _watch(self) -> AbstractContextManager[None]:
+        """Show a forward pass to the engine, unless parameters are in shards, which it could not tell apart."""
+        return nullcontext() if self._workers.splits_columns else self.engine.watch(self.model)
+
     @contextmanager
     def _computed(self, step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
         """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
@@ -301,7 +305,7 @@ class Guide:
             yield self._losses(primary, "primary")
             return
         due = step.refreshing and not step.fixed and basis_losses is None and step.basis_losses is None
-        with self.engine.watch(self.model) if due and self.basis.needs == "jacobian" else nullcontext():
+        with self._watch() if due and self.basis.needs == "jacobian" else nullcontext():
             with torch.enable_grad():
                 losses = self._losses(primary(), "primary")
             yield losses
@@ -418,7 +422,7 @@ class Guide:
         assert step.refresh is not None and step.basis_losses is not None
         seed = (self.seed * 1_000_003 + self._refreshes) & (2**63 - 1)
         step.refresh.scope = partial(untraced_forward, self.model, self.batch_norm, seed)
-        with step.refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
+        with step.refresh.scope(), self._watch(), torch.enable_grad():
             losses = self._losses(step.basis_losses(), "basis_losses")
             walk(losses)
             share = self._workers.shares([losses])[0]

@@ -38,6 +38,10 @@ class Bound:
         """Whether a gradient of this argument is wanted."""
         return any(tensor is met for met in self.call.met)
 
+    def operand(self, x: Tensor) -> Tensor:
+        """An input as the function itself took it: under autocast, in the type of its result."""
+        return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
+
     def positions(self, x: Tensor) -> Tensor:
         """... x features as m x positions x features."""
         return by_example(x, self.place, self.examples).flatten(1, -2)
@@ -63,18 +67,18 @@ class Bound:
 def linear(b: Bound) -> Found:
     g = b.positions(b.gradient)
     if b.asks(b["weight"]):
-        yield b["weight"], Outer(g[:, None], b.positions(b["input"])[:, None])
+        yield b["weight"], Outer(g[:, None], b.positions(b.operand(b["input"]))[:, None])
     if b.asks(b["bias"]):
         yield b["bias"], Dense(g.sum(1))
 
 
 def matmul(b: Bound) -> Found:
-    yield b["other"], Outer(b.positions(b["input"])[:, None], b.positions(b.gradient)[:, None])
+    yield b["other"], Outer(b.positions(b.operand(b["input"]))[:, None], b.positions(b.gradient)[:, None])
 
 
 def addmm(b: Bound) -> Found:
     if b.asks(b["mat2"]):
-        yield b["mat2"], Outer(b.positions(b["mat1"])[:, None], b.positions(b.gradient)[:, None])
+        yield b["mat2"], Outer(b.positions(b.operand(b["mat1"]))[:, None], b.positions(b.gradient)[:, None])
     if b.asks(b["input"]):
         yield b["input"], b.reduced(b.gradient, b["input"].shape)
 
@@ -99,7 +103,7 @@ def convolution(b: Bound) -> Found:
         return
     dims = weight.ndim - 2
     stride, dilation = _tuple(b["stride"], dims), _tuple(b["dilation"], dims)
-    x = _padded(b["input"], b["padding"], weight.shape[2:], dilation)
+    x = _padded(b.operand(b["input"]), b["padding"], weight.shape[2:], dilation)
     sizes, strides = b.gradient.shape[2:], x.stride()
     # N x channels x positions x window, as a view: the matrix product makes the only copy.
     windows = x.as_strided(
