@@ -5,7 +5,6 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,6 +23,12 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
     return int(stopped.value.code or 0), out, err
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """The demo leaves a report where one works."""
+    monkeypatch.chdir(tmp_path)
+
+
 def test_demo(tmp_path, capsys):
     path = tmp_path / "result.json"
     code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
@@ -35,6 +40,10 @@ def test_demo(tmp_path, capsys):
     assert "50 % shifted" in out and "take more (--seeds)" in out
     assert saved["settings"]["seeds"] == [0] and saved["settings"]["steps"] == 2
     assert all(len(values) == 1 for found in saved["accuracy"].values() for values in found.values())
+    assert out.strip().splitlines()[-1] == "Report: runs/demo/report.html"
+    page = (tmp_path / "runs/demo/report.html").read_text()
+    assert all(row in page and what in page for row, what in saved["rows"].items())
+    assert f"{saved['accuracy']['flip']['shifted'][0]:.1f}" in page
 
 
 def test_help_teaches(capsys):
@@ -62,6 +71,7 @@ def test_without_a_command_it_lists_them(capsys):
         (["demos"], "demos"),
         ([*QUICK, "--out", "no/such/folder/result.json"], "no/such/folder"),
         ([*QUICK, "--out", "."], "'.'"),
+        ([*QUICK, "--folder", "/dev/null/demo"], "/dev/null/demo"),
     ],
 )
 def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_path, monkeypatch):
@@ -112,7 +122,7 @@ def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_pa
         stdout=subprocess.PIPE,
         stderr=slave,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
-        cwd=Path(__file__).parent,
+        cwd=tmp_path,
     )
     os.close(slave)
     seen = b""

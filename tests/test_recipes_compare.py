@@ -239,7 +239,7 @@ def test_tables_and_the_decision_last(finished: tuple[Path, dict[str, Any]]) -> 
     plain = io.StringIO()
     show(result, Console(file=plain))
     lines = plain.getvalue().strip().splitlines()
-    assert lines[-1] == f"Decision: {result['decision']['text']}"
+    assert lines[-1] == f"Decision at equal seconds: {result['decision']['text']}"
     assert "\x1b" not in plain.getvalue()
     for label in ("primary_only", "multitask", "flip"):
         assert sum(line.startswith(f"| {label}") for line in lines) == 2
@@ -266,7 +266,7 @@ def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     code, out, err = typed(*command, capsys=capsys)
     assert (code, err) == (0, "")  # quiet where nobody watches
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
-    assert out.strip().splitlines()[-1] == f"Decision: {result['decision']['text']}"
+    assert out.strip().splitlines()[-1] == f"Decision at equal seconds: {result['decision']['text']}"
     assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
     assert typed(*command, capsys=capsys) == (0, out, "")
 

@@ -39,8 +39,8 @@ def compare(
     compared at equal steps and at equal training seconds. The last line is a decision: use a strategy, the auxiliary data
     does not help, or more seeds are needed, and how many.
 
-    The folder is OUTPUT/CONFIG/compare. The same command again skips finished runs; more seeds, weights or strategies keep
-    those that are there.
+    The folder is OUTPUT/CONFIG/compare; its report.html has the curves. The same command again skips finished runs; more
+    seeds, weights or strategies keep those that are there.
     """
     from rich.console import Console
 
@@ -48,6 +48,7 @@ def compare(
     from attittud.recipes.compare.run import QuietRuns, Runs
     from attittud.recipes.compare.run import compare as run
     from attittud.recipes.compare.table import show
+    from attittud.recipes.report.page import write_report
 
     settings, name = _settings(config, overrides or [], primary, auxiliary or [], budget)
     folder = Path(settings.output) / name / "compare"
@@ -57,7 +58,7 @@ def compare(
             progress = bars = CompareBars()
             stack.enter_context(bars)
         result = run(settings, folder, progress, fresh=fresh)
-    show(result, Console())
+    show(result, Console(), write_report(folder))
 
 
 def _settings(

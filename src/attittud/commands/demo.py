@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from attittud.recipes.digits.page import content
 from attittud.recipes.digits.train import Settings
+from attittud.recipes.report.page import write_page
 
 
 def demo(
@@ -23,6 +25,9 @@ def demo(
         Path | None,
         typer.Option(metavar="FILE.json", dir_okay=False, help="Write every accuracy, the settings and versions here."),
     ] = None,
+    folder: Annotated[Path, typer.Option(metavar="FOLDER", file_okay=False, help="Write the HTML report here.")] = Path(
+        "runs/demo"
+    ),
 ) -> None:
     """Where auxiliary data helps, does nothing and destroys.
 
@@ -32,8 +37,13 @@ def demo(
     """
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # before a minute has passed
+    except OSError as error:
+        raise typer.BadParameter(f"cannot make {str(folder)!r}: {error.strerror}", param_hint="--folder") from error
     results = _run(seeds, Settings(steps=steps), workers)
-    _show(results)
+    page = write_page(folder, lambda _: content(results))
+    _show(results, page)
     if out is not None:
         try:
             out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -51,7 +61,7 @@ def _run(seeds: int, settings: Settings, workers: int) -> dict[str, Any]:
         return run(seeds, settings, workers, lambda: progress.advance(task))
 
 
-def _show(results: dict[str, Any]) -> None:
+def _show(results: dict[str, Any], page: Path) -> None:
     from attittud.recipes.digits.table import WIDE, conclusions, rich_table
 
     # A file or pipe has no width; rich would guess 80.
@@ -65,3 +75,4 @@ def _show(results: dict[str, Any]) -> None:
     for line in conclusions(results):
         console.print(line, highlight=False)
     console.print(f"{results['seconds']:.0f} s. What follows from it: README, 'When not to use it'.", highlight=False)
+    console.print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -15,8 +17,8 @@ WIDE = 110  # columns of a terminal from which on all columns fit
 _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
 
 
-def show(result: Mapping[str, Any], console: Console) -> None:
-    """Tables by rich on a terminal; elsewhere Markdown, which is plain text."""
+def show(result: Mapping[str, Any], console: Console, page: Path | None = None) -> None:
+    """Tables by rich on a terminal; elsewhere Markdown, which is plain text. `page` is where to see more."""
     plain = not console.is_terminal
     if plain:
         console = Console(file=console.file, width=200, color_system=None)
@@ -25,10 +27,13 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         console.print(_table(result, table, plain=plain, narrow=console.width < WIDE))
     for line in notes(result):
         console.print(line, highlight=False, soft_wrap=plain)
+    if page is not None:
+        console.print(Text(f"Curves: {page}"), soft_wrap=True)  # a path that is broken in two cannot be copied
     console.print()
     decision = result["decision"]
+    at = result["tables"][-1]["name"].lower()
     style = "" if plain else f"bold {_COLORS[decision['outcome']]}"
-    console.print(Text(f"Decision: {decision['text']}", style=style), soft_wrap=plain)
+    console.print(Text(f"Decision at {at}: {decision['text']}", style=style), soft_wrap=plain)
 
 
 def _table(result: Mapping[str, Any], table: Mapping[str, Any], *, plain: bool, narrow: bool) -> Table:
@@ -91,19 +96,23 @@ def notes(result: Mapping[str, Any]) -> list[str]:
 
 
 def _baselines(result: Mapping[str, Any]) -> str:
+    first, *others = [str(table["baseline"]) for table in result["tables"]]
+    if others == [first]:
+        return first
     return ", ".join(f"{table['baseline']} at {table['name'].lower()}" for table in result["tables"])
 
 
 def percent(value: float | None, sign: str = "") -> str:
     # Adding 0 makes a negative zero positive.
-    return "" if value is None else f"{round(100 * value, 1) + 0.0:{sign}.1f}"
+    return "" if value is None or math.isnan(value) else f"{round(100 * value, 1) + 0.0:{sign}.1f}"
 
 
 def interval(found: Mapping[str, Any], sign: str = "") -> str:
-    return "" if found.get("low") is None else f"{percent(found['low'], sign)} to {percent(found['high'], sign)}"
+    low, high = percent(found.get("low"), sign), percent(found.get("high"), sign)
+    return f"{low} to {high}" if low else ""
 
 
 def p_value(p: float | None) -> str:
-    if p is None:
+    if p is None or math.isnan(p):
         return ""
     return "<0.001" if p < 0.001 else f"{p:.3f}"

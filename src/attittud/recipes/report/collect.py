@@ -1,0 +1,150 @@
+"""What a page shows, from a folder: a plain dict that also goes into report.json.
+
+`tables` are alternatives of one view (equal steps, equal seconds); `curves` has the strategies of each, in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attittud.recipes.compare.table import cells, notes
+from attittud.recipes.errors import InputError
+from attittud.recipes.files import read_json, without_nan
+from attittud.recipes.report.curves import curves
+
+LONGEST_TEXT = 40_000
+"""Characters of a configuration; one that long is no reading."""
+
+
+def collect(folder: Path, points: int) -> dict[str, Any]:
+    """The folder of a run or of a comparison."""
+    if (folder / "comparison.json").is_file():
+        found = _comparison(folder, points)
+    elif (folder / "run.json").is_file():
+        found = _run(folder, points)
+    else:
+        inside = [path.parent for path in sorted(folder.glob("*/comparison.json"))]
+        hint = f"; did you mean {inside[0]}?" if inside else ""
+        raise InputError(
+            f"{folder}: there is neither a finished comparison (comparison.json) nor a run (run.json) in it; give the folder "
+            f"that `attittud train` or `attittud compare` printed{hint}"
+        )
+    result: dict[str, Any] = without_nan(found)
+    return result
+
+
+def _comparison(folder: Path, points: int) -> dict[str, Any]:
+    result = read_json(folder / "comparison.json")
+    tables, groups = [], []
+    for table in result["tables"]:
+        rows = [
+            {"cells": list(cells(result, row).values()), "interval": _interval(row["to_baseline"])}
+            for row in table["rows"]
+        ]
+        tables.append(
+            {
+                "name": table["name"],
+                "about": f"{_sentence(table['about'])} Differences are to {table['baseline']}.",
+                "columns": list(cells(result, table["rows"][0])),
+                "rows": rows,
+            }
+        )
+        groups.append(
+            [
+                {"label": row["label"], **curves([_inside(folder, path) for path in row["runs"].values()], points)}
+                for row in table["rows"]
+            ]
+        )
+    first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values())))
+    return {
+        "kind": "comparison",
+        "title": f"Comparison: {folder.resolve().parent.name}",
+        "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} paired seeds, {_examples(result['examples'])}",
+        "metric": result["metric"],
+        "decision": result["decision"] | {"about": f"Decision at {tables[-1]['name'].lower()}"},
+        "notes": notes(result),
+        "tables": tables,
+        "curves": groups,
+        "config": _text(folder / "config.yaml"),
+        "provenance": _about(first, result["made_with"]),
+    }
+
+
+def _run(folder: Path, points: int) -> dict[str, Any]:
+    about = read_json(folder / "run.json")
+    config = about["config"]
+    path = folder / "result.json"
+    result = read_json(path) if path.is_file() else None
+    label = config["strategy"]["name"]
+    columns, rows = ["figure"], []
+    if result is not None:
+        columns = ["figure", "validation", "test"]
+        rows = [
+            {"cells": [name, f"{value:.4f}", f"{result['test'][name]:.4f}"], "interval": None}
+            for name, value in result["validation"].items()
+        ]
+    phases = result["phases"] if result else []
+    return {
+        "kind": "run",
+        "title": f"Run: {label}, seed {config['seed']}",
+        "subtitle": _examples(result["examples"]) if result else "unfinished: these are the figures so far",
+        "metric": result["metric"] if result else _metric(config),
+        "decision": None,
+        "notes": [
+            (
+                f"Phase {phase['name']}: {phase['steps']} steps in {phase['seconds']:.1f} s of training, best step "
+                f"{phase['best_step']}" + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
+            )
+            for phase in phases
+        ],
+        "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
+        "curves": [[{"label": label, **curves([folder], points)}]],
+        "config": _text(folder / "config.yaml"),
+        "provenance": _about(folder, {}),
+    }
+
+
+def _metric(config: Mapping[str, Any]) -> str:
+    wanted = str(config["training"]["metric"])
+    return "accuracy" if wanted == "auto" else wanted
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """A folder of somebody else's may name any path."""
+    if not (folder / path).resolve().is_relative_to(folder.resolve()):
+        raise InputError(
+            f"{folder / 'comparison.json'}: {path!r} leaves the folder; this file was not written by compare"
+        )
+    return folder / path
+
+
+def _interval(difference: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if difference is None else {name: difference[name] for name in ("mean", "low", "high")}
+
+
+def _examples(counts: Mapping[str, int]) -> str:
+    """In words."""
+    others = [f"{count} in {name.removeprefix('auxiliary/')}" for name, count in counts.items() if "/" in name]
+    own = f"primary examples: {counts['train']} to train, {counts['validation']} to validate, {counts['test']} to test"
+    return own + (f"; auxiliary: {', '.join(others)}" if others else "")
+
+
+def _about(run: Path, more: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of machine, code and time; the configuration has its own place."""
+    path = run / "run.json"
+    known = read_json(path) if path.is_file() else {}
+    return {name: value for name, value in {**known, **more}.items() if name != "config" and value is not None}
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "\n# (the rest is left out here)\n"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

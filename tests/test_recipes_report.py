@@ -1,0 +1,296 @@
+"""HTML reports: what is on the page, that it stays small, and that a browser is happy with it."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import browser, show
+
+from attittud import cli
+from attittud.recipes.compare.run import compare
+from attittud.recipes.errors import InputError
+from attittud.recipes.layers import PARTS
+from attittud.recipes.loader import loads
+from attittud.recipes.report.collect import collect
+from attittud.recipes.report.curves import curves
+from attittud.recipes.report.page import LARGEST, NORMAL, render, write_page, write_report
+
+__all__ = ["browser"]
+
+JOB = """
+data:
+  primary: {path: digits, train: 60, validation: 100, test: 200}
+  auxiliary: {"more": {path: digits, examples: 300}}
+model: {name: mlp, width: 8}
+training:
+  guided: {steps: 24, evaluations: 4, primary_batch: 16, batch_size: 16, lr: 0.02}
+  finetune: {steps: 8, evaluations: 2, primary_batch: 16, lr: 0.01}
+strategy: {name: flip, rank: 3}
+log_every: 2
+compare: {seeds: 2, tuning_seeds: 1, strategies: [drop_harmful], weights: [0.3, 1]}
+"""
+
+EVIL = "<script>alert('x')</script>&\"'</style>"
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits") / "compare"
+    compare(loads(JOB), folder)
+    write_report(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_dir(comparison: Path) -> Path:
+    (found,) = comparison.glob("runs/flip/weight-1/steps-24-8/seed-0")
+    return found
+
+
+def test_page_of_a_comparison(comparison: Path) -> None:
+    page = (comparison / "report.html").read_text()
+    result = json.loads((comparison / "comparison.json").read_text())
+    assert len(page.encode()) < NORMAL
+    for text in ("Equal steps", "Equal seconds", "primary_only", "multitask", "flip", "drop_harmful"):
+        assert text in page
+    assert result["decision"]["text"].replace("'", "&#x27;") in page
+    assert f"{100 * result['tables'][0]['rows'][2]['test']['mean']:.1f}" in page
+    assert "primary_batch: 16" in page and result["made_with"]["torch"] in page
+    # One file: nothing is fetched from anywhere.
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:)", page) and "@import" not in page
+    assert "default-src 'none'" in page
+    data = json.loads((comparison / "report.json").read_text())
+    assert [row["label"] for row in data["curves"][0]] == ["primary_only", "multitask", "flip", "drop_harmful"]
+
+
+def test_curves_are_the_runs_metrics(run_dir: Path) -> None:
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    found = curves([run_dir], 1000)
+    logged = [line for line in lines if "loss/primary" in line]
+    assert found["train"]["step"] == [*range(2, 25, 2), *range(26, 33, 2)]
+    assert found["train"]["loss/primary"] == pytest.approx([line["loss/primary"] for line in logged], rel=1e-4)
+    guided = [line for line in logged if line["phase"] == "guided"]
+    for i, line in enumerate(guided):
+        squares = [line[f"attittud/{part}"] ** 2 for part in PARTS]
+        shares = [found["train"][f"share/{part}"][i] for part in PARTS]
+        assert shares == pytest.approx([square / sum(squares) for square in squares], rel=1e-4)
+        assert shares[0] + shares[1] == pytest.approx(line["attittud/captured_auxiliary"], rel=1e-3)
+    assert found["train"]["share/helpful"][len(guided) :] == [None] * 4  # fine-tuning has none
+    assert found["phases"][1]["name"] == "finetune" and found["phases"][1]["step"] == 24
+    seconds = found["train"]["seconds"]
+    assert seconds == sorted(seconds) and found["phases"][1]["seconds"] == seconds[len(guided) - 1]
+    layers = found["layers"]
+    assert layers["step"] == [6, 12, 18, 24] and layers["names"]
+    for i in range(len(layers["names"])):
+        for j in range(4):
+            assert sum(layers[part][i][j] for part in PARTS) == pytest.approx(1, abs=2e-3)
+
+
+def test_seeds_are_joined(comparison: Path, run_dir: Path) -> None:
+    both = [run_dir, run_dir.with_name("seed-1")]
+    if not both[1].exists():  # where another weight was chosen
+        both[1] = next(comparison.glob("runs/flip/weight-*/steps-24-8/seed-1"))
+    single, joined = [curves([path], 1000)["validation"] for path in both], curves(both, 1000)["validation"]
+    for i in range(len(joined["step"])):
+        values = [one["validation/accuracy"][i] for one in single]
+        assert joined["validation/accuracy"][i] == pytest.approx(sum(values) / 2, rel=1e-4)
+        ends = [joined[f"validation/accuracy/{end}"][i] for end in ("low", "high")]
+        assert ends == pytest.approx(sorted(values), rel=1e-4)
+
+
+def test_thinning_keeps_the_mean_and_the_end_and_is_said(run_dir: Path) -> None:
+    full, thin = curves([run_dir], 1000)["train"], curves([run_dir], 4)["train"]
+    assert len(thin["step"]) == 4 and thin["step"][-1] == full["step"][-1]
+    assert thin["loss/primary"][0] == pytest.approx(sum(full["loss/primary"][:4]) / 4, rel=1e-4)
+    assert "Curves show every logged step" in render(collect(run_dir, 1000))
+    assert "Curves are thinned: 4 points for 16 logged steps" in render(collect(run_dir, 4))
+
+
+def _large(run_dir: Path, rows: int, points: int) -> dict[str, Any]:
+    data = collect(run_dir, 1000)
+    one = data["curves"][0][0]
+    series = {name: [0.12345] * min(points, 5000) for name in one["train"]}
+    return {**data, "curves": [[{**one, "label": f"s{i}", "train": series, "logged": 5000} for i in range(rows)]]}
+
+
+def test_size_is_bounded(run_dir: Path, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def content(points: int) -> dict[str, Any]:
+        asked.append(points)
+        return _large(run_dir, 40, points)
+
+    page = write_page(tmp_path, content)
+    assert page.stat().st_size <= NORMAL and asked == [240, 120, 60]
+    page = write_page(tmp_path, lambda _: _large(run_dir, 800, 15))
+    assert page.stat().st_size < LARGEST and "left out" in page.read_text()
+
+
+def test_page_of_a_run_and_of_an_unfinished_one(run_dir: Path, tmp_path: Path) -> None:
+    finished = collect(run_dir, 100)
+    result = json.loads((run_dir / "result.json").read_text())
+    assert finished["title"] == "Run: flip, seed 0" and finished["decision"] is None
+    assert ["accuracy", f"{result['validation']['accuracy']:.4f}", f"{result['test']['accuracy']:.4f}"] in [
+        row["cells"] for row in finished["tables"][0]["rows"]
+    ]
+    for name in ("run.json", "config.yaml"):
+        (tmp_path / name).write_bytes((run_dir / name).read_bytes())
+    text = (run_dir / "metrics.jsonl").read_text()
+    (tmp_path / "metrics.jsonl").write_text(text[: len(text) // 2])  # in the middle of a line
+    page = write_report(tmp_path)
+    assert "unfinished" in page.read_text()
+
+
+def test_what_users_wrote_is_text(run_dir: Path) -> None:
+    data = collect(run_dir, 100)
+    data["title"] = data["subtitle"] = data["config"] = EVIL
+    data["notes"] = [EVIL]
+    data["provenance"] = {EVIL: EVIL}
+    data["curves"][0][0]["label"] = EVIL
+    data["tables"][0] |= {"name": EVIL, "about": EVIL, "columns": [EVIL], "rows": [{"cells": [EVIL], "interval": None}]}
+    data["decision"] = {"outcome": "use", "about": EVIL, "text": EVIL}
+    page = render(data)
+    assert EVIL not in page and "alert('x')" not in page.replace("\\u003cscript>alert('x')", "")
+    assert page.count("<script") == 3 and page.count("</style>") == 1
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda folder: None, "neither a finished comparison"),
+        (lambda folder: (folder / "comparison.json").write_text("{"), "cannot be read"),
+        (
+            lambda folder: (folder / "run.json").write_text(
+                '{"config": {"seed": 0, "strategy": {"name": "flip"}, "training": {"metric": "auto"}}}'
+            ),
+            "metrics.jsonl: cannot be read",
+        ),
+    ],
+)
+def test_bad_folder_is_one_paragraph_and_code_2(
+    prepare: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["report", str(tmp_path)])
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and message in err and err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_runs_outside_of_the_folder_are_refused(comparison: Path, tmp_path: Path) -> None:
+    text = (comparison / "comparison.json").read_text().replace('"runs/', '"../../runs/')
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(InputError, match="leaves the folder"):
+        collect(tmp_path, 10)
+
+
+def test_command_prints_the_path(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["report", str(run_dir), "--output", str(tmp_path / "page")])
+    assert not stopped.value.code
+    assert capsys.readouterr().out.strip() == str(tmp_path / "page/report.html")
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"report.html", "report.json"}
+
+
+# ---------------------------------------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture
+def clean(browser: Any) -> Iterator[Any]:
+    """A browser whose console and network must have stayed silent."""
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    yield browser
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert not [url for url in asked if url.startswith(("http", "ws"))]
+
+
+def texts(browser: Any, selector: str) -> list[str]:
+    return [element.text for element in browser.find_elements("css selector", selector)]
+
+
+def click(browser: Any, text: str, place: str = "body") -> None:
+    for button in browser.find_elements("css selector", f"{place} button"):
+        if button.text.strip() == text:
+            button.click()
+            return
+    raise AssertionError(f"no button {text!r}")
+
+
+def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
+    show(clean, comparison / "report.html")
+    assert texts(clean, "#charts h2")[:3] == [
+        "Learning curves",
+        "What the primary task sees in the auxiliary gradient",
+        "Captured norm",
+    ]
+    assert len(clean.find_elements("css selector", ".uplot canvas")) == 4
+    assert clean.find_elements("css selector", ".heat .cell")
+    visible = [table.is_displayed() for table in clean.find_elements("css selector", ".table")]
+    assert visible == [True, False]
+    click(clean, "Equal seconds")
+    visible = [table.is_displayed() for table in clean.find_elements("css selector", ".table")]
+    assert visible == [False, True]
+    assert texts(clean, "[aria-pressed=true][data-value='1']") == ["Equal seconds"]
+    for name in ("validation loss", "primary training loss", "more loss", "by second", "neutral", "helpful", "by step"):
+        click(clean, name, "#charts")
+        assert len(clean.find_elements("css selector", ".uplot canvas")) == 4
+    click(clean, "flip", ".legend")  # hides a curve, and shows it again
+    assert clean.find_elements("css selector", ".legend [aria-pressed=false]")
+    click(clean, "flip", ".legend")
+    assert not clean.find_elements("css selector", ".legend [aria-pressed=false]")
+    clean.execute_script(
+        "const s = document.querySelector('[data-choose=row]'); s.value = 'drop_harmful'; s.dispatchEvent(new Event('change'))"
+    )
+    assert any("drop_harmful: share" in text for text in texts(clean, "#charts .about"))
+    for summary in clean.find_elements("css selector", "summary"):
+        summary.click()
+    assert "primary_batch: 16" in texts(clean, "pre")[0]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_follow_the_system(clean: Any, comparison: Path, dark: bool) -> None:
+    show(clean, comparison / "report.html", dark=dark)
+    back, ink = (
+        sum(map(int, re.findall(r"\d+", clean.execute_script(f"return getComputedStyle(document.body).{name}"))[:3]))
+        for name in ("backgroundColor", "color")
+    )
+    assert (back < 150 < 600 < ink) if dark else (ink < 150 < 600 < back)
+
+
+def test_a_phone_need_not_scroll_sideways(clean: Any, comparison: Path) -> None:
+    show(clean, comparison / "report.html", width=375)
+    assert clean.execute_script("return document.documentElement.scrollWidth") <= 375
+    widths = clean.execute_script(
+        "return [...document.querySelectorAll('.uplot')].map((e) => e.getBoundingClientRect().right)"
+    )
+    assert len(widths) == 4 and max(widths) <= 375
+
+
+def test_markup_in_names_stays_text_in_the_browser(clean: Any, run_dir: Path, tmp_path: Path) -> None:
+    def content(points: int) -> dict[str, Any]:
+        data = collect(run_dir, points)
+        row = data["curves"][0][0]
+        train = row["train"] | {f"loss/auxiliary/{EVIL}": row["train"]["loss/primary"]}
+        evil = {
+            **row,
+            "label": EVIL,
+            "train": train,
+            "layers": {**row["layers"], "names": [EVIL] * len(row["layers"]["names"])},
+        }
+        return {**data, "title": EVIL, "curves": [[evil, {**evil, "label": "other"}]]}
+
+    show(clean, write_page(tmp_path, content))
+    click(clean, EVIL + " loss")
+    assert (
+        texts(clean, "h1") == [EVIL]
+        and EVIL in texts(clean, ".heat .name")
+        and EVIL in texts(clean, ".legend button")[0]
+    )
