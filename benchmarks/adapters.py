@@ -1,6 +1,6 @@
 """What an adapter adds to a guided step: the same calls inside a framework and in a loop by hand.
 
-    python benchmarks/adapters.py benchmarks/results/adapters.json      # needs a GPU, about two minutes
+    python benchmarks/adapters.py benchmarks/adapters.json      # needs a GPU, about two minutes
 
 GPT-2 small, 16 primary and 16 auxiliary sequences of 64 to 128 random tokens, rank 10, a refresh every 10 steps. Milliseconds of
 a step without the optimizer, the mean over three whole refresh intervals after one to warm up. The jobs take turns; the better of
