@@ -27,10 +27,10 @@ from attittud.eta import Eta
 from attittud.graph import keep_saved_tensors, needed_later, walk
 from attittud.implicit import ImplicitExact, implicit_basis
 from attittud.memory import check_fits
-from attittud.parameters import Layout, Predicate, allowed
+from attittud.parameters import Layout, Predicate, allowed, write_gradients
 from attittud.report import Report, SkipWarning
 from attittud.scope import BatchNormMode, untraced_forward
-from attittud.step import Step, write_gradients
+from attittud.step import Step
 from attittud.subspace import Subspace
 
 Losses = Callable[[], Tensor]
@@ -50,7 +50,7 @@ class Guide:
 
     Args:
         model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model brings its
-            process group along.
+            process group along, one under `fully_shard` (FSDP2) its mesh.
         eta: weights of the neutral, helpful and harmful part; for named auxiliary losses also a dict of them.
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
@@ -316,7 +316,8 @@ class Guide:
 
     def _agree(self, primary: set[int], auxiliary: set[int], *, final: bool = False) -> tuple[set[int], set[int]]:
         """Parameters that the primary and the auxiliary losses of any worker reach."""
-        settings = repr((self._settings(), self.eta, self.primary_weight, self.auxiliary_weight, self.refresh_every))
+        weights = self.eta, self.primary_weight, self.auxiliary_weight
+        settings = repr((self._settings(), weights, self.refresh_every, self.include_mean, self.report_norms))
         return self._workers.agree(self._workers.trainable(self.model), primary, auxiliary, settings, final=final)
 
     def _named(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Which parameters take part, and how their gradients lie in one flat vector."""
+"""Which parameters take part, how their gradients lie in one flat vector, and how they get into `.grad`."""
 
 from __future__ import annotations
 
@@ -190,3 +190,27 @@ def allowed(
     if not chosen:
         raise ValueError("parameters= leaves no parameter to decompose; widen it, or train without a Guide")
     return chosen
+
+
+def write_gradients(
+    named: Sequence[tuple[str, nn.Parameter]], layout: Layout, update: Tensor, rest: dict[int, Tensor]
+) -> None:
+    """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
+    shared = {id(p): view for p, view in zip(layout.parameters, layout.views(update), strict=True)}
+    old, new = [], []
+    for _, parameter in named:
+        key = id(parameter)
+        if key not in shared and key not in rest:
+            continue
+        if parameter.grad is not None:
+            old.append(local(parameter.grad))
+            new.append(shared[key] if key in shared else rest[key])
+        elif key in shared:
+            parameter.grad = as_gradient(shared[key].to(parameter.dtype), parameter)
+        elif rest[key].layout != torch.strided:
+            parameter.grad = rest[key].clone()
+        else:
+            # autograd may hand out one tensor for two parameters, or an expanded one; optimizers write into .grad.
+            parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(rest[key]), parameter)
+    if old:
+        torch._foreach_add_(old, new)

@@ -13,9 +13,8 @@ from attittud.basis.base import Refresh
 from attittud.decompose import Residual, correction, harmful_mask, residual_tolerance
 from attittud.distributed import Workers
 from attittud.eta import Eta
-from attittud.graph import Named
 from attittud.linalg import chunk_size, dot
-from attittud.parameters import Layout, as_gradient, local
+from attittud.parameters import Layout
 from attittud.report import Split, TaskReport, ratio
 from attittud.subspace import Subspace
 
@@ -328,25 +327,3 @@ class Step:
                 # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
                 updates[key] = gradient
         return updates
-
-
-def write_gradients(named: Named, layout: Layout, update: Tensor, rest: dict[int, Tensor]) -> None:
-    """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
-    shared = {id(p): view for p, view in zip(layout.parameters, layout.views(update), strict=True)}
-    old, new = [], []
-    for _, parameter in named:
-        key = id(parameter)
-        if key not in shared and key not in rest:
-            continue
-        if parameter.grad is not None:
-            old.append(local(parameter.grad))
-            new.append(shared[key] if key in shared else rest[key])
-        elif key in shared:
-            parameter.grad = as_gradient(shared[key].to(parameter.dtype), parameter)
-        elif rest[key].layout != torch.strided:
-            parameter.grad = rest[key].clone()
-        else:
-            # autograd may hand out one tensor for two parameters, or an expanded one; optimizers write into .grad.
-            parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(rest[key]), parameter)
-    if old:
-        torch._foreach_add_(old, new)

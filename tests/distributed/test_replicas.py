@@ -157,6 +157,16 @@ def test_state_is_that_of_one_process(behaved):
     guide.load_state_dict(behaved[0]["state"])
 
 
+def test_without_other_workers_there_must_be_examples():
+    w = World("one")
+    with pytest.raises(TypeError, match="only a worker of several"):
+        w.guide().backward(primary=None, auxiliary=w.problem.loss())
+    with pytest.raises(TypeError, match="auxiliary 'b'"):
+        w.guide().backward(primary=w.problem.losses(), auxiliary={"a": w.problem.loss(), "b": None})
+    with pytest.raises(ValueError, match="report_norms"):
+        w.guide(report_norms="never")
+
+
 def one_dies():
     w = World("ddp")
     guide = w.guide()
