@@ -96,6 +96,7 @@ def test_mixed_precision_policy():
     assert all(g.dtype == torch.float32 for g in found[0].values())
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # that it is a prototype
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_step_does_not_wait_for_the_device(kind):
     """Between refreshes nothing is read back, with workers too."""
