@@ -103,7 +103,6 @@ class Guide:
         if report_norms not in ("refresh", "always"):
             raise ValueError(f"report_norms must be 'refresh' or 'always', got {report_norms!r}")
         self.model, self._workers = connect(model, process_group)
-        self._workers.check_engine(engine)
         self.report_norms = report_norms
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
@@ -112,7 +111,7 @@ class Guide:
             if isinstance(auxiliary_weight, Mapping)
             else check_weight("auxiliary_weight", auxiliary_weight)
         )
-        self.engine = make_engine(engine)
+        self.engine = make_engine(self._workers.engine(engine))
         implicit = isinstance(self.engine, Implicit)
         self.basis = implicit_basis(basis, self._workers) if implicit else make_basis(basis)
         self.rank = self.basis.rank(check_count("rank", rank))

@@ -51,12 +51,13 @@ class Shards(Group):
             self.number = self.number * length + position
         self.shard, self.shards = coordinate[-1], mesh.shape[-1]
 
-    def check_engine(self, name: str) -> None:
+    def engine(self, name: str) -> str:
         if name not in ("auto", "loop"):
             raise ValueError(
                 f"engine={name!r} needs whole parameters, but this model is sharded (FSDP2); use engine='loop' or 'auto'"
             )
-        logger.info("engine: 'loop' by backward passes, because the parameters are sharded")
+        logger.info("engine: 'loop', because the parameters are sharded")
+        return "loop"
 
     def named(self, model: nn.Module) -> Named:
         return self._named

@@ -167,9 +167,9 @@ def basis_losses(w: World, **options: Any) -> None:
         )
 
 
-def seen(w: World) -> None:
+def seen(w: World, **options: Any) -> None:
     """Losses given as a callable, so that the engine `hooks` sees the forward pass."""
-    guide = w.guide(engine="hooks", basis="exact")
+    guide = w.guide(basis="exact", **options)
     for i in range(3):
         at = w.share(i, M)
         w.take(guide.backward(primary=lambda at=at: w.losses(at), auxiliary=w.auxiliary(w.share(0, N))))
@@ -222,7 +222,8 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "basis_losses, mean": lambda w: basis_losses(w, basis="mean"),
     "basis_losses, svd": lambda w: basis_losses(w, basis="svd"),
     "engine loop": lambda w: plain(w, engine="loop"),
-    "engine hooks": seen,
+    "engine hooks": lambda w: seen(w, engine="hooks"),
+    "losses as a callable": seen,
     "engine hooks, basis_losses": lambda w: basis_losses(w, engine="hooks"),
     "three verbs": three_verbs_first_refresh,
     "auxiliary first": auxiliary_first,
