@@ -16,9 +16,10 @@ from rich.text import Text
 
 from attittud import cli
 from attittud.recipes.compare import run as module
+from attittud.recipes.compare.bars import CompareBars
 from attittud.recipes.compare.candidates import candidates
 from attittud.recipes.compare.run import compare
-from attittud.recipes.compare.table import show
+from attittud.recipes.compare.table import notes, show
 from attittud.recipes.config import Config
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load, loads
@@ -112,7 +113,10 @@ def test_more_seeds_keep_the_runs_that_are_there(
 ) -> None:
     folder, result = tmp_path / "copy", finished[1]
     shutil.copytree(finished[0], folder)
-    more = compare(config("compare.seeds=3"), folder)
+    with (bars := CompareBars()):
+        more = compare(config("compare.seeds=3"), folder, bars)
+    (runs,) = bars._bars.tasks
+    assert runs.completed == runs.total == len(list(folder.rglob("result.json")))
     assert {path.name for path in trained} == {"seed-2"}
     assert [table["rows"][1]["values"]["0"] for table in more["tables"]] == [
         table["rows"][1]["values"]["0"] for table in result["tables"]
@@ -243,6 +247,9 @@ def test_tables_and_the_decision_last(finished: tuple[Path, dict[str, Any]]) -> 
     assert "\x1b" not in plain.getvalue()
     for label in ("primary_only", "multitask", "flip"):
         assert sum(line.startswith(f"| {label}") for line in lines) == 2
+    assert "edge of the weights tried" in plain.getvalue()  # of two weights either one is
+    inner = {**result, "tuning": {**result["tuning"], "weights": [0.01, 0.3, 1.0, 100.0]}}
+    assert not any("edge" in note for note in notes(inner))
     for width in (60, 80, 200):
         shown = io.StringIO()
         show(result, Console(file=shown, force_terminal=True, width=width))

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attittud.recipes.progress import Bars
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 class CompareBars(Bars):
     """A run's bar is replaced by the next one's."""
 
+    _runs: TaskID | None = None
+
     def comparison(self, runs: int) -> None:
-        self._runs = self._bars.add_task("runs", total=runs, figures="")
+        if self._runs is None:
+            self._runs = self._bars.add_task("runs", total=runs, figures="")
+        self._bars.update(self._runs, total=runs)
 
     def begin(self, what: str) -> None:
+        assert self._runs is not None
         self._bars.update(self._runs, figures=what)
         self._validation = ""
 
     def end(self) -> None:
+        assert self._runs is not None
         self._bars.advance(self._runs)
         self._clear()
 

@@ -117,19 +117,19 @@ def _decision(rows: Sequence[Row], worthwhile: float) -> Decision:
 
 def _which(best: Row, gain: Difference, multitask: Row, worthwhile: float, tests: int) -> Decision:
     """The auxiliary data helps; is more than the simple sum needed?"""
-    help_ = f"it changes primary_only by {points(gain)}"
+    help_ = f"it gains {points(gain)} over primary_only"
     extra = best.to_multitask
     if extra is None:
         return Decision("use", MULTITASK, f"Use multitask: {help_}, and no row is better on validation.")
     if better(extra):
-        text = f"Use {best.label}: {help_} and tuned multitask by {points(extra)}."
+        text = f"Use {best.label}: {help_}, and {points(extra)} over tuned multitask."
         return Decision("use", best.label, text)
     power = Power.of(extra, worthwhile, tests)
     more = f"{best.label}, the best on validation, against tuned multitask: {points(extra)}. {power.text}"
     own = multitask.to_primary_only
     assert own is not None
     if better(own):
-        text = f"Use multitask: it changes primary_only by {points(own)}. That another row is better is not shown."
+        text = f"Use multitask: it gains {points(own)} over primary_only. That another row is better is not shown."
         return Decision("use", MULTITASK, f"{text} {more}")
     text = f"Use {best.label}: {help_}. Whether it is better than tuned multitask, which is not shown to gain, is open."
     return Decision("use", best.label, f"{text} {more}")

@@ -29,7 +29,7 @@ class Runs(Progress, Protocol):
     """Told about the whole comparison too."""
 
     def comparison(self, runs: int) -> None:
-        """So many runs are planned, finished ones among them."""
+        """So many runs are planned, finished ones among them; told again when it is known better."""
 
     def begin(self, what: str) -> None:
         """A run begins."""
@@ -94,6 +94,9 @@ class Comparison:
         rows = self._tune(steps)
         at_steps = {row.label: self._all_seeds(row, steps) for row in rows}
         equal = self._equal_seconds(rows, steps)
+        # Where the steps are the same, multitask's for one, there is nothing more to run.
+        more = sum(equal[row.label] != steps for row in rows) * len(self.seeds)
+        self.progress.comparison(len(self._results) + more)
         at_seconds = {row.label: self._all_seeds(row, equal[row.label]) for row in rows}
         result: dict[str, Any] = without_nan(self._result(rows, at_steps, at_seconds))
         write_json(self.folder / "comparison.json", result)

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attittud.recipes.compare.decide import MULTITASK
+
 WIDE = 110  # columns of a terminal from which on all columns fit
 
 _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
@@ -85,6 +87,11 @@ def notes(result: Mapping[str, Any]) -> list[str]:
             "each; primary_only has none."
         ),
     ]
+    chosen = tuning["chosen"][MULTITASK]
+    if chosen in (tuning["weights"][0], tuning["weights"][-1]):
+        lines.append(
+            f"Multitask chose {chosen:g}, at the edge of the weights tried: a wider compare.weights would be fairer to it."
+        )
     if result["diverged"]:
         lines.append(f"Left out, as training diverged with every weight: {', '.join(result['diverged'])}.")
     first, last = result["tables"]
