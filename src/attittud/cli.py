@@ -19,6 +19,7 @@ def build() -> typer.Typer:
 
     from attittud.commands.compare import compare
     from attittud.commands.demo import demo
+    from attittud.commands.diagnose import diagnose
     from attittud.commands.init import init
     from attittud.commands.report import report
     from attittud.commands.schema import schema
@@ -31,11 +32,11 @@ def build() -> typer.Typer:
         """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
 
         Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys. For data of your
-        own, `attittud init` writes a configuration, `attittud train` trains with it, `attittud compare` decides, and `attittud
-        report` shows what happened.
+        own, `attittud init` writes a configuration, `attittud diagnose` looks at its first steps, `attittud train` trains with
+        it, `attittud compare` decides, and `attittud report` shows what happened.
         """
 
-    for command in (demo, init, train, compare, report, schema):
+    for command in (demo, init, diagnose, train, compare, report, schema):
         app.command()(command)
     return app
 

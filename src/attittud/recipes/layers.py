@@ -31,9 +31,11 @@ def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
     if space is None or (space.stored and space.rows is None) or (space.projects and not space.stored):
         return {}
     with untraced_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad():
-        primary = _flat(losses.primary().mean(), space)
+        primary = flat_gradient(losses.primary().mean(), space)
         # One source after the other: a single auxiliary gradient is held at a time.
-        found = [_squares(guide, space, primary, _flat(loss, space)) for loss in losses.auxiliary().values()]
+        found = [
+            part_squares(guide, space, primary, flat_gradient(loss, space)) for loss in losses.auxiliary().values()
+        ]
     by_parameter = dict(zip(space.layout.names, torch.stack(found).sum(0).tolist(), strict=True))
     sums: dict[str, list[float]] = {}
     for name, group in groups(space.layout.names).items():
@@ -55,14 +57,15 @@ def groups(names: Sequence[str]) -> Mapping[str, str]:
     return short
 
 
-def _flat(loss: Tensor, space: Subspace) -> Tensor:
+def flat_gradient(loss: Tensor, space: Subspace) -> Tensor:
+    """The gradient over the shared parameters as one vector, in the order of V's columns."""
     found = torch.autograd.grad(loss, space.layout.parameters, allow_unused=True)
     flat = space.layout.empty()
     space.layout.add_(flat, found, fresh=True)
     return flat
 
 
-def _squares(guide: Guide, space: Subspace, primary: Tensor, auxiliary: Tensor) -> Tensor:
+def part_squares(guide: Guide, space: Subspace, primary: Tensor, auxiliary: Tensor) -> Tensor:
     """Squared norms of the helpful, harmful and neutral part of each parameter's gradient, parameters x 3."""
     views = list(zip(space.layout.views(primary), space.layout.views(auxiliary), strict=True))
     if not space.stored:

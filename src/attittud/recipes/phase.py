@@ -69,9 +69,13 @@ class Streams:
 
     def _losses(self, stream: str, task: Task, size: int, *, detach: bool = False, count: int | None = None) -> Tensor:
         rows = self._orders[stream].batch(self.step, size)[:count]
-        inputs, targets = _on(task.examples, rows, self.device)
         # Dropout and masks depend on the step alone: no state to save, and all strategies meet the same noise.
         torch.manual_seed(mix(self.seed, self.name, stream, self.step))
+        return self.losses(task, rows, detach=detach)
+
+    def losses(self, task: Task, rows: Tensor, *, detach: bool = False) -> Tensor:
+        """Per-example losses of chosen examples of a task."""
+        inputs, targets = _on(task.examples, rows, self.device)
         with self.autocast():
             return per_example_losses(self.model, task, inputs, targets, detach=detach)
 
@@ -140,8 +144,7 @@ class Phase:
         state, device = self.state, self.streams.device
         started, reported = time.perf_counter(), state.step
         while not self.done:
-            telemetry = self._step()
-            state.step += 1
+            telemetry = self.step()
             last = state.step == self.steps
             logging = state.step % self.log_every == 0 or last
             evaluating = state.step % self.evaluate_every == 0 or last
@@ -151,7 +154,7 @@ class Phase:
                 torch.cuda.synchronize(device)
             state.seconds += time.perf_counter() - started
             if logging:
-                values = self._read(telemetry)
+                values = self.read(telemetry)
                 record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **values})
                 advanced(state.step - reported, values)
                 reported = state.step
@@ -175,7 +178,8 @@ class Phase:
             return self.state.best_values
         return self.state.last_values
 
-    def _step(self) -> Telemetry:
+    def step(self) -> Telemetry:
+        """One update of the model; what is returned reads its figures."""
         self.streams.step = self.state.step
         self.streams.values = {}
         self.optimizer.zero_grad(set_to_none=True)
@@ -185,9 +189,11 @@ class Phase:
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr(self.state.step)
         self.optimizer.step()
+        self.state.step += 1
         return telemetry
 
-    def _read(self, telemetry: Telemetry) -> dict[str, float]:
+    def read(self, telemetry: Telemetry) -> dict[str, float]:
+        """Losses and figures of the last step, which waits for the device; refuses to go on where they diverged."""
         values = {name: float(value) for name, value in self.streams.values.items()}
         if not math.isfinite(values["loss/primary"]):
             raise DivergedError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, stdev
 
 LEVEL = 0.95
@@ -108,3 +109,58 @@ def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if power(middle) >= POWER else (middle, high)
     return high
+
+
+MOST_BLOCKS = 20
+
+
+def batch_means(values: Sequence[float], shortest: int) -> Summary:
+    """Mean of a series whose neighbours are alike, with the interval of the means of its blocks.
+
+    `shortest` is the length from which on blocks are taken to be independent. At least two blocks are made whatever it
+    is, with the wide interval that two values deserve. `std` is that of the block means.
+    """
+    count = max(2, min(MOST_BLOCKS, len(values) // shortest))
+    edges = [round(i * len(values) / count) for i in range(count + 1)]
+    blocks = summarise([fmean(values[a:b]) for a, b in pairwise(edges)])
+    mean = fmean(values)  # blocks may differ in length by one
+    return Summary(count, mean, blocks.std, mean + blocks.low - blocks.mean, mean + blocks.high - blocks.mean)
+
+
+@dataclass(frozen=True)
+class SignTest:
+    """How often two signs are the same, and the one-sided p-value of "no more often than by chance"."""
+
+    agreeing: int
+    n: int
+    clusters: int
+    effective_n: float
+    """Independent pairs that would scatter as much: signs of one cluster may all turn together."""
+    chance: float
+    p: float
+
+    @property
+    def share(self) -> float:
+        return self.agreeing / self.n if self.n else math.nan
+
+
+def sign_test(agreeing: Sequence[int], compared: Sequence[int], *, chance: float = 0.5) -> SignTest:
+    """Binomial test of pairs that come in clusters, given the counts of each.
+
+    Pairs within a cluster need not be independent. Where the counts scatter more than binomial ones, n and the count are
+    reduced by that factor (the design effect of Rao and Scott), which is never taken to be below 1.
+    """
+    clusters = [(a, n) for a, n in zip(agreeing, compared, strict=True) if n > 0]
+    total, n = sum(a for a, _ in clusters), sum(n for _, n in clusters)
+    if n == 0:
+        return SignTest(0, 0, 0, 0.0, chance, 1.0)
+    from scipy.special import betainc
+
+    share, effect = total / n, 1.0
+    if len(clusters) > 1 and 0 < share < 1:
+        scatter = sum((a - size * share) ** 2 for a, size in clusters) * len(clusters) / (len(clusters) - 1)
+        effect = max(1.0, scatter / (n * share * (1 - share)))
+    worth, hits = n / effect, total / effect
+    # P(X >= hits) of a binomial X, which is defined between whole numbers too.
+    p = 1.0 if hits == 0 else float(betainc(hits, worth - hits + 1, chance))
+    return SignTest(total, n, len(clusters), worth, chance, p)

@@ -126,7 +126,7 @@ class _Job:
         self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be had leaves no folder behind.
         names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
-        self.phases = [_phase(name, config, data, self.model, device, self.metric) for name in names]
+        self.phases = [make_phase(name, config, data, self.model, device, self.metric) for name in names]
         self.phase = self.phases[0]
 
     def run(self) -> RunResult:
@@ -201,7 +201,8 @@ class _Job:
         )
 
 
-def _phase(name: str, config: Config, data: Prepared, model: Network, device: torch.device, metric: str) -> Phase:
+def make_phase(name: str, config: Config, data: Prepared, model: Network, device: torch.device, metric: str) -> Phase:
+    """A phase of a job, at its beginning."""
     settings: PhaseConfig = getattr(config.training, name)
     strategy_config = config.strategy if name == "guided" else StrategyConfig(name="primary_only")
     weights = {source: config.data.auxiliary[source].weight for source in data.auxiliary}
