@@ -72,9 +72,10 @@ def check_callable(name: str, value: object) -> None:
 
 def check_dense(model: nn.Module, layout: Layout) -> None:
     """Refuse embeddings with sparse gradients before anything is computed from them."""
+    shared = layout.ids
     for path, module in model.named_modules():
         weight = getattr(module, "weight", None)
-        if getattr(module, "sparse", False) and isinstance(weight, nn.Parameter) and weight in layout:
+        if getattr(module, "sparse", False) and id(weight) in shared:
             raise ValueError(sparse_message(f"{path}.weight" if path else "weight"))
 
 
@@ -105,6 +106,19 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
     """Whether a saved state fits the guide that is to load it."""
     if state.get("version") != 1:
         raise ValueError(f"not a state of a Guide this version can read (version {state.get('version')!r}, not 1)")
+    missing = {
+        "settings",
+        "since_refresh",
+        "refreshes",
+        "skipped_refreshes",
+        "shared",
+        "reached_by_auxiliary",
+        "basis",
+    } - set(state)
+    if missing:
+        raise ValueError(
+            f"the state of the Guide is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
+        )
     for key, value in settings.items():
         saved = state["settings"].get(key)
         if saved != value:

@@ -98,8 +98,10 @@ class Guide:
             raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
         if batch_norm not in ("batch", "frozen"):
             raise ValueError(f"batch_norm must be 'batch' or 'frozen', got {batch_norm!r}")
-        if basis_dtype is not None and not (isinstance(basis_dtype, torch.dtype) and basis_dtype.is_floating_point):
-            raise ValueError(f"basis_dtype must be a floating-point torch.dtype or None, got {basis_dtype!r}")
+        if basis_dtype not in (None, torch.bfloat16, torch.float16, torch.float32, torch.float64):
+            raise ValueError(
+                f"basis_dtype must be None, torch.bfloat16, float16, float32 or float64, got {basis_dtype!r}"
+            )
         if report_norms not in ("refresh", "always"):
             raise ValueError(f"report_norms must be 'refresh' or 'always', got {report_norms!r}")
         self.model, self._workers = connect(model, process_group)
@@ -125,7 +127,7 @@ class Guide:
         self._subspace: Subspace | None = None
         self._step: Step | None = None
         self._since_refresh: int | None = None
-        self._auxiliary_reach: set[int] | None = None
+        self._auxiliary_reach: set[str] | None = None
         self._refreshes = 0
         # On the device once that is known. A captured refresh must draw new numbers at every replay, so the index that
         # the random numbers depend on is a tensor too.
@@ -173,8 +175,8 @@ class Guide:
                 shares = self._workers.shares([losses, *tasks.values()])
                 graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
                 retained = needed_later(graphs)
-                if step.refreshing:
-                    self._auxiliary_reach = set().union(*(graph.leaves for graph in graphs[1:]))
+                step.reached_auxiliary = set().union(*(graph.leaves for graph in graphs[1:]))
+                step.reach_complete = True
                 self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
             step.primary_complete = True
             for (name, loss), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
@@ -199,6 +201,11 @@ class Guide:
         over the `primary` calls and is fixed at the first `auxiliary` call after them.
         """
         check_callable("basis_losses", basis_losses)
+        if self._step is not None and refresh is not None and refresh != self._step.refreshing:
+            raise RuntimeError(
+                f"refresh={refresh} came too late: this step has begun {'with' if self._step.refreshing else 'without'} a "
+                "refresh; pass it at the first call of the step"
+            )
         step = self._step or self._begin(refresh)
         with self._discard_on_error(), self._computed(step, losses, basis_losses) as computed:
             leaves = walk(computed).leaves if step.refreshing and not step.fixed else set()
@@ -207,9 +214,9 @@ class Guide:
 
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
-        tasks = self._named(loss)
-        step = self._step or self._begin(None)
         with self._discard_on_error():
+            tasks = self._named(loss)
+            step = self._step or self._begin(None)
             shares = self._workers.shares(list(tasks.values()))
             graphs = [walk(value) for value in tasks.values()]
             step.reached_auxiliary |= set().union(*(graph.leaves for graph in graphs))
@@ -223,16 +230,19 @@ class Guide:
             raise RuntimeError("combine() before primary(): call primary(losses), then auxiliary(loss), then combine()")
         if not step.tasks:
             raise RuntimeError(
-                "combine() before auxiliary(): call auxiliary(loss) first (a step without auxiliary data needs no Guide)"
+                "combine() before auxiliary(): call auxiliary(loss) first (a step without auxiliary data needs no Guide); "
+                "the primary losses taken in so far are kept"
             )
         with self._discard_on_error():
             if not step.fixed:
                 self._fix_basis(step)
             assert self._subspace is not None and step.layout is not None
             named = self._workers.trainable(self.model)
-            reach = self._agree(step.reached_primary(), step.reached_auxiliary, final=True)
+            # Roles last: a task that is missing in one step does not make its parameters the primary task's own.
+            reach = self._agree(step.reached_primary(), step.reached_auxiliary | self._reach_ids(), final=True)
             outcome = step.finish(self._subspace, self.primary_weight)
-            others = [(n, p) for n, p in named if p not in step.layout and any(id(p) in found for found in reach)]
+            elsewhere = set().union(*reach) - step.layout.ids
+            others = [(name, parameter) for name, parameter in named if id(parameter) in elsewhere]
             rest = self._workers.sum_rest(step.rest_updates(self.primary_weight, reach[1]), others)
             write_gradients(named, step.layout, outcome.update, rest)
         if step.refreshing:
@@ -240,8 +250,7 @@ class Guide:
         self._subspace.release()
         self._step = None
         self._since_refresh = 1 if step.refreshing else (self._since_refresh or 0) + 1
-        if step.refreshing:
-            self._auxiliary_reach = reach[1] | (self._auxiliary_reach or set())
+        self._auxiliary_reach = self._names(reach[1]) | (self._auxiliary_reach or set())
         return Report(
             captured_primary=outcome.captured_primary,
             effective_rank=self._subspace.effective_rank,
@@ -266,6 +275,12 @@ class Guide:
     # ------------------------------------------------------------------------------------------------ a step
 
     def _begin(self, refresh: bool | None) -> Step:
+        named = self._workers.named(self.model)
+        if not any(parameter.requires_grad for _, parameter in named):
+            raise ValueError("no parameter of the model wants a gradient; unfreeze some (requires_grad_(True))")
+        if self._subspace is not None and not self._subspace.layout.belongs_to(parameter for _, parameter in named):
+            # Its parameters were replaced (load_state_dict(assign=True), a conversion): the basis is of none of these.
+            self._subspace, self._since_refresh = None, None
         due = self._since_refresh is None or self._since_refresh >= self.refresh_every
         if refresh is False and self.basis.keeps_graph:
             raise ValueError("engine='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
@@ -319,6 +334,15 @@ class Guide:
         settings = repr((self._settings(), weights, self.refresh_every, self.include_mean, self.report_norms))
         return self._workers.agree(self._workers.trainable(self.model), primary, auxiliary, settings, final=final)
 
+    def _names(self, identities: set[int]) -> set[str]:
+        """Roles are remembered by name: a parameter may be replaced, a guide copied."""
+        return {name for name, parameter in self._workers.named(self.model) if id(parameter) in identities}
+
+    def _reach_ids(self) -> set[int]:
+        """What auxiliary losses are known to reach."""
+        known = self._auxiliary_reach or set()
+        return {id(parameter) for name, parameter in self._workers.named(self.model) if name in known}
+
     def _named(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Tensor]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
         filled = {str(name): self._workers.losses(loss, f"auxiliary {name!r}") for name, loss in given.items()}
@@ -344,11 +368,18 @@ class Guide:
         retain_graph: bool,
     ) -> None:
         pending = step.refreshing and not step.fixed
-        if step.refreshing and step.fixed and basis_losses is None and step.basis_losses is None:
-            raise RuntimeError(
-                "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for all "
-                "micro-batches first, or pass basis_losses= so that the basis does not depend on them"
-            )
+        if step.refreshing and step.basis_losses is None and step.primary_calls:
+            if step.fixed:
+                raise RuntimeError(
+                    "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for "
+                    "all micro-batches first, or pass basis_losses= at the first primary() call of the step, so that the "
+                    "basis does not depend on them"
+                )
+            if basis_losses is not None:
+                raise RuntimeError(
+                    "basis_losses= came after an earlier primary() call of this step had contributed to the basis; pass it "
+                    "at the first primary() call of the step"
+                )
         if pending and step.refresh is None:
             self._start_refresh(step, leaves)
         if pending and basis_losses is not None and step.primary_calls == 0:
@@ -356,22 +387,23 @@ class Guide:
         if pending and step.basis_losses is None:
             self._take_in(step, losses, share)
         kept = pending and self.basis.keeps_graph and step.basis_losses is None
-        found = self._gradients(share.mean(losses), retain_graph=retain_graph or kept)
+        found = self._gradients(losses, share, retain_graph=retain_graph or kept)
         step.add_primary(found)
         if pending and self.basis.needs == "mean" and step.basis_losses is None:
             assert step.refresh is not None and step.primary is not None
             # The running sum itself: earlier calls are in it.
             step.refresh.rows = step.primary[None].clone()
 
-    def _gradients(self, loss: Tensor, *, retain_graph: bool) -> dict[int, Tensor]:
-        named = self._workers.trainable(self.model)
-        return self._workers.gradients(loss, named, retain_graph=retain_graph)
+    def _gradients(self, losses: Tensor, share: Share, *, retain_graph: bool) -> dict[int, Tensor]:
+        with torch.enable_grad():  # as Tensor.backward works under no_grad
+            mean = share.mean(losses)
+        return self._workers.gradients(mean, self._workers.trainable(self.model), retain_graph=retain_graph)
 
     def _auxiliary(self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool) -> None:
         known = self._auxiliary_reach is not None
         if not step.fixed and step.primary_calls and known:
             self._fix_basis(step)
-        found = self._gradients(share.mean(loss), retain_graph=retain_graph)
+        found = self._gradients(loss, share, retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
             self._fix_basis(step)
@@ -383,14 +415,14 @@ class Guide:
 
     def _start_refresh(self, step: Step, leaves: set[int]) -> None:
         """Decide which parameters take part: those both losses reach, as far as that is known by now."""
-        known = self._auxiliary_reach is not None
-        leaves, reach = self._agree(leaves, self._auxiliary_reach or set())
-        self._auxiliary_reach = reach if known else None
+        known = step.reach_complete or self._auxiliary_reach is not None
+        leaves, reach = self._agree(leaves, step.reached_auxiliary if step.reach_complete else self._reach_ids())
+        self._auxiliary_reach = self._names(reach) if known else None
         layout = Layout(
             (name, parameter)
             for name, parameter in self._workers.trainable(self.model)
             if id(parameter) in leaves
-            and (self._allowed is None or id(parameter) in self._allowed)
+            and (self._allowed is None or name in self._allowed)
             and (not known or id(parameter) in reach)
         )
         _check_shared(layout)
@@ -411,7 +443,7 @@ class Guide:
             )
         refresh.share = share
         if self._subspace is None and refresh.calls == 0 and self.basis.stored:
-            working = self.basis.working_rows(self.rank, losses.shape[0] * self._workers.size)
+            working = partial(self.basis.working_rows, examples=losses.shape[0] * self._workers.size)
             check_fits(refresh.layout, self.rank, working, self.basis_dtype or refresh.layout.dtype)
         if self.basis.needs == "jacobian":
             self.basis.add(refresh, self._workers.jacobian(self.engine, losses, refresh.layout, share))
@@ -424,7 +456,14 @@ class Guide:
         step.refresh.scope = partial(untraced_forward, self.model, self.batch_norm, seed)
         with step.refresh.scope(), self._watch(), torch.enable_grad():
             losses = self._losses(step.basis_losses(), "basis_losses")
-            walk(losses)
+            reached = walk(losses).leaves
+            # (A sharded model's graph ends in other tensors than its parameters.)
+            visible = losses.numel() > 0 and not self._workers.splits_columns
+            if visible and not any(id(p) in reached for p in step.refresh.layout.parameters):
+                raise ValueError(
+                    "basis_losses: the losses reach none of the shared parameters; compute them from the model given to "
+                    "Guide"
+                )
             share = self._workers.shares([losses])[0]
             self._take_in(step, losses, share)
             if self.basis.needs == "mean":
@@ -476,8 +515,7 @@ class Guide:
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
-        space, reach = self._subspace, self._auxiliary_reach
-        names = [name for name, parameter in self._workers.named(self.model) if reach and id(parameter) in reach]
+        space = self._subspace
         return {
             "version": 1,
             "settings": self._settings(),
@@ -485,7 +523,7 @@ class Guide:
             "refreshes": int(self._refresh_index),
             "skipped_refreshes": int(self._skipped),
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
-            "reached_by_auxiliary": None if reach is None else names,
+            "reached_by_auxiliary": None if self._auxiliary_reach is None else sorted(self._auxiliary_reach),
             "basis": self._workers.pack(space.layout, space.rows)
             if space is not None and space.stored and include_basis
             else None,
@@ -495,16 +533,15 @@ class Guide:
         """Continue from a `state_dict` of a guide with the same model and settings."""
         named = dict(self._workers.named(self.model))
         check_state(state, self._settings(), named)
-        self._step, self._subspace = None, None
+        subspace: Subspace | None = None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             layout = Layout((name, named[name]) for name in state["shared"])
-            self._subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype, self._workers)
-            self._subspace.load(
-                state["basis"] if state["basis"] is None else self._workers.unpack(layout, state["basis"])
-            )
-        self._since_refresh = state["since_refresh"] if self._subspace is not None else None
+            subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype, self._workers)
+            subspace.load(state["basis"] if state["basis"] is None else self._workers.unpack(layout, state["basis"]))
+        self._step, self._subspace = None, subspace
+        self._since_refresh = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]
-        self._auxiliary_reach = None if reach is None else {id(named[name]) for name in reach if name in named}
+        self._auxiliary_reach = None if reach is None else set(reach)
         self._refreshes = state["refreshes"]
         self._refresh_index = self._refresh_index.new_tensor(state["refreshes"])
         self._skipped = self._skipped.new_tensor(state["skipped_refreshes"])

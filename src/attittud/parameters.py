@@ -33,10 +33,15 @@ class Layout:
         for size in self._sizes:
             self._offsets.append(self.size)
             self.size += size
-        self._ids = {id(parameter) for parameter in self.parameters}
 
-    def __contains__(self, parameter: nn.Parameter) -> bool:
-        return id(parameter) in self._ids
+    @property
+    def ids(self) -> set[int]:
+        """Identities of the parameters; not kept, a copied guide has other ones."""
+        return {id(parameter) for parameter in self.parameters}
+
+    def belongs_to(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Whether all of these are still parameters of the model."""
+        return self.ids <= {id(parameter) for parameter in parameters}
 
     def same(self, other: Layout) -> bool:
         """Whether these are the very same parameters, in the same order and strides."""
@@ -95,11 +100,11 @@ class Layout:
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
         """`flat` (D, or r x D, contiguous) with only the pieces of `kept`, moved together in place; a view of it."""
         rows = flat.reshape(-1, self.size)
-        memory = rows.view(-1)
+        memory, stays = rows.view(-1), kept.ids
         to = 0
         for row in range(rows.shape[0]):
             for parameter, offset, n in zip(self.parameters, self._offsets, self._sizes, strict=True):
-                if parameter in kept:
+                if id(parameter) in stays:
                     source = row * self.size + offset
                     if to != source:
                         # Pieces move towards the front and may overlap their old place: one piece is copied at a time.
@@ -165,15 +170,17 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def allowed(
-    named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | Predicate | None
-) -> set[int] | None:
-    """Identities of the parameters a user lets take part (None: all)."""
+    named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | nn.Module | Predicate | None
+) -> set[str] | None:
+    """Names of the parameters a user lets take part (None: all)."""
     if parameters is None:
         return None
+    if isinstance(parameters, nn.Module):
+        parameters = parameters.parameters()
     if callable(parameters):
-        chosen = {id(parameter) for name, parameter in named if parameters(name, parameter)}
+        chosen = {name for name, parameter in named if parameters(name, parameter)}
     else:
-        known = {id(parameter) for _, parameter in named}
+        known = {id(parameter): name for name, parameter in named}
         chosen = set()
         for position, parameter in enumerate(parameters):
             if not isinstance(parameter, Tensor):
@@ -186,7 +193,7 @@ def allowed(
                     f"parameters=: the tensor at position {position} (shape {tuple(parameter.shape)}) is not a parameter "
                     "of the model; take them from the model given to Guide"
                 )
-            chosen.add(id(parameter))
+            chosen.add(known[id(parameter)])
     if not chosen:
         raise ValueError("parameters= leaves no parameter to decompose; widen it, or train without a Guide")
     return chosen
@@ -205,12 +212,18 @@ def write_gradients(
         if parameter.grad is not None:
             old.append(local(parameter.grad))
             new.append(shared[key] if key in shared else rest[key])
-        elif key in shared:
+        elif key in shared and shared[key].stride() == local(parameter).stride():
             parameter.grad = as_gradient(shared[key].to(parameter.dtype), parameter)
-        elif rest[key].layout != torch.strided:
+        elif key in rest and rest[key].layout != torch.strided:
             parameter.grad = rest[key].clone()
         else:
-            # autograd may hand out one tensor for two parameters, or an expanded one; optimizers write into .grad.
-            parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(rest[key]), parameter)
+            # Of the parameter's own strides and memory, as optimizers write into it: autograd may hand out one tensor
+            # for two parameters, or an expanded one, and a user may have changed the memory format.
+            value = shared[key] if key in shared else rest[key]
+            parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
     if old:
         torch._foreach_add_(old, new)
+    for _, parameter in named:
+        # Such as an optimizer that steps during the backward pass.
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            hook(parameter)

@@ -55,36 +55,62 @@ class _NoDropout(TorchFunctionMode):
 @contextmanager
 def untraced_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
     """Everything inside runs as described above. Keep the block open until the graph has been used."""
-    modules = list(model.modules())
-    modes = [(module, module.training) for module in modules]
-    norms = [(module, module.track_running_stats) for module in modules if isinstance(module, _BatchNorm)]
-    registered = [(module, dict(module._buffers)) for module in modules]
-    contents = [(b, b.detach().clone(), b._version) for _, found in registered for b in found.values() if b is not None]
+    with _seeded(model, seed), _modes(model, batch_norm), _NoDropout():
+        yield
+
+
+@contextmanager
+def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
+    """Random numbers from `seed`; afterwards every generator is as it was."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    # A graph under capture has its own random state, which may not be set; what it draws is new at every replay.
-    capturing = bool(devices) and torch.cuda.is_current_stream_capturing()
+    if devices and torch.cuda.is_current_stream_capturing():
+        # A graph under capture has its own random state, which may not be set; what it draws is new at every replay.
+        devices = set()
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
-    python_state = random.getstate()
-    numpy_state = numpy_random.get_state() if numpy_random else None
+    python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     try:
-        with torch.random.fork_rng(devices=[] if capturing else sorted(devices, key=str)), _NoDropout():
-            (torch.default_generator.manual_seed if capturing else torch.manual_seed)(seed)
+        with torch.random.fork_rng(devices=sorted(devices, key=str)):
+            # Only what is put back: torch.manual_seed would seed all devices.
+            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
+                generator.manual_seed(seed)
             random.seed(seed)
             if numpy_random:
                 numpy_random.seed(seed & 0xFFFFFFFF)
-            for module in modules:
-                module.training = False
-            if batch_norm == "batch":
-                for module, _ in norms:
-                    # In training mode without tracking, BatchNorm reads the batch and writes nothing.
-                    module.training = True
-                    module.track_running_stats = False
             yield
+    finally:
+        random.setstate(python_state)
+        if numpy_random and numpy_state is not None:
+            numpy_random.set_state(numpy_state)
+
+
+@contextmanager
+def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
+    """Evaluation mode but for what needs training mode; afterwards modes and buffers are as they were."""
+    modules = list(model.modules())
+    modes = [(module, module.training) for module in modules]
+    norms = [(module, module.track_running_stats) for module in modules if isinstance(module, _BatchNorm)]
+    recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
+    registered = [(module, dict(module._buffers)) for module in modules]
+    contents = [(b, b.detach().clone(), b._version) for _, found in registered for b in found.values() if b is not None]
+    try:
+        for module in modules:
+            # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.
+            module.training = isinstance(module, nn.RNNBase) and module.training
+        for layer, _ in recurrent:
+            layer.dropout = 0.0
+        if batch_norm == "batch":
+            for norm, _ in norms:
+                # In training mode without tracking, BatchNorm reads the batch and writes nothing.
+                norm.training = True
+                norm.track_running_stats = False
+        yield
     finally:
         for module, training in modes:
             module.training = training
-        for module, tracking in norms:
-            module.track_running_stats = tracking
+        for norm, tracking in norms:
+            norm.track_running_stats = tracking
+        for layer, dropout in recurrent:
+            layer.dropout = dropout
         for module, found in registered:
             module._buffers.clear()
             module._buffers.update(found)
@@ -92,6 +118,3 @@ def untraced_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> 
             if buffer._version != version:
                 with torch.no_grad():
                     buffer.copy_(content)
-        random.setstate(python_state)
-        if numpy_random and numpy_state is not None:
-            numpy_random.set_state(numpy_state)

@@ -91,6 +91,8 @@ class Step:
         self.sum: Tensor | None = None
         self.rest = Rest()
         self.reached_auxiliary: set[int] = set()
+        self.reach_complete = False
+        """No further auxiliary loss will come than those `reached_auxiliary` is of."""
 
     def add_primary(self, found: dict[int, Tensor]) -> None:
         assert self.layout is not None
@@ -139,8 +141,9 @@ class Step:
     def narrow_(self, kept: Layout) -> None:
         """Parameters that turned out to be the primary task's own leave the flat vectors."""
         assert self.layout is not None and self.primary is not None
+        stays = kept.ids
         for parameter, view in zip(self.layout.parameters, self.layout.views(self.primary), strict=True):
-            if parameter not in kept:
+            if id(parameter) not in stays:
                 self.rest.primary[id(parameter)] = view.clone()
         self.primary = self.layout.narrow_(self.primary, kept)
         if self.refresh is not None:

@@ -82,7 +82,7 @@ class Call:
         self.edges: list[torch.autograd.graph.GradientEdge] = []
         self._flat, self._spec = tree_flatten((args, kwargs))
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
-        self._node: Any = None
+        self._kept: Any = None
 
     @property
     def name(self) -> str:
@@ -91,14 +91,15 @@ class Call:
     def keep(self, anchor: Tensor) -> None:
         """Let go of the data among the arguments, in favour of a node that saves it."""
         if self._at:
-            self._node = _keep(anchor, *(self._flat[at] for at in self._at)).grad_fn
+            # The result and not its grad_fn alone: up to torch 2.11 the node does not outlive it.
+            self._kept = _keep(anchor, *(self._flat[at] for at in self._at))
             for at in self._at:
                 self._flat[at] = None
 
     def arguments(self) -> tuple[Any, Any, set[int]]:
         """Positional and keyword arguments as they were, and the ids of the data among them."""
         flat = list(self._flat)
-        data = () if self._node is None else self._node.saved_tensors
+        data = () if self._kept is None else self._kept.grad_fn.saved_tensors
         for at, tensor in zip(self._at, data, strict=True):
             flat[at] = tensor
         args, kwargs = tree_unflatten(flat, self._spec)
