@@ -75,6 +75,9 @@ class Guided(Method):
         # `implicit` is fresh at every step. It and `hooks` see the forward pass; the others need only its graph.
         self.has_refresh = engine != "implicit"
         self.watches = engine in ("hooks", "implicit") and not frozen
+        self.in_graph = (
+            engine != "implicit"
+        )  # its eigensolver waits for the device, and a failed capture breaks the process
 
     def backward(self, refresh: bool) -> None:
         def losses() -> Tensor:

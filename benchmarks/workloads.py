@@ -107,8 +107,13 @@ class Workload:
         """Of the forward pass of one primary example."""
         from torch.utils.flop_counter import FlopCounterMode
 
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            self.losses("primary")
+        try:
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                self.losses("primary")
+        except AssertionError:
+            # torch 2.11 cannot count attention with fewer key heads than query heads: two per weight and token then.
+            body = sum(p.numel() for name, p in self.model.named_parameters() if name.startswith("body."))
+            return 2 * body * self.primary[0][0].numel()
         return counter.get_total_flops() // self.primary[1].shape[0]
 
 
