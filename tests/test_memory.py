@@ -100,6 +100,21 @@ def test_primary_then_auxiliary():
         assert measured(model, window) <= K + 3 + SLACK
 
 
+@pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_several_tasks_in_one_backward(tasks, with_grad):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model)
+    for refresh in (True, False, True):
+        model.zero_grad(set_to_none=True)
+        if with_grad:
+            model.auxiliary().backward()
+        losses, named = model.primary(), {f"task {t}": model.auxiliary(t) for t in range(tasks)}
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=named, refresh=refresh))  # noqa: B023
+        assert peak <= 3 + (K if refresh else 0) + (not with_grad) + SLACK, (refresh, peak)
+
+
 @pytest.mark.parametrize("tasks", [2, 4])
 def test_tasks_that_interleave_in_a_refresh_window(tasks):
     torch.manual_seed(0)

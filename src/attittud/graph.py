@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
+
+from attittud.parameters import Layout, sparse_message
 
 Named = Sequence[tuple[str, nn.Parameter]]
 
@@ -70,6 +73,32 @@ def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Te
     parameters = [parameter for _, parameter in named]
     found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
     return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}
+
+
+@contextmanager
+def written_into(layout: Layout, flat: Tensor) -> Iterator[None]:
+    """Inside, gradients of the layout's parameters go straight into `flat` and come back as zeros without memory.
+
+    A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
+    gradient is never held twice. It costs a small copy for every parameter.
+    """
+
+    def taker(name: str, view: Tensor) -> Callable[[Tensor], Tensor]:
+        def take(gradient: Tensor) -> Tensor:
+            if gradient.layout != torch.strided:
+                raise ValueError(sparse_message(name))
+            view.copy_(gradient)
+            return torch.zeros((), dtype=gradient.dtype, device=gradient.device).expand_as(gradient)
+
+        return take
+
+    pieces = zip(layout.names, layout.parameters, layout.views(flat.zero_()), strict=True)
+    handles = [p.register_hook(taker(name, view)) for name, p, view in pieces if p.requires_grad]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def needed_later(graphs: list[Graph]) -> list[bool]:

@@ -24,7 +24,7 @@ from attittud.checks import (
 from attittud.distributed import Share, connect
 from attittud.engine import Implicit, make_engine
 from attittud.eta import Eta
-from attittud.graph import keep_saved_tensors, needed_later, walk
+from attittud.graph import keep_saved_tensors, needed_later, walk, written_into
 from attittud.implicit import ImplicitExact, implicit_basis
 from attittud.memory import check_fits
 from attittud.parameters import Layout, Predicate, allowed, write_gradients
@@ -403,13 +403,15 @@ class Guide:
         known = self._auxiliary_reach is not None
         if not step.fixed and step.primary_calls and known:
             self._fix_basis(step)
-        found = self._gradients(loss, share, retain_graph=retain_graph)
+        room = step.room_for(name, self._subspace) if step.fixed and self._subspace is not None else None
+        with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
+            found = self._gradients(loss, share, retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
             self._fix_basis(step)
         eta = self.eta[name] if isinstance(self.eta, dict) else self.eta
         weight = self.auxiliary_weight[name] if isinstance(self.auxiliary_weight, dict) else self.auxiliary_weight
-        step.add_auxiliary(name, found, eta, weight, self._subspace if step.fixed else None)
+        step.add_auxiliary(name, found, eta, weight, self._subspace if step.fixed else None, room)
 
     # ------------------------------------------------------------------------------------------------ a refresh
 

@@ -103,9 +103,43 @@ class Step:
         self.layout.add_(self.primary, [found.get(id(p)) for p in self.layout.parameters], fresh=fresh)
         self.primary_calls += 1
 
+    def room_for(self, name: str, subspace: Subspace) -> Tensor | None:
+        """Memory that the gradient of a second or later task is written into as it comes up.
+
+        Beside the common sum it would otherwise be held twice, as autograd returns it and as one vector.
+        """
+        known = self.tasks.get(name)
+        alone = not self.tasks.keys() - {name}
+        if alone or self.layout is None or (known is not None and known.flat is not None):
+            return None
+        if not self._folds(subspace) or self.workers.size > 1 or self.workers.splits_columns:
+            return None
+        self._fold_others(name, subspace)
+        return self.layout.empty()
+
+    def _folds(self, subspace: Subspace) -> bool:
+        """Whether only one task's gradient is held on its own, the others being k-vectors and a common sum.
+
+        With the mean as a direction that has to wait for the whole primary gradient.
+        """
+        return subspace.projects and (self.primary_complete or not self.include_mean)
+
+    def _fold_others(self, name: str, subspace: Subspace) -> None:
+        for other, task in self.tasks.items():
+            if other != name:
+                self._measure(task, subspace)
+                self._fold(task)
+
     def add_auxiliary(
-        self, name: str, found: dict[int, Tensor], eta: Eta, weight: float, subspace: Subspace | None
+        self,
+        name: str,
+        found: dict[int, Tensor],
+        eta: Eta,
+        weight: float,
+        subspace: Subspace | None,
+        flat: Tensor | None = None,
     ) -> None:
+        """Take in gradients by identity; those of the shared parameters are in `flat` where it is given."""
         task = self.tasks.setdefault(name, Task(eta, weight, whole=not self.workers.splits_examples))
         self.reached_auxiliary |= found.keys()
         if subspace is None or self.layout is None:
@@ -113,14 +147,12 @@ class Step:
             for key, gradient in found.items():
                 add_to(task.waiting, key, gradient)
             return
-        if subspace.projects and (self.primary_complete or not self.include_mean):
-            # Only one task's gradient is held on its own; the others are k-vectors and a common sum. (With the mean as
-            # a direction that has to wait for the whole primary gradient.)
-            for other in self.tasks.values():
-                if other is not task:
-                    self._measure(other, subspace)
-                    self._fold(other)
+        if self._folds(subspace):
+            self._fold_others(name, subspace)
         self._split(found, self.rest.auxiliary, weight)
+        if flat is not None:
+            task.flat = flat
+            return
         fresh = task.flat is None
         if task.flat is None:
             task.flat = self.layout.empty()
