@@ -1,6 +1,11 @@
 """What all tests share: one thread per worker, kernels that run everywhere, no time limit per example, a fixed seed."""
 
 import os
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background deaf to Ctrl-C, and children inherit that: tests send it to some.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two workers with a thread per core each are slower than two with one. In the environment and before torch is imported,
 # so that processes started by a test inherit it.
