@@ -1,0 +1,62 @@
+"""The strategies that are compared; those that the command line has are taken from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from attittud import Guide, presets
+from attittud.recipes.config import StrategyConfig
+from attittud.recipes.strategies import make_strategy
+
+from .train import JUDGES, Make, StepLosses, Stepper
+
+Weights = tuple[float, ...]
+WEIGHTS: dict[int, tuple[Weights, ...]] = {
+    1: ((0.03,), (0.1,), (0.2,), (0.4,), (0.7,), (1,), (2,), (4,)),
+    2: ((0.1, 0.1), (0.4, 0.4), (1, 1), (3, 3), (1, 0), (0, 1), (1, 0.3), (0.3, 1)),
+}
+"""The eight runs of tuned multitask by number of sources: weights of their losses, the best on validation is taken."""
+SINGLE = ("primary_only", "pcgrad", "cosine_gate", "bloop")
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One training run of a pair and seed."""
+
+    name: str
+    row: str
+    """The row of the table that it belongs to; the best of its runs is taken."""
+    make: Make
+    judges: float = 0.0
+
+
+class Auto:
+    """`eta="auto"`, as a user would write it."""
+
+    def __init__(self, model: nn.Module, sources: Sequence[str], seed: int) -> None:
+        self.guide = Guide(model, eta="auto", seed=seed)
+
+    def step(self, losses: StepLosses) -> None:
+        self.guide.backward(losses.primary(), losses.auxiliary(), judge=losses.judge)
+
+
+def named(name: str, weights: Sequence[float], model: nn.Module, sources: Sequence[str], seed: int) -> Stepper:
+    """A strategy of the command line; a single weight is that of every source."""
+    weights = weights if len(weights) > 1 else weights * len(sources)
+    return make_strategy(StrategyConfig(name=name), model, weights=dict(zip(sources, weights, strict=True)), seed=seed)
+
+
+def entries(sources: int = 1) -> dict[str, Entry]:
+    """Every run of a pair and seed, for pairs with one auxiliary source or two."""
+    found = [Entry(name, name, partial(named, name, (1.0,))) for name in SINGLE]
+    for weights in WEIGHTS[sources]:
+        name = " ".join(f"{weight:g}" for weight in weights)
+        found.append(Entry(f"multitask {name}", "multitask", partial(named, "multitask", weights)))
+    found += [Entry(f"preset {name}", "best_preset", partial(named, name, (1.0,)), JUDGES) for name in presets()]
+    found += [Entry(AUTO, AUTO, Auto, JUDGES)]
+    return {entry.name: entry for entry in found}
