@@ -36,6 +36,47 @@ def test_rows_in_chunks(monkeypatch, basis):
     assert error(p.grads(), want.grads) <= 1e-10
 
 
+@pytest.mark.parametrize("basis", ["sketch", "exact"])
+def test_a_backward_pass_that_cannot_be_vectorised_half_way(caplog, basis):
+    """Gradients that arrived before torch gave up count once, in the first micro-batch and in a later one."""
+
+    class Stubborn(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(_, gradient):
+            return gradient * float(gradient.sum() != torch.inf)  # vmap allows no decision on data
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)
+            self.stubborn = False
+
+        def forward(self, x):
+            hidden = self.first(x).tanh()
+            return self.last(Stubborn.apply(hidden) if self.stubborn else hidden)
+
+    for when in (0, 1):
+        found = {}
+        for engine in ("loop", "batched"):
+            torch.manual_seed(0)
+            model = Model().double()
+            guide = Guide(model, eta=Eta(*ETA), basis=basis, rank=3, engine=engine)
+            for i in range(2):
+                model.stubborn = i == when
+                x = torch.linspace(-1, 1 + i, 24, dtype=torch.float64).sin().reshape(6, 4)
+                guide.primary(model(x).square().mean(1) / 2)
+            guide.auxiliary(model(x.flip(0)).abs().mean())
+            guide.combine()
+            found[engine] = {name: p.grad for name, p in model.named_parameters()}
+        assert error(found["batched"], found["loop"]) <= 1e-12
+        assert "'loop' from now on" in caplog.text
+        caplog.clear()
+
+
 @pytest.mark.parametrize("engine", ["batched", "auto"])
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
 def test_autocast_gives_one_answer(name, engine):

@@ -15,20 +15,21 @@ SLACK = 0.6  # activations and their gradients, in units of D; a whole further v
 class Wide(nn.Module):
     """Many parameters, few activations, so that D-sized tensors stand out."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = DEPTH, width: int = WIDTH) -> None:
         super().__init__()
-        self.body = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)))
+        self.width = width
+        self.body = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
 
     @property
     def bytes(self) -> int:
         return sum(x.numel() * x.element_size() for x in self.parameters())
 
     def primary(self, m: int = M):
-        x = torch.linspace(-1, 1, m * WIDTH).reshape(m, WIDTH).sin()
+        x = torch.linspace(-1, 1, m * self.width).reshape(m, self.width).sin()
         return self.body(x).square().mean(1)
 
     def auxiliary(self, t: int = 0):
-        x = torch.linspace(-2, 1 + t, 4 * WIDTH).reshape(4, WIDTH).cos()
+        x = torch.linspace(-2, 1 + t, 4 * self.width).reshape(4, self.width).cos()
         return self.body(x).abs().mean()
 
 
@@ -62,14 +63,15 @@ def test_the_watch_sees_what_is_allocated():
     assert 1 <= watch.live / model.bytes < 1.2
 
 
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "random"])
-def test_backward(basis, with_grad, include_mean):
+def test_backward(basis, with_grad, include_mean, engine):
     """k + 3 vectors beside ``.grad`` where the basis is new, 3 where it is not: no m x D tensor ever."""
     torch.manual_seed(0)
     model = Wide()
-    guide = guide_for(model, basis=basis, include_mean=include_mean)
+    guide = guide_for(model, basis=basis, include_mean=include_mean, engine=engine)
     for refresh in (True, False, True):
         model.zero_grad(set_to_none=True)
         if with_grad:
@@ -81,10 +83,36 @@ def test_backward(basis, with_grad, include_mean):
         assert peak >= (rows(basis) if refresh else 1)  # the measurement is alive
 
 
-def test_primary_then_auxiliary():
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+def test_a_model_of_one_layer(engine):
+    """Where one parameter is nearly all of the model, its gradient for several rows must not lie beside the sketch."""
+    torch.manual_seed(0)
+    model = Wide(depth=1, width=1536)
+    guide = guide_for(model, engine=engine)
+    model.auxiliary().backward()
+    for _ in range(2):
+        losses, loss = model.primary(), model.auxiliary()
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=True))  # noqa: B023
+        assert peak <= K + 3 + SLACK
+
+
+@pytest.mark.parametrize("basis", ["exact", "svd"])
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_bases_that_work_on_more_rows_than_they_keep(basis, engine):
     torch.manual_seed(0)
     model = Wide()
-    guide = guide_for(model)
+    guide = guide_for(model, basis=basis, engine=engine, rank=3)
+    losses, loss = model.primary(), model.auxiliary()
+    peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss))
+    working = {"exact": M, "svd": 3 + 8}[basis]
+    assert working <= peak <= working + 3 + SLACK
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+def test_primary_then_auxiliary(engine):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model, engine=engine)
     for _ in range(2):
         model.zero_grad(set_to_none=False)
 

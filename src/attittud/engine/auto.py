@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from attittud.engine.base import Engine, Gradients, Jacobian, UnsupportedError, logger
+from attittud.engine.base import Engine, Jacobian, UnsupportedError, logger
 from attittud.engine.batched import Batched, rows_at_once
 from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
@@ -54,8 +54,8 @@ class Auto(Engine):
                 return jacobian
         return self._choose(layout).jacobian(losses, layout)
 
-    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
-        return self._choose(layout).products(losses, layout, weights)
+    def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
+        self._choose(layout).write(losses, layout, weights, out, fresh=fresh)
 
     def _choose(self, layout: Layout) -> Engine:
         """Between the engines that need nothing but losses."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -14,8 +13,6 @@ from attittud.linalg import gram, project
 from attittud.parameters import Layout
 
 logger = logging.getLogger("attittud")
-
-Gradients = Sequence[Tensor | None]
 
 
 class UnsupportedError(RuntimeError):
@@ -28,8 +25,8 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
-        """weights @ J, some rows at a time: which rows, and per parameter a gradient with that many leading rows.
+    def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
+        """Add weights @ J to `out` (r x D), or write it where its content is `fresh` memory.
 
         The graph of `losses` is retained.
         """
@@ -68,8 +65,7 @@ class Jacobian:
         fresh = out is None
         if out is None:
             out = self.layout.empty(weights.shape[0])
-        for rows, gradients in self.engine.products(self.losses, self.layout, weights.to(self.losses.dtype)):
-            self.layout.add_(out[rows], gradients, fresh=fresh)
+        self.engine.write(self.losses, self.layout, weights.to(self.losses.dtype), out, fresh=fresh)
         return out
 
     def right(self, vectors: Tensor) -> Tensor:
@@ -106,8 +102,7 @@ class Jacobian:
         for i in range(self.examples):
             weights = torch.zeros(1, self.examples, dtype=self.losses.dtype, device=self.losses.device)
             weights[0, i] = 1
-            for _, gradients in self.engine.products(self.losses, self.layout, weights):
-                self.layout.add_(row, gradients, fresh=True)
+            self.engine.write(self.losses, self.layout, weights, row, fresh=True)
             result[i] = project(vectors, row[0])
         return result
 

@@ -8,27 +8,31 @@ so in the log and goes on with a loop.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from attittud.engine.base import Engine, Gradients, logger
+from attittud.engine.base import Engine, logger
 from attittud.engine.loop import Loop
 from attittud.parameters import Layout
 
-# What a chunk of rows may take beside the sketch itself where rows are short and only launches cost.
+# What several rows may take in all where rows are short and only launches cost.
 CHUNK_BYTES = 1 << 28
-# Longer rows: three at once keep a refresh within 2k + 3 rows in all. The longest keep the device busy one by one.
+# Longer rows go by threes: the gradients of activations are multiplied too. The longest keep the device busy one by one.
 LONG_ROW, LONGEST_ROW = 1 << 24, 1 << 26
 
 
 def rows_at_once(layout: Layout) -> int:
-    """How many rows of ΠJ are worth computing together."""
+    """How many rows of ΠJ are worth computing together.
+
+    Beside the sketch they hold the gradient of one parameter at a time, for each row: two vectors of length D at most.
+    """
     row = max(1, layout.size * layout.dtype.itemsize)
     if row > LONGEST_ROW:
         return 1
-    return 3 if row > LONG_ROW else CHUNK_BYTES // row
+    largest = max(parameter.numel() for parameter in layout.parameters)
+    return max(1, min(3 if row > LONG_ROW else CHUNK_BYTES // row, 2 * layout.size // max(1, largest)))
 
 
 class Batched(Engine):
@@ -37,32 +41,55 @@ class Batched(Engine):
     def __init__(self) -> None:
         self.fallback: Loop | None = None
 
-    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
-        start, size = 0, rows_at_once(layout)
+    def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
+        start, size, present = 0, rows_at_once(layout), set[int]()
         while start < weights.shape[0] and self.fallback is None:
-            chunk = weights[start : start + size]
+            rows = slice(start, start + size)
+            present = set()
             try:
-                gradients = _vectorised(losses, layout, chunk)
+                _vectorised(losses, layout, weights[rows], out[rows], fresh, present)
             except RuntimeError as error:
                 reason = str(error).split("\n")[0]
                 logger.warning(
                     "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", reason
                 )
                 self.fallback = Loop()
-                break
-            yield slice(start, start + chunk.shape[0]), gradients
-            start += chunk.shape[0]
-        if self.fallback is not None:
-            for rows, gradients in self.fallback.products(losses, layout, weights[start:]):
-                yield slice(rows.start + start, rows.stop + start), gradients
+                # What arrived before the failure must not be added twice; where it was written it is written again.
+                self.fallback.write(
+                    losses, layout, weights[rows], out[rows], fresh=fresh, present=set() if fresh else present
+                )
+            start += size
+        if self.fallback is not None and start < weights.shape[0]:
+            self.fallback.write(losses, layout, weights[start:], out[start:], fresh=fresh)
 
 
-def _vectorised(losses: Tensor, layout: Layout, weights: Tensor) -> Gradients:
-    def product(row: Tensor) -> tuple[Tensor, ...]:
-        # vmap cannot return None, so parameters these losses do not reach come back as zeros.
-        return torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, materialize_grads=True)
+def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
+    """`present` tells afterwards, also after a failure, which parameters' gradients arrived."""
 
+    def taker(key: int, place: Tensor) -> Callable[[Tensor], Tensor]:
+        def take(gradient: Tensor) -> Tensor:
+            place.copy_(gradient) if fresh else place.add_(gradient)
+            present.add(key)
+            return torch.zeros((), dtype=gradient.dtype, device=gradient.device).expand_as(gradient)
+
+        return take
+
+    def product(row: Tensor, *places: Tensor) -> Tensor:
+        # A hook takes each gradient to its place when it is complete, so that the rows are never held twice.
+        handles = [p.register_hook(taker(id(p), place)) for p, place in zip(layout.parameters, places, strict=True)]
+        try:
+            torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return torch.zeros_like(row[0])  # vmap wants a tensor
+
+    views = layout.views(out)
     with warnings.catch_warnings():
         # torch loops inside for the few operations without a batching rule: slower, not wrong.
         warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
-        return torch.func.vmap(product)(weights)
+        torch.func.vmap(product)(weights, *views)
+    if fresh:
+        missing = [view for p, view in zip(layout.parameters, views, strict=True) if id(p) not in present]
+        if missing:
+            torch._foreach_zero_(missing)

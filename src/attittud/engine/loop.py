@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Set
 
 import torch
 from torch import Tensor
 
-from attittud.engine.base import Engine, Gradients
+from attittud.engine.base import Engine
 from attittud.parameters import Layout
 
 
 class Loop(Engine):
     name = "loop"
 
-    def products(self, losses: Tensor, layout: Layout, weights: Tensor) -> Iterator[tuple[slice, Gradients]]:
-        for j, row in enumerate(weights):
-            gradients = torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
-            yield slice(j, j + 1), [None if gradient is None else gradient[None] for gradient in gradients]
+    def write(
+        self,
+        losses: Tensor,
+        layout: Layout,
+        weights: Tensor,
+        out: Tensor,
+        *,
+        fresh: bool,
+        present: Set[int] = frozenset(),
+    ) -> None:
+        """`present`: parameters (by identity) whose part of `out` is complete already."""
+        for row, place in zip(weights, out, strict=True):
+            found = torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
+            wanted = [None if id(p) in present else g for p, g in zip(layout.parameters, found, strict=True)]
+            layout.add_(place, wanted, fresh=fresh)
