@@ -200,7 +200,7 @@ def replay_equals_eager(model, refreshes, **settings):
         assert got["effective_rank"] == want["effective_rank"]
         assert got["helpful"] == pytest.approx(want["helpful"], rel=1e-2, abs=1e-6)
     if refreshes:
-        assert int(graphed.guide._refresh_index) == int(eager.guide._refresh_index)
+        assert int(graphed.guide._refresher.index) == int(eager.guide._refresher.index)
 
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
@@ -233,7 +233,7 @@ def test_captured_refresh_by_hooks():
         [torch.cat([g.flatten() for g in torch.autograd.grad(l, shared, retain_graph=True)]) for l in losses]
     ).double()
     graph.replay()
-    rows = run.guide._subspace.rows.double()
+    rows = run.guide.subspace.rows.double()
     assert (rows @ rows.T - torch.eye(4, device=DEVICE)).abs().max() < 1e-6
     # In the span of the new batch's gradients, at the weights from before the replayed step.
     close(rows @ torch.linalg.pinv(J) @ J, rows, 1e-3)
@@ -254,9 +254,9 @@ def test_captured_refresh_from_a_callable():
     run = Run(Perceptron(), engine="loop")
     warm_up(run, [True, True, False], basis_losses=run.losses)
     graph, _ = captured(run, True, basis_losses=run.losses)
-    before = run.guide._subspace.rows.clone()
+    before = run.guide.subspace.rows.clone()
     graph.replay()
-    rows = run.guide._subspace.rows.double()
+    rows = run.guide.subspace.rows.double()
     assert not torch.equal(before.double(), rows)
     assert (rows @ rows.T - torch.eye(4, device=DEVICE)).abs().max() < 1e-6
 
@@ -265,11 +265,11 @@ def test_captured_refresh_with_nan_keeps_the_basis():
     run = Run(Perceptron(), engine="loop")
     warm_up(run, [True, False, True])
     graph, _ = captured(run, True)
-    before = run.guide._subspace.rows.clone()
+    before = run.guide.subspace.rows.clone()
     run.xp.fill_(torch.nan)
     graph.replay()
-    assert torch.equal(run.guide._subspace.rows, before)
-    assert int(run.guide._skipped) == 1
+    assert torch.equal(run.guide.subspace.rows, before)
+    assert int(run.guide._refresher.skipped) == 1
 
 
 # ---------------------------------------------------------------------------------------------- compiled models
@@ -312,7 +312,7 @@ def check_update(run, shared_scale=1.0, tolerance=1e-5):
         parameter.grad = None
     run.guide.backward(primary=losses * shared_scale, auxiliary=loss * shared_scale, refresh=False)
     got = torch.cat([p.grad.flatten() for p in shared]).double()
-    rows = run.guide._subspace.rows.double()
+    rows = run.guide.subspace.rows.double()
     kept = rows[rows.norm(dim=1) > 0.5]
     assert (kept @ kept.T - torch.eye(len(kept), device=DEVICE)).abs().max() < 1e-6
     close(got, decompose(g_a, g_p, rows).combine(ETA) + 0.3 * g_p, tolerance)
@@ -362,7 +362,7 @@ def test_fp16_with_a_scaler(model):
     scaler.update()
     assert torch.equal(run.parameters(), before)
     assert scaler.get_scale() == 2.0**9
-    assert int(run.guide._skipped) == 1
+    assert int(run.guide._refresher.skipped) == 1
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])

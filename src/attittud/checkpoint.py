@@ -25,7 +25,7 @@ def entries(guide: Guide) -> dict[str, Any]:
     """What to put under a key of one's own into the dict given to `torch.distributed.checkpoint.save`."""
     state = guide.state_dict()
     basis = state.pop("basis")
-    space = guide._subspace
+    space = guide.subspace
     if isinstance(basis, Tensor) and space is not None:
         pieces = space.layout.views(basis)
         basis = {name: piece.contiguous() for name, piece in zip(space.layout.names, pieces, strict=True)}

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from attittud.basis import Refresh, make_basis
-from attittud.checks import (
-    as_losses,
-    check_auxiliary,
-    check_callable,
-    check_count,
-    check_dense,
-    check_eta,
-    check_state,
-    check_weight,
-)
+from attittud.basis import make_basis
+from attittud.checks import check_auxiliary, check_callable, check_count, check_eta, check_state, check_weight
 from attittud.distributed import Share, connect
 from attittud.engine import Implicit, make_engine
 from attittud.eta import Eta
 from attittud.graph import keep_saved_tensors, needed_later, walk, written_into
-from attittud.implicit import ImplicitExact, implicit_basis
-from attittud.memory import check_fits
-from attittud.parameters import Layout, Predicate, allowed, write_gradients
+from attittud.implicit import implicit_basis
+from attittud.parameters import Predicate, write_gradients
+from attittud.refreshing import Losses, Refresher
 from attittud.report import Report, SkipWarning
-from attittud.scope import BatchNormMode, untraced_forward
+from attittud.roles import Roles
+from attittud.scope import BatchNormMode
 from attittud.step import Step
 from attittud.subspace import Subspace
 
-Losses = Callable[[], Tensor]
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
 
 
@@ -123,16 +113,19 @@ class Guide:
         self.basis_dtype = basis_dtype
         self.seed = seed
         keep_saved_tensors(model)
-        self._allowed = allowed(self._workers.named(self.model), parameters)
-        self._subspace: Subspace | None = None
+        self._roles = Roles(self.model, self._workers, parameters, self._describe)
+        self._refresher = Refresher(
+            self.model,
+            self._workers,
+            self._roles,
+            self.basis,
+            self.engine,
+            rank=self.rank,
+            seed=seed,
+            dtype=basis_dtype,
+            batch_norm=batch_norm,
+        )
         self._step: Step | None = None
-        self._since_refresh: int | None = None
-        self._auxiliary_reach: set[str] | None = None
-        self._refreshes = 0
-        # On the device once that is known. A captured refresh must draw new numbers at every replay, so the index that
-        # the random numbers depend on is a tensor too.
-        self._refresh_index = torch.zeros((), dtype=torch.int64)
-        self._skipped = torch.zeros((), dtype=torch.int64)
         self._warn = SkipWarning()
 
     # ------------------------------------------------------------------------------------------------ verbs
@@ -171,7 +164,7 @@ class Guide:
         tasks = self._named(auxiliary)
         step = self._begin(refresh)
         try:
-            with self._computed(step, primary, basis_losses) as losses:
+            with self._refresher.computed(step, primary, basis_losses) as losses:
                 shares = self._workers.shares([losses, *tasks.values()])
                 graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
                 retained = needed_later(graphs)
@@ -207,7 +200,7 @@ class Guide:
                 "refresh; pass it at the first call of the step"
             )
         step = self._step or self._begin(refresh)
-        with self._discard_on_error(), self._computed(step, losses, basis_losses) as computed:
+        with self._discard_on_error(), self._refresher.computed(step, losses, basis_losses) as computed:
             leaves = walk(computed).leaves if step.refreshing and not step.fixed else set()
             share = self._workers.shares([computed])[0]
             self._primary(step, computed, share, basis_losses, leaves, retain_graph=retain_graph)
@@ -235,26 +228,25 @@ class Guide:
             )
         with self._discard_on_error():
             if not step.fixed:
-                self._fix_basis(step)
-            assert self._subspace is not None and step.layout is not None
+                self._refresher.fix(step)
+            subspace = self._refresher.subspace
+            assert subspace is not None and step.layout is not None
             named = self._workers.trainable(self.model)
             # Roles last: a task that is missing in one step does not make its parameters the primary task's own.
-            reach = self._agree(step.reached_primary(), step.reached_auxiliary | self._reach_ids(), final=True)
-            outcome = step.finish(self._subspace, self.primary_weight)
+            known = step.reached_auxiliary | self._roles.auxiliary_ids()
+            reach = self._roles.agree(step.reached_primary(), known, final=True)
+            outcome = step.finish(subspace, self.primary_weight)
             elsewhere = set().union(*reach) - step.layout.ids
             others = [(name, parameter) for name, parameter in named if id(parameter) in elsewhere]
             rest = self._workers.sum_rest(step.rest_updates(self.primary_weight, reach[1]), others)
             write_gradients(named, step.layout, outcome.update, rest)
-        if step.refreshing:
-            self._skipped += ~self._subspace.finite
-        self._subspace.release()
+        self._refresher.close(step)
         self._step = None
-        self._since_refresh = 1 if step.refreshing else (self._since_refresh or 0) + 1
-        self._auxiliary_reach = self._names(reach[1]) | (self._auxiliary_reach or set())
+        self._roles.auxiliary = self._roles.names(reach[1]) | (self._roles.auxiliary or set())
         return Report(
             captured_primary=outcome.captured_primary,
-            effective_rank=self._subspace.effective_rank,
-            skipped_refreshes=self._skipped.clone(),
+            effective_rank=subspace.effective_rank,
+            skipped_refreshes=self._refresher.skipped.clone(),
             refreshed=step.refreshing,
             tasks=outcome.tasks,
             _warn=self._warn,
@@ -263,35 +255,23 @@ class Guide:
     @property
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are decomposed, in the order of V's columns; empty before the first refresh."""
-        if self._subspace is None:
+        if self.subspace is None:
             return {}
-        return dict(zip(self._subspace.layout.names, self._subspace.layout.parameters, strict=True))
+        return dict(zip(self.subspace.layout.names, self.subspace.layout.parameters, strict=True))
 
     @property
     def subspace(self) -> Subspace | None:
         """The basis in use, not a copy: a refresh overwrites it. None before the first refresh."""
-        return self._subspace
+        return self._refresher.subspace
 
     # ------------------------------------------------------------------------------------------------ a step
 
     def _begin(self, refresh: bool | None) -> Step:
-        named = self._workers.named(self.model)
-        if not any(parameter.requires_grad for _, parameter in named):
+        if not any(parameter.requires_grad for _, parameter in self._workers.named(self.model)):
             raise ValueError("no parameter of the model wants a gradient; unfreeze some (requires_grad_(True))")
-        if self._subspace is not None and not self._subspace.layout.belongs_to(parameter for _, parameter in named):
-            # Its parameters were replaced (load_state_dict(assign=True), a conversion): the basis is of none of these.
-            self._subspace, self._since_refresh = None, None
-        due = self._since_refresh is None or self._since_refresh >= self.refresh_every
-        if refresh is False and self.basis.keeps_graph:
-            raise ValueError("engine='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
-        if refresh is False and self._subspace is None:
-            raise ValueError(
-                "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
-            )
-        refreshing = due if refresh is None else refresh
-        layout = None if refreshing or self._subspace is None else self._subspace.layout
+        refreshing = self._refresher.decide(refresh, self.refresh_every)
         self._step = Step(
-            layout,
+            None if refreshing or self.subspace is None else self.subspace.layout,
             self._workers,
             refreshing=refreshing,
             include_mean=self.include_mean,
@@ -308,40 +288,10 @@ class Guide:
             self._step = None
             raise
 
-    def _watch(self) -> AbstractContextManager[None]:
-        """Show a forward pass to the engine, unless parameters are in shards, which it could not tell apart."""
-        return nullcontext() if self._workers.splits_columns else self.engine.watch(self.model)
-
-    @contextmanager
-    def _computed(self, step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
-        """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
-        if not callable(primary):
-            yield self._losses(primary, "primary")
-            return
-        due = step.refreshing and not step.fixed and basis_losses is None and step.basis_losses is None
-        with self._watch() if due and self.basis.needs == "jacobian" else nullcontext():
-            with torch.enable_grad():
-                losses = self._losses(primary(), "primary")
-            yield losses
-
-    def _losses(self, losses: Tensor | None, where: str) -> Tensor:
-        filled = self._workers.losses(losses, where)
-        return as_losses(filled, where, may_be_empty=self._workers.size > 1)
-
-    def _agree(self, primary: set[int], auxiliary: set[int], *, final: bool = False) -> tuple[set[int], set[int]]:
-        """Parameters that the primary and the auxiliary losses of any worker reach."""
+    def _describe(self) -> str:
+        """What must be the same on all workers."""
         weights = self.eta, self.primary_weight, self.auxiliary_weight
-        settings = repr((self._settings(), weights, self.refresh_every, self.include_mean, self.report_norms))
-        return self._workers.agree(self._workers.trainable(self.model), primary, auxiliary, settings, final=final)
-
-    def _names(self, identities: set[int]) -> set[str]:
-        """Roles are remembered by name: a parameter may be replaced, a guide copied."""
-        return {name for name, parameter in self._workers.named(self.model) if id(parameter) in identities}
-
-    def _reach_ids(self) -> set[int]:
-        """What auxiliary losses are known to reach."""
-        known = self._auxiliary_reach or set()
-        return {id(parameter) for name, parameter in self._workers.named(self.model) if name in known}
+        return repr((self._refresher.settings(), weights, self.refresh_every, self.include_mean, self.report_norms))
 
     def _named(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Tensor]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
@@ -381,11 +331,11 @@ class Guide:
                     "at the first primary() call of the step"
                 )
         if pending and step.refresh is None:
-            self._start_refresh(step, leaves)
+            self._refresher.start(step, leaves)
         if pending and basis_losses is not None and step.primary_calls == 0:
             step.basis_losses = basis_losses
         if pending and step.basis_losses is None:
-            self._take_in(step, losses, share)
+            self._refresher.take_in(step, losses, share)
         kept = pending and self.basis.keeps_graph and step.basis_losses is None
         found = self._gradients(losses, share, retain_graph=retain_graph or kept)
         step.add_primary(found)
@@ -400,113 +350,18 @@ class Guide:
         return self._workers.gradients(mean, self._workers.trainable(self.model), retain_graph=retain_graph)
 
     def _auxiliary(self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool) -> None:
-        known = self._auxiliary_reach is not None
+        known = self._roles.auxiliary is not None
         if not step.fixed and step.primary_calls and known:
-            self._fix_basis(step)
-        room = step.room_for(name, self._subspace) if step.fixed and self._subspace is not None else None
+            self._refresher.fix(step)
+        room = step.room_for(name, self.subspace) if step.fixed and self.subspace is not None else None
         with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
             found = self._gradients(loss, share, retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
-            self._fix_basis(step)
+            self._refresher.fix(step)
         eta = self.eta[name] if isinstance(self.eta, dict) else self.eta
         weight = self.auxiliary_weight[name] if isinstance(self.auxiliary_weight, dict) else self.auxiliary_weight
-        step.add_auxiliary(name, found, eta, weight, self._subspace if step.fixed else None, room)
-
-    # ------------------------------------------------------------------------------------------------ a refresh
-
-    def _start_refresh(self, step: Step, leaves: set[int]) -> None:
-        """Decide which parameters take part: those both losses reach, as far as that is known by now."""
-        known = step.reach_complete or self._auxiliary_reach is not None
-        leaves, reach = self._agree(leaves, step.reached_auxiliary if step.reach_complete else self._reach_ids())
-        self._auxiliary_reach = self._names(reach) if known else None
-        layout = Layout(
-            (name, parameter)
-            for name, parameter in self._workers.trainable(self.model)
-            if id(parameter) in leaves
-            and (self._allowed is None or name in self._allowed)
-            and (not known or id(parameter) in reach)
-        )
-        _check_shared(layout)
-        check_dense(self.model, layout)
-        device = layout.device
-        self._refresh_index, self._skipped = self._refresh_index.to(device), self._skipped.to(device)
-        step.layout = layout
-        step.refresh = Refresh(layout, self.rank, self.seed, self._refresh_index, self._workers)
-
-    def _take_in(self, step: Step, losses: Tensor, share: Share) -> None:
-        """Let the examples behind `losses` contribute to the basis in the making."""
-        refresh = step.refresh
-        assert refresh is not None
-        if refresh.calls and not self.basis.adds_up:
-            raise RuntimeError(
-                f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
-                "basis_losses=, or use basis='sketch'"
-            )
-        refresh.share = share
-        if self._subspace is None and refresh.calls == 0 and self.basis.stored:
-            working = partial(self.basis.working_rows, examples=losses.shape[0] * self._workers.size)
-            check_fits(refresh.layout, self.rank, working, self.basis_dtype or refresh.layout.dtype)
-        if self.basis.needs == "jacobian":
-            self.basis.add(refresh, self._workers.jacobian(self.engine, losses, refresh.layout, share))
-        refresh.calls += 1
-        refresh.examples = refresh.examples + share.count(losses)
-
-    def _basis_from_callable(self, step: Step) -> None:
-        assert step.refresh is not None and step.basis_losses is not None
-        seed = (self.seed * 1_000_003 + self._refreshes) & (2**63 - 1)
-        step.refresh.scope = partial(untraced_forward, self.model, self.batch_norm, seed)
-        with step.refresh.scope(), self._watch(), torch.enable_grad():
-            losses = self._losses(step.basis_losses(), "basis_losses")
-            reached = walk(losses).leaves
-            # (A sharded model's graph ends in other tensors than its parameters.)
-            visible = losses.numel() > 0 and not self._workers.splits_columns
-            if visible and not any(id(p) in reached for p in step.refresh.layout.parameters):
-                raise ValueError(
-                    "basis_losses: the losses reach none of the shared parameters; compute them from the model given to "
-                    "Guide"
-                )
-            share = self._workers.shares([losses])[0]
-            self._take_in(step, losses, share)
-            if self.basis.needs == "mean":
-                ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
-                step.refresh.rows = self._workers.jacobian(self.engine, losses, step.refresh.layout, share).left(ones)
-
-    def _fix_basis(self, step: Step) -> None:
-        """Orthonormalise what was added up; from here on gradients can be projected."""
-        refresh = step.refresh
-        assert refresh is not None and step.layout is not None
-        if self._auxiliary_reach is None:
-            _, reach = self._agree(step.reached_primary(), step.reached_auxiliary)
-            kept = Layout(
-                (name, parameter)
-                for name, parameter in zip(step.layout.names, step.layout.parameters, strict=True)
-                if id(parameter) in reach
-            )
-            _check_shared(kept)
-            if kept.size != step.layout.size:
-                step.narrow_(kept)
-        if step.basis_losses is not None:
-            # Not before the shared parameters are known, and after the primary graph is gone.
-            self._basis_from_callable(step)
-        # (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
-        if self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2:
-            raise ValueError(
-                "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
-                "basis_losses= with more examples, or basis='mean'"
-            )
-        finite = self.basis.finish(refresh)
-        assert refresh.rows is not None
-        rows, refresh.rows = refresh.rows, None
-        if isinstance(self.basis, ImplicitExact):
-            self._subspace = self.basis.subspace(step.layout, self.rank, self._workers)
-        elif self._subspace is None or not self._subspace.layout.same(step.layout):
-            self._subspace = Subspace(self.basis, step.layout, self.rank, self.basis_dtype, self._workers)
-        self._subspace.replace(rows, finite)
-        self._refresh_index += 1
-        self._refreshes += 1
-        step.refresh, step.fixed = None, True
-        step.release_waiting(self._subspace)
+        step.add_auxiliary(name, found, eta, weight, self.subspace if step.fixed else None, room)
 
     # ------------------------------------------------------------------------------------------------ state
 
@@ -517,47 +372,11 @@ class Guide:
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
-        space = self._subspace
-        return {
-            "version": 1,
-            "settings": self._settings(),
-            "since_refresh": self._since_refresh,
-            "refreshes": int(self._refresh_index),
-            "skipped_refreshes": int(self._skipped),
-            "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
-            "reached_by_auxiliary": None if self._auxiliary_reach is None else sorted(self._auxiliary_reach),
-            "basis": self._workers.pack(space.layout, space.rows)
-            if space is not None and space.stored and include_basis
-            else None,
-        }
+        return {"version": 1, **self._refresher.state(include_basis)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
-        named = dict(self._workers.named(self.model))
-        check_state(state, self._settings(), named)
-        subspace: Subspace | None = None
-        if state["basis"] is not None or (state["shared"] and not self.basis.stored):
-            layout = Layout((name, named[name]) for name in state["shared"])
-            subspace = Subspace(self.basis, layout, self.rank, self.basis_dtype, self._workers)
-            subspace.load(state["basis"] if state["basis"] is None else self._workers.unpack(layout, state["basis"]))
-        self._step, self._subspace = None, subspace
-        self._since_refresh = state["since_refresh"] if subspace is not None else None
-        reach = state["reached_by_auxiliary"]
-        self._auxiliary_reach = None if reach is None else set(reach)
-        self._refreshes = state["refreshes"]
-        self._refresh_index = self._refresh_index.new_tensor(state["refreshes"])
-        self._skipped = self._skipped.new_tensor(state["skipped_refreshes"])
+        check_state(state, self._refresher.settings(), dict(self._workers.named(self.model)))
+        self._refresher.load(state)
+        self._step = None
         self._warn.seen = state["skipped_refreshes"]
-
-    def _settings(self) -> dict[str, Any]:
-        """What decides the meaning of a saved basis."""
-        dtype = None if self.basis_dtype is None else str(self.basis_dtype)
-        return {"basis": self.basis.name, "rank": self.rank, "basis_dtype": dtype, "seed": self.seed}
-
-
-def _check_shared(layout: Layout) -> None:
-    if not layout.parameters:
-        raise ValueError(
-            "the primary and the auxiliary losses share no trainable parameter of the model, so there is nothing to "
-            "decompose; compute both from this model, and check parameters= and requires_grad"
-        )
