@@ -47,6 +47,8 @@ class Pair:
     model: str = "mlp"
     optimizer: str = "sgd"
     steps: int = 300
+    sources: int = 1
+    """How many auxiliary sources."""
 
     @property
     def held_out(self) -> bool:
@@ -141,7 +143,7 @@ def digits_parity(seed: int) -> Data:
     return Data(**own, auxiliary=one(source.x[rest], source.labels["digit"][rest]), classes=2, outputs=10)
 
 
-@pair("image", OPEN, "digits, 100 labels; one source of right labels, one of shifted ones")
+@pair("image", OPEN, "digits, 100 labels; one source of right labels, one of shifted ones", sources=2)
 def digits_sources(seed: int) -> Data:
     source = sources.digits()
     own, rest = split(source, "digit", 100, 100, seed)
@@ -204,6 +206,7 @@ def imdb_noisy(seed: int) -> Data:
     OPEN,
     "sentiment of film reviews, 100 labels; one source a fifth wrong, one seven tenths wrong",
     optimizer="adam",
+    sources=2,
 )
 def imdb_sources(seed: int) -> Data:
     source = sources.imdb()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from attittud import Guide, presets
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.strategies import make_strategy
 
-from .train import JUDGES, Make, StepLosses, Stepper
+from .train import JUDGES, RETIRE, Make, StepLosses, Stepper
 
 Weights = tuple[float, ...]
 WEIGHTS: dict[int, tuple[Weights, ...]] = {
@@ -33,6 +34,7 @@ class Entry:
     """The row of the table that it belongs to; the best of its runs is taken."""
     make: Make
     judges: float = 0.0
+    retire: float = math.inf
 
 
 class Auto:
@@ -42,7 +44,7 @@ class Auto:
         self.guide = Guide(model, eta="auto", seed=seed)
 
     def step(self, losses: StepLosses) -> None:
-        self.guide.backward(losses.primary(), losses.auxiliary(), judge=losses.judge)
+        self.guide.backward(losses.primary(), losses.auxiliary(), judge=losses.judge if losses.judging else None)
 
 
 def named(name: str, weights: Sequence[float], model: nn.Module, sources: Sequence[str], seed: int) -> Stepper:
@@ -58,5 +60,5 @@ def entries(sources: int = 1) -> dict[str, Entry]:
         name = " ".join(f"{weight:g}" for weight in weights)
         found.append(Entry(f"multitask {name}", "multitask", partial(named, "multitask", weights)))
     found += [Entry(f"preset {name}", "best_preset", partial(named, name, (1.0,)), JUDGES) for name in presets()]
-    found += [Entry(AUTO, AUTO, Auto, JUDGES)]
+    found += [Entry(AUTO, AUTO, Auto, JUDGES, RETIRE)]
     return {entry.name: entry for entry in found}

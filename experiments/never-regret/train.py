@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ CHECKS = 15
 """Looks at the validation set in the pair's number of steps; longer runs look as often."""
 JUDGES = 0.2
 """Share of the primary training labels that a strategy with judges sets aside."""
+RETIRE = 0.7
+"""Share of the steps after which the judges of `auto` join the primary training set; its weights then stay."""
 RATES = Path(__file__).parent / "rates.json"
 
 
@@ -58,10 +62,17 @@ class StepLosses:
         found = self._model(x, head="auxiliary")
         return F.mse_loss(found, y) if y.is_floating_point() else F.cross_entropy(found, y)
 
+    @property
+    def judging(self) -> bool:
+        """Whether there are judges: not in runs without, nor after they have retired."""
+        return self._judges is not None
+
     def judge(self) -> Tensor:
         """Per-example losses of the judges, all of them."""
         if self._judges is None:
-            raise ValueError("this strategy has no judges; give the run judges=0.2")
+            raise ValueError(
+                "there are no judges: the run was not given judges=0.2, or they have retired (see judging)"
+            )
         return F.cross_entropy(self._model(self._judges[0]), self._judges[1], reduction="none")
 
     @property
@@ -79,6 +90,8 @@ class Check:
     test: float
     judges: float
     judges_loss: float
+    seconds: float
+    """Processor time of all steps so far, looks not counted."""
 
 
 def best(checks: Sequence[Check], most: int) -> Check:
@@ -97,6 +110,7 @@ def run(
     seed: int,
     *,
     judges: float = 0.0,
+    retire: float = math.inf,
     steps: int | None = None,
     rate: float | None = None,
     watch: Callable[[int, Stepper], None] | None = None,
@@ -104,7 +118,7 @@ def run(
     """Train, and look at the model `CHECKS` times in every `pair.steps` steps.
 
     `judges` is the share of the primary training labels that is set aside for `StepLosses.judge`; the other sizes stay
-    as they are. `watch` is called after every step.
+    as they are. After a share `retire` of the pair's steps they train like the others. `watch` is called after every step.
     """
     data = pair.build(seed)
     primary, kept = data.primary, None
@@ -123,8 +137,11 @@ def run(
     )
     random = generator("batches", seed)
     steps, every = steps or pair.steps, max(1, pair.steps // CHECKS)
-    checks = []
+    checks, seconds = [], 0.0
     for step in range(1, steps + 1):
+        start = time.process_time()
+        if step > retire * pair.steps:
+            primary, kept = data.primary, None
         i = torch.randperm(len(primary[1]), generator=random)[:PRIMARY_BATCH]
         auxiliary = {}
         for name, (x, y) in data.auxiliary.items():
@@ -133,10 +150,12 @@ def run(
         optimizer.zero_grad()
         strategy.step(StepLosses(model, (primary[0][i], primary[1][i]), auxiliary, kept))
         optimizer.step()
+        seconds += time.process_time() - start
         if watch is not None:
             watch(step, strategy)
         if step % every == 0:
-            checks.append(Check(step, *look(model, data.validation), look(model, data.test)[0], *look(model, kept)))
+            seen = (*look(model, data.validation), look(model, data.test)[0], *look(model, kept))
+            checks.append(Check(step, *seen, seconds))
     return checks
 
 

@@ -28,8 +28,10 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in given.pairs:
         pair = PAIRS[name]
-        sources = len(pair.build(0).auxiliary)
-        rows = [entries(sources)[row] for row in ("primary_only", "multitask 1" if sources == 1 else "multitask 1 1")]
+        rows = [
+            entries(pair.sources)[row]
+            for row in ("primary_only", "multitask 1" if pair.sources == 1 else "multitask 1 1")
+        ]
         found = {}
         for rate in GRID[pair.optimizer]:
             found[rate] = {

@@ -1,0 +1,121 @@
+"""Run the suite: `python -m experiments.never-regret` (see --help)."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attittud.recipes.digits.experiment import one_thread
+
+from .jobs import QUICK_STEPS, TIMED_STEPS, clock, jobs, train
+from .pairs import SPLIT, choose
+from .record import RESULTS, Record, header
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.never-regret",
+        description="Train every strategy on every pair and seed, one process for each core. Every run is written at "
+        "once; runs that are already there are skipped, so an interrupted suite goes on where it was. "
+        "`python -m experiments.never-regret.page` makes docs/never-regret.md from the results.",
+    )
+    parser.add_argument("--held-out", action="store_true", help="the held-out half: once, when the rule is frozen")
+    parser.add_argument("--pairs", nargs="+", metavar="PAIR", help="only these pairs (default: the whole half)")
+    parser.add_argument("--seeds", type=int, default=10, help="paired seeds (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count(), help="processes (default: %(default)s, the cores)"
+    )
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="start no further run after so many seconds")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="a few steps of each: a check that all of it runs")
+    given = parser.parse_args()
+    if given.seeds < 1 or not given.workers or given.workers < 1:
+        parser.error("--seeds and --workers must be at least 1")
+    return given
+
+
+Work = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def spread(work: Iterable[Work], workers: int, late: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+    """Results as they come; once it is late no new piece is begun. One worker is this process."""
+    todo = takewhile(lambda _: not late(), work)
+    if workers == 1:
+        with one_thread():
+            yield from (function(*given) for function, given in todo)
+        return
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            # Little is handed out ahead, so that little is left to do when it is late.
+            waiting = {pool.submit(function, *given) for function, given in islice(todo, workers)}
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                waiting |= {pool.submit(function, *given) for function, given in islice(todo, len(done))}
+                yield from (future.result() for future in done)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # else an interrupt would wait for all runs
+            raise
+
+
+class Progress:
+    """One line, rewritten on a terminal, now and then elsewhere. By hand: rich is not everywhere where this runs."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.start, self.shown = total, 0, time.perf_counter(), -60.0
+
+    def advance(self) -> None:
+        self.done += 1
+        passed = time.perf_counter() - self.start
+        terminal = sys.stderr.isatty()
+        if terminal or passed - self.shown > 20 or self.done == self.total:
+            self.shown = passed
+            rest = passed / self.done * (self.total - self.done)
+            end = "\r" if terminal and self.done < self.total else "\n"
+            print(
+                f"{self.done}/{self.total} runs, {passed:.0f} s, {rest:.0f} s left  ",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def main() -> None:
+    given = arguments()
+    half = "held_out" if given.held_out else "development"
+    names = given.pairs or SPLIT[half]
+    pairs = choose(names, held_out=given.held_out)
+    everything = choose(SPLIT[half], held_out=given.held_out)
+    steps = QUICK_STEPS if given.quick else None
+    # The header names the whole half, so that pairs can come in several calls.
+    record = Record(given.out / f"{half}.jsonl", header(half, pairs if given.quick else everything, given.quick))
+    start = time.perf_counter()
+
+    def late() -> bool:
+        return given.budget is not None and time.perf_counter() - start > given.budget
+
+    untimed = [name for name in names if name not in record.clocks]
+    for name, seconds in spread(((clock, (name, steps or TIMED_STEPS)) for name in untimed), given.workers):
+        record.add_clock(name, seconds)
+    todo = [job for job in jobs(names, given.seeds, record.clocks, steps) if job.key not in record.runs]
+    progress = Progress(len(todo))
+    for line in spread(((train, (job,)) for job in todo), given.workers, late):
+        record.add(line)
+        progress.advance()
+    left = len(todo) - progress.done
+    rest = f"; {left} are left for another call, the budget is spent" if left else ""
+    print(f"{record.path}: {len(record.runs)} runs{rest}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""docs/never-regret.md and its plot from the committed results: `python -m experiments.never-regret.page`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from .pairs import PAIRS, SPLIT
+from .record import RESULTS, Runs, load
+from .strategies import AUTO
+from .table import GOALS, MODES, ROWS, Outcome, goals, outcomes
+from .train import RATES
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "never-regret.md"
+PLOT = DOCS / "never-regret.svg"
+
+Results = dict[str, tuple[dict[str, Any], dict[str, dict[str, float]], Runs]]
+HALVES = {"held_out": "Held-out pairs", "development": "Development pairs"}
+
+ABOUT = """\
+# Does one ever regret `eta="auto"`?
+
+This page is made by `python -m experiments.never-regret.page` from `experiments/never-regret/results/`; how to run the suite
+is said in `experiments/never-regret/README.md`.
+
+Each pair has a primary task with 40 to 200 labels, small validation and larger test sets, and auxiliary data that help, do
+nothing, or hurt. The rule of `auto` was chosen on the development pairs; the held-out pairs, declared before, were run once
+after it was frozen.
+
+* Every strategy has the same model, optimizer, learning rate and batches, and is stopped where its validation accuracy is
+  best. The learning rate of a pair is the one that is best on validation for the better of `primary_only` and multitask;
+  `auto` takes what suits them.
+* `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. `best_preset` is the
+  best of nine presets in the eyes of the judges. All others, `auto` too, are one run.
+* `auto` and `best_preset` give a fifth of the primary training labels to their judges and train without them; all others
+  train with them. The judges of `auto` join the training after seven tenths of the steps, those of `best_preset` choose at
+  the end.
+* At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
+  of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
+  eight times as much.
+* The difference is to the better of `primary_only` and `multitask`, which one knows only afterwards. Points are per cent of
+  test accuracy, intervals 95 % (paired t) over seeds. *no regret*: at most a point is lost at the lower bound; *gains*: the
+  lower bound is above 0; *unclear*: the seeds do not exclude a loss of more than a point; *loses*: the upper bound is below 0."""
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    parts = [ABOUT]
+    parts += [f"![auto less the better of primary_only and tuned multitask]({PLOT.name})"] if results else []
+    parts += ["## Goals", goal_tables(results), "## The pairs", pair_table(results)]
+    for half, title in HALVES.items():
+        for mode, words in MODES.items():
+            parts += [f"## {title}, {words}", tables(results, half, mode)]
+    parts += ["## What it costs", cost(results), "## What the shared learning rate costs", rates()]
+    parts += ["## Made with", made_with(results)]
+    return "\n\n".join(parts) + "\n"
+
+
+def found(results: Results, half: str, mode: str) -> list[Outcome]:
+    return outcomes(results[half][0], results[half][2], mode) if half in results else []
+
+
+def goal_tables(results: Results) -> str:
+    lines = [f"| pairs | at | {' | '.join(GOALS)} |", "|---|---|" + "---|" * len(GOALS)]
+    for halves in (*([half] for half in HALVES), list(HALVES)):
+        for mode, words in MODES.items():
+            chosen = [one for half in halves for one in found(results, half, mode)]
+            cells = [f"{g.measured}: {'met' if g.met else '**missed**'}" for g in goals(chosen)] if chosen else [""] * 4
+            name = "all" if len(halves) > 1 else halves[0].replace("_", "-")
+            lines.append(f"| {name} | {words} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pair_table(results: Results) -> str:
+    """What each pair is, and what plain multitask training does to it."""
+    effects = {}
+    for half in HALVES:
+        for one in found(results, half, "at_steps"):
+            effects[one.pair] = f"{fmean(one.plain) - fmean(one.values['primary_only']):+.1f}"
+    lines = [
+        "The last column is multitask with weight 1 less `primary_only`, at equal steps.",
+        "",
+        "| pair | | built to | what it is: primary; auxiliary | plain multitask |",
+        "|---|---|---|---|---|",
+    ]
+    for half in HALVES:
+        for name in SPLIT[half]:
+            pair, effect = PAIRS[name], effects.get(name, "")
+            lines.append(f"| {name} | {half.replace('_', '-')} | {pair.built_to} | {pair.about} | {effect} |")
+    return "\n".join(lines)
+
+
+def tables(results: Results, half: str, mode: str) -> str:
+    chosen = found(results, half, mode)
+    if not chosen:
+        return "Not measured yet."
+    rows = [row for row in ROWS if row != AUTO]
+    lines = [
+        f"| pair | {' | '.join(f'`{row}`' for row in rows)} | `auto` | less the better of the first two | |",
+        "|---|" + "---|" * (len(rows) + 3),
+    ]
+    for one in chosen:
+        means = [interval(one, row) for row in (*rows, AUTO)]
+        difference = f"{one.regret.mean:+.1f} ({one.regret.low:+.1f} to {one.regret.high:+.1f}) to `{one.reference}`"
+        lines.append(f"| {one.pair} | {' | '.join(means)} | {difference} | {one.verdict} |")
+    means = [f"{fmean(fmean(one.values[row]) for one in chosen):.1f}" for row in (*rows, AUTO)]
+    lines.append(f"| mean | {' | '.join(means)} | | |")
+    return "\n".join(lines) + "\n\n" + losers(chosen)
+
+
+def interval(one: Outcome, row: str) -> str:
+    found = one.summary(row)
+    return f"{found.mean:.1f} ± {found.high - found.mean:.1f}" if found.n > 1 else f"{found.mean:.1f}"
+
+
+def losers(chosen: list[Outcome]) -> str:
+    """Where the goal is missed, with what the judges' labels alone would have been worth."""
+    lines = []
+    for one in chosen:
+        if one.verdict in ("**loses**", "unclear"):
+            labels = fmean(one.values["primary_only"]) - fmean(one.without_judges)
+            lines.append(
+                f"* {one.pair}: {one.regret.mean:+.1f} to `{one.reference}`, standard deviation of the differences "
+                f"{one.regret.std:.1f} over {one.regret.n} seeds; the judges' labels are worth {labels:+.1f} to "
+                f"`primary_only`."
+            )
+    return "Goal missed:\n\n" + "\n".join(lines) if lines else "The goal is met on each of these pairs."
+
+
+def cost(results: Results) -> str:
+    lines = [
+        "Processor time of all runs that a row needs, over that of `auto`, mean over the pairs, at equal steps; and what the",
+        "judges chose as best preset.",
+        "",
+        f"| pairs | {' | '.join(f'`{row}`' for row in ROWS)} | chosen presets |",
+        "|---|" + "---|" * (len(ROWS) + 1),
+    ]
+    for half in HALVES:
+        chosen = found(results, half, "at_steps")
+        if chosen:
+            ratios = [f"{fmean(one.seconds[row] / one.seconds[AUTO] for one in chosen):.2f}" for row in ROWS]
+            counts = Counter(name for one in chosen for name in one.chosen)
+            names = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+            lines.append(f"| {half.replace('_', '-')} | {' | '.join(ratios)} | {names} |")
+    return "\n".join(lines)
+
+
+def rates() -> str:
+    """Validation accuracy that the two references lose because all strategies of a pair share one rate."""
+    lines = [
+        "Validation accuracy of four other seeds: at the shared learning rate, and how much more the best of three would give.",
+        "",
+        "| pair | rate | `primary_only` | more | `multitask`, weight 1 | more |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, tuned in json.loads(RATES.read_text(encoding="utf-8")).items():
+        cells = []
+        for row in ("primary_only", "multitask"):
+            own = tuned["validation"][str(tuned["rate"])][row]
+            most = max(values[row] for values in tuned["validation"].values())
+            cells += [f"{own:.1f}", f"{most - own:.1f}"]
+        lines.append(f"| {name} | {tuned['rate']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def made_with(results: Results) -> str:
+    lines = []
+    for half in HALVES:
+        if half in results:
+            about, runs = results[half][0]["made_with"], results[half][2]
+            seeds = len({seed for _, _, seed in runs})
+            words = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
+            lines.append(f"* {half.replace('_', '-')}: {len(runs)} runs, {seeds} seeds; {words}.")
+    return "\n".join(lines) or "No results have been committed yet."
+
+
+def read(folder: Path = RESULTS) -> Results:
+    return {half: load(folder / f"{half}.jsonl") for half in HALVES if (folder / f"{half}.jsonl").is_file()}
+
+
+def draw(results: Results, path: Path) -> None:
+    """The differences with their intervals; the same file for the same results."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.use("svg")
+    mpl.rcParams |= {"svg.hashsalt": "attittud", "svg.fonttype": "none", "font.size": 9}
+    figure = Figure(figsize=(8, 5))
+    for axes, (mode, words) in zip(figure.subplots(1, 2, sharey=True), MODES.items(), strict=True):
+        shown = [(half, one) for half in reversed(HALVES) for one in reversed(found(results, half, mode))]
+        for y, (half, one) in enumerate(shown):
+            color = "#4477aa" if half == "held_out" else "#bbbbbb"
+            axes.plot([one.regret.low, one.regret.high], [y, y], color=color)
+            axes.plot(one.regret.mean, y, "o", color=color)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.axvline(-1, color="black", linewidth=0.8, linestyle=":")
+        axes.set_yticks(range(len(shown)), [f"{one.pair} ({PAIRS[one.pair].built_to})" for _, one in shown])
+        axes.set_title(words)
+        axes.set_xlabel("points (blue: held-out)")
+    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
+
+
+def main() -> None:
+    results = read()
+    PAGE.write_text(page(results), encoding="utf-8")
+    if results:
+        draw(results, PLOT)
+    print(f"wrote {PAGE}" + (f" and {PLOT}" if results else "; there are no results yet"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The never-regret suite: its halves, its data, its runner in miniature, its statistics, and its page."""
+
+import json
+from importlib import import_module
+
+import pytest
+import torch
+
+from attittud import Guide, preset
+
+NAME = "experiments.never-regret"
+pairs, train, strategies, jobs, record, table, page = (
+    import_module(f"{NAME}.{part}") for part in ("pairs", "train", "strategies", "jobs", "record", "table", "page")
+)
+main = import_module(f"{NAME}.__main__")
+OFFLINE = ["digits_right", "digits_sources", "digits_parity", "wine_random", "cancer_duplicated", "diabetes_measures"]
+
+
+class Standin:
+    """As costly as `auto`, and as easy to construct."""
+
+    def __init__(self, model, sources, seed):
+        self.guide, self.steps = Guide(model, **preset("drop_harmful"), seed=seed), 0
+
+    def step(self, losses):
+        if losses.judging and self.steps % 4 == 0:
+            assert losses.judge().shape == (8,)  # a fifth of 40 labels
+        self.steps += 1
+        self.guide.backward(losses.primary(), losses.auxiliary())
+
+
+def test_the_page_is_what_the_results_give():
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(page.read()), f"run `python -m {NAME}.page`"
+
+
+def test_halves_are_declared_whole_and_of_every_kind():
+    development, held_out = pairs.SPLIT["development"], pairs.SPLIT["held_out"]
+    assert sorted(development + held_out) == sorted(pairs.PAIRS) == sorted(json.loads(train.RATES.read_text()))
+    assert len(development) == len(held_out) >= 6
+    for half in (development, held_out):
+        chosen = [pairs.PAIRS[name] for name in half]
+        assert {pair.kind for pair in chosen} == {"image", "text", "table"}
+        assert sum(pair.built_to == pairs.HURTS for pair in chosen) >= 2
+        assert any(pair.built_to == pairs.HELPS for pair in chosen)
+
+
+def test_held_out_pairs_need_the_flag():
+    assert pairs.choose(["digits_parity"], held_out=True)
+    with pytest.raises(SystemExit, match="digits_parity is held out"):
+        pairs.choose(["digits_right", "digits_parity"], held_out=False)
+    with pytest.raises(SystemExit, match="unknown pair 'digit'"):
+        pairs.choose(["digit"], held_out=True)
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_nothing_that_is_tested_on_is_trained_on(name):
+    data = pairs.PAIRS[name].build(3)
+    known = {tuple(row.tolist()) for row in data.test[0]}
+    own = [data.primary, data.validation]
+    for x, _ in own + ([] if name == "diabetes_measures" else list(data.auxiliary.values())):
+        assert not known & {tuple(row.tolist()) for row in x}
+    assert not {tuple(row.tolist()) for row in own[0][0]} & {tuple(row.tolist()) for row in own[1][0]}
+    assert len(data.auxiliary) == pairs.PAIRS[name].sources
+    assert set(data.primary[1].tolist()) == set(range(data.classes))
+
+
+def test_wrong_labels_are_as_many_as_said():
+    y = torch.randint(10, (1000,))
+    assert (pairs.wrong(y, 10, 0.3, "shifted", 0) != y).sum() == 300
+    shifted = pairs.wrong(y, 10, 1.0, "shifted", 0)
+    assert torch.equal(shifted, (y + 1) % 10)
+    assert 850 < (pairs.wrong(y, 10, 1.0, "random", 0) != y).sum() < 950
+
+
+def test_runs_are_paired_and_a_longer_run_begins_like_a_shorter_one():
+    pair, entry = pairs.PAIRS["digits_right"], strategies.entries()["multitask 0.4"]
+    seen = [
+        [(c.step, c.test) for c in train.run(pair, entry.make, seed, steps=n)]
+        for seed, n in ((0, 40), (0, 60), (1, 40))
+    ]
+    assert seen[0] == seen[1][:2]
+    assert seen[0] != seen[2]
+
+
+def test_judges_are_taken_from_the_primary_labels():
+    pair, sizes = pairs.PAIRS["digits_right"], []
+
+    class Spy:
+        def __init__(self, model, sources, seed): ...
+
+        def step(self, losses):
+            sizes.append(losses.judge().shape[0])
+            losses.primary().mean().backward()
+
+    checks = train.run(pair, Spy, 0, judges=0.2, steps=20)
+    assert set(sizes) == {20}
+    assert checks[0].judges >= 0
+    with pytest.raises(ValueError, match=r"judges=0\.2"):
+        train.run(pair, Spy, 0, steps=1)
+    sizes.clear()
+    with pytest.raises(ValueError, match="retired"):
+        train.run(pair, Spy, 0, judges=0.2, retire=0.1)
+    assert len(sizes) == 0.1 * pair.steps
+
+
+def test_stopping_looks_at_validation_and_not_at_the_test_set():
+    checks = [
+        train.Check(10, 80, 0.5, 10, 0, 0, 1),
+        train.Check(20, 80, 0.4, 20, 0, 0, 2),
+        train.Check(30, 70, 0.1, 99, 0, 0, 3),
+    ]
+    assert train.best(checks, 30).step == 20
+    assert train.best(checks, 10).step == 10
+
+
+def run_suite(monkeypatch, *arguments):
+    monkeypatch.setattr(strategies, "Auto", Standin)
+    jobs.entries_of.cache_clear()
+    monkeypatch.setattr("sys.argv", ["never-regret", "--quick", "--workers", "1", *map(str, arguments)])
+    try:
+        main.main()
+    finally:
+        jobs.entries_of.cache_clear()
+
+
+def test_tiny_suite_is_written_resumed_and_refused(monkeypatch, tmp_path, capsys):
+    given = ["--pairs", "wine_random", "--out", tmp_path, "--seeds"]
+    file = tmp_path / "development.jsonl"
+    run_suite(monkeypatch, *given, 1, "--budget", 0)
+    assert "22 are left for another call" in capsys.readouterr().out
+    run_suite(monkeypatch, *given, 1)
+    whole = file.read_bytes()
+    header, clocks, runs = record.load(file)
+    assert header["made_with"]["torch"] == torch.__version__ and "revision" in header["made_with"]
+    assert set(clocks["wine_random"]) == set(jobs.timed("wine_random"))
+    assert len(runs) == 22 and all(line["at_steps"]["step"] <= 20 for line in runs.values())
+    assert runs["wine_random", "primary_only", 0]["equal_seconds"] > 20  # it is cheaper than auto
+    run_suite(monkeypatch, *given, 1)
+    assert file.read_bytes() == whole
+    text = page.page({"development": record.load(file)})
+    assert "| wine_random | " in text and "Not measured yet." in text
+    file.write_bytes(whole + b'{"pair": "cut o')
+    assert record.load(file) == (header, clocks, runs)
+    monkeypatch.setenv("ATTITTUD_REVISION", "another")
+    with pytest.raises(SystemExit, match="was made with revision"):
+        run_suite(monkeypatch, *given, 1)
+
+
+def lines(tests, **scores):
+    """Runs of one pair: `tests` and `scores` by entry, lists over seeds."""
+    found = {}
+    for entry, values in tests.items():
+        for seed, test in enumerate(values):
+            check = {"test": test, "validation": 50, "validation_loss": 1, "judges": 50, "judges_loss": 1}
+            for name, given in scores.items():
+                check[name] = given.get(entry, check[name])
+            found["p", entry, seed] = {"seconds": 1.0, "at_steps": check, "at_seconds": check}
+    return found
+
+
+BASE = {
+    "primary_only": [80, 82, 81],
+    "multitask 1": [70, 70, 70],
+    "multitask 4": [90, 91, 92],
+    "pcgrad": [1, 1, 1],
+    "cosine_gate": [2, 2, 2],
+    "bloop": [3, 3, 3],
+    "preset primary_only": [79, 79, 79],
+    "preset flip": [60, 60, 60],
+    "auto": [81, 83, 82.5],
+}
+
+
+def outcome(tests, **scores):
+    return table.outcome("p", list(tests), lines(tests, **scores), "at_steps")
+
+
+def test_rows_are_chosen_without_the_test_set():
+    found = outcome(BASE, validation={"multitask 1": 60}, judges={"preset flip": 60})
+    assert found.values["multitask"] == [70, 70, 70] and found.reference == "primary_only"
+    assert found.chosen == ["flip"] * 3 and found.values["best_preset"] == [60, 60, 60]
+    found = outcome(BASE, validation_loss={"multitask 4": 0.5}, judges_loss={"preset flip": 2})
+    assert found.values["multitask"] == [90, 91, 92] and found.reference == "multitask"
+    assert found.chosen == ["primary_only"] * 3
+    assert found.seconds["multitask"] == 2 and found.seconds["auto"] == 1
+
+
+@pytest.mark.parametrize(
+    ("auto", "verdict"),
+    [
+        ([81, 83, 82.5], "gains"),
+        ([80, 82, 80.9], "no regret"),
+        ([77, 86, 81], "unclear"),
+        ([77, 79, 78.5], "**loses**"),
+    ],
+)
+def test_verdicts(auto, verdict):
+    found = outcome(BASE | {"auto": auto}, validation={"multitask 1": 60})
+    assert found.verdict == verdict
+    goals = table.goals([found, found])
+    assert goals[0].met == (verdict in ("gains", "no regret"))
+    assert goals[1].met == (verdict == "gains")
+    assert goals[3].measured == "2.0"
+
+
+def test_seeds_that_are_not_complete_do_not_count():
+    runs = lines(BASE)
+    del runs["p", "bloop", 1]
+    found = table.outcome("p", list(BASE), runs, "at_steps")
+    assert found.values["auto"] == [81, 82.5]
+    assert table.outcome("p", [*BASE, "missing"], runs, "at_steps") is None
