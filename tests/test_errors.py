@@ -305,3 +305,14 @@ def test_refused_state_changes_nothing():
     for q, guide in zip((one, other), guides, strict=True):
         guide.backward(primary=q.losses(), auxiliary=q.loss())
     assert all(torch.equal(g, other.grads()[name]) for name, g in one.grads().items())
+
+
+def test_two_names_that_read_the_same(p):
+    with complains("[1, '1']", "rename"):
+        guide_for(p).backward(primary=p.losses(), auxiliary={1: p.loss(), "1": p.loss()})
+
+
+def test_numbers_of_numpy_are_numbers(p):
+    numpy = pytest.importorskip("numpy")
+    made = guide_for(p, rank=numpy.int64(2), refresh_every=numpy.int32(3), primary_weight=numpy.float32(0.5))
+    assert (made.rank, made.refresh_every, made.primary_weight) == (2, 3, 0.5)

@@ -52,6 +52,13 @@ def test_norms_are_of_the_gradient_not_of_the_update():
     assert values[0] == values[1]
 
 
+def test_printed():
+    p = problem("mlp")
+    report = Guide(p.model, eta=Eta(1, 1, -1), rank=3).backward(primary=p.losses(), auxiliary=p.loss())
+    assert f"neutral={float(report.neutral):.4g}, " in str(report)
+    assert "refreshed=1" in str(report) and "tensor" not in str(report)
+
+
 def test_named_tasks():
     p = problem("mlp", torch.float64)
     tasks = {"a": p.loss(), "b": -p.losses(slice(2)).mean()}

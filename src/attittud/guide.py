@@ -296,6 +296,8 @@ class Guide:
     def _named(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Tensor]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
         filled = {str(name): self._workers.losses(loss, f"auxiliary {name!r}") for name, loss in given.items()}
+        if len(filled) < len(given):
+            raise ValueError(f"two auxiliary losses have the same name, as text: {list(given)}; rename one")
         tasks = self._workers.in_order(check_auxiliary(filled, may_be_empty=self._workers.size > 1))
         for what, setting in {"eta": self.eta, "auxiliary_weight": self.auxiliary_weight}.items():
             if isinstance(setting, dict):

@@ -179,6 +179,10 @@ class Report:
         inside = self.helpful.square() + self.harmful.square()
         return ratio(inside, inside + self.neutral.square())
 
+    def __str__(self) -> str:
+        numbers = (f"{name}={value:.4g}" for name, value in self.to_dict().items())
+        return f"{type(self).__name__}({', '.join(numbers)})"
+
     def to_dict(self) -> dict[str, float | int | bool]:
         """Plain numbers for a logger; named tasks under `name/...`. This waits for the device."""
         count = int(self.skipped_refreshes)
