@@ -8,6 +8,7 @@ from oracle import error, expected
 from zoo import ZOO, problem
 
 from attittud import Eta, Guide
+from attittud.parameters import Layout
 
 ETA = (1, 0.5, -1)
 
@@ -75,6 +76,25 @@ def test_a_backward_pass_that_cannot_be_vectorised_half_way(caplog, basis):
         assert error(found["batched"], found["loop"]) <= 1e-12
         assert "'loop' from now on" in caplog.text
         caplog.clear()
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_parameter_that_the_basis_losses_do_not_reach(monkeypatch, engine):
+    """Its part of the basis is zero, whatever lay in the memory before."""
+    monkeypatch.setattr(Layout, "empty", lambda self, *rows: torch.full((*rows, self.size), torch.nan).double())
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3)).double()
+    x = torch.linspace(-1, 1, 24, dtype=torch.float64).sin().reshape(6, 4)
+    guide = Guide(model, eta=Eta(*ETA), rank=3, engine=engine)
+    guide.backward(
+        primary=model(x).square().mean(1),
+        auxiliary=model(x.flip(0)).abs().mean(),
+        basis_losses=lambda: model[0](x).square().mean(1),
+    )
+    assert guide.subspace is not None
+    first, last = guide.subspace.rows.split([15, 12], dim=1)
+    assert torch.equal(last, torch.zeros_like(last))
+    assert torch.allclose(first @ first.T, torch.eye(3).double())
 
 
 @pytest.mark.parametrize("engine", ["batched", "auto"])
