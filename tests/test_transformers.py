@@ -19,7 +19,8 @@ from transformers import Trainer
 
 from attittud import Eta, preset
 from attittud.integrations.refusals import check_trainer
-from attittud.integrations.transformers import STATE_FILE, AttittudTrainer
+from attittud.integrations.state import STATE_FILE
+from attittud.integrations.transformers import AttittudTrainer
 from attittud.losses import per_sequence
 
 pytestmark = [

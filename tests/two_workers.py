@@ -3,8 +3,12 @@
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,57 +17,160 @@ torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 
-def hugging_face(folder: str) -> list[float]:
+def workers() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+@contextmanager
+def fsdp2_on_cpu() -> Iterator[None]:
+    """Accelerate takes CPU workers for DDP whatever they ask for. Told that they are GPUs it runs all its code for FSDP2."""
+    from accelerate import PartialState
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
+
+    def set_device(state: PartialState) -> None:
+        state.device = torch.device("cpu")
+
+    several = {"_prepare_backend": lambda *_: ("gloo", DistributedType.MULTI_GPU), "set_device": set_device}
+    # (It also writes into the environment that it is to use FSDP.)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    with mock.patch.multiple(PartialState, **several), mock.patch.dict(os.environ):
+        yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def hugging_face_trainer(folder: str, **settings: Any) -> Any:
     from transformers_trainer import make_trainer
 
-    settings = {"max_steps": 4, "gradient_accumulation_steps": 2, "save_strategy": "no"}
-    if dist.is_initialized():
-        settings["ddp_backend"] = "gloo"
-    batch = 8 // dist.get_world_size() if dist.is_initialized() else 8
-    trainer = make_trainer(folder, use_cpu=True, per_device_train_batch_size=batch, disable_tqdm=True, **settings)
+    defaults = {"max_steps": 4, "gradient_accumulation_steps": 2, "save_strategy": "no", "disable_tqdm": True}
+    backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
+    batch = 8 // workers()
+    trainer = make_trainer(folder, use_cpu=True, per_device_train_batch_size=batch, **(defaults | backend | settings))
     for module in trainer.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # workers draw other masks than one process does
-    trainer.train()
+    return trainer
+
+
+def logged(trainer: Any) -> list[float]:
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert all("attittud/share_harmful" in entry for entry in logs), (
-        "steps without norms show those of the last refresh"
-    )
+    for entry in logs:
+        assert "attittud/share_harmful" in entry, "steps without norms show those of the last refresh"
+        assert abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"]) < 1e-4 * entry["loss"]
     return [entry["loss"] for entry in logs]
 
 
-def lightning(folder: str) -> list[float]:
-    from lightning.pytorch import seed_everything
-    from lightning_module import Closer, make_trainer, points
-    from torch.utils.data import DataLoader, DistributedSampler
+def hugging_face(folder: str) -> list[float]:
+    trainer = hugging_face_trainer(folder)
+    trainer.train()
+    return logged(trainer)
 
-    size = dist.get_world_size() if dist.is_initialized() else 1
+
+def hugging_face_fsdp2(folder: str) -> list[float]:
+    """Saved in the middle of an interval between refreshes, and resumed."""
+    if workers() == 1:
+        return hugging_face(folder)
+    from attittud.sharded import Shards
+
+    config = {
+        "version": 2,
+        "transformer_layer_cls_to_wrap": ["GPT2Block"],
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "reshard_after_forward": True,
+    }
+    settings = {"fsdp": True, "fsdp_config": config, "save_strategy": "steps", "save_steps": 2}
+    with fsdp2_on_cpu():
+        whole, resumed = (hugging_face_trainer(f"{folder}/fsdp2", **settings) for _ in range(2))
+        whole.train()
+        assert isinstance(whole.guide._workers, Shards)
+        resumed.train(resume_from_checkpoint=f"{folder}/fsdp2/checkpoint-2")
+    assert logged(resumed) == logged(whole)
+    return logged(whole)
+
+
+def lightning_module(**guide: Any) -> Any:
+    from lightning.pytorch import seed_everything
+    from lightning_module import Closer, points
+    from torch.utils.data import DataLoader, DistributedSampler
 
     class Ordered(Closer):
         """The sampler deals examples out to the workers in turns, so the basis must not depend on their order: exact."""
 
         def train_dataloader(self) -> dict[str, DataLoader]:
             data = {"primary": points(32, wrong=0, seed=1), "auxiliary": points(32, wrong=0.33, seed=2)}
-            number = dist.get_rank() if size > 1 else 0
-            samplers = {name: DistributedSampler(part, size, number, shuffle=False) for name, part in data.items()}
-            return {name: DataLoader(data[name], 8 // size, sampler=samplers[name]) for name in data}
+            number = dist.get_rank() if workers() > 1 else 0
+            samplers = {name: DistributedSampler(part, workers(), number, shuffle=False) for name, part in data.items()}
+            return {name: DataLoader(data[name], 8 // workers(), sampler=samplers[name]) for name in data}
+
+    class Sharded(Ordered):
+        def configure_model(self) -> None:
+            from torch.distributed.fsdp import FSDPModule, fully_shard
+
+            for part in (self.body, *self.heads.values()):
+                if not isinstance(part, FSDPModule):
+                    fully_shard(part, mesh=self.device_mesh["data_parallel"])
 
     seed_everything(0, verbose=False)
-    module = Ordered(basis="exact")
-    strategy = {"strategy": "ddp", "devices": size} if size > 1 else {}
-    quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    make_trainer(folder, max_epochs=2, **quiet, **strategy).fit(module)
-    return [float(parameter.detach().double().abs().sum()) for parameter in module.parameters()]
+    return (Sharded if guide.pop("sharded", False) else Ordered)(basis="exact", **guide)
 
 
-def accelerate(folder: str) -> list[float]:
+def fit(module: Any, folder: str, *, epochs: int = 2, resume: bool = False, **settings: Any) -> list[float]:
+    from lightning_module import make_trainer
+
+    quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "devices": workers()}
+    trainer = make_trainer(folder, max_epochs=epochs, **quiet, **settings)
+    trainer.fit(module, ckpt_path=f"{folder}/last.ckpt" if resume else None)
+    return [
+        float((p.full_tensor() if hasattr(p, "full_tensor") else p).detach().double().abs().sum())
+        for p in module.parameters()
+    ]
+
+
+def lightning(folder: str) -> list[float]:
+    return fit(lightning_module(), folder, **({"strategy": "ddp"} if workers() > 1 else {}))
+
+
+def lightning_fsdp2(folder: str) -> list[float]:
+    """Resumed where a refresh is due: the basis is not in the checkpoint."""
+    four = {"refresh_every": 4}  # steps, as many as in an epoch
+    if workers() == 1:
+        return fit(lightning_module(**four), folder)
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    from attittud.sharded import Shards
+
+    def run(**settings: Any) -> list[float]:
+        module = lightning_module(sharded=True, **four)
+        strategy = ModelParallelStrategy(data_parallel_size=workers(), tensor_parallel_size=1)
+        found = fit(module, f"{folder}/fsdp2", strategy=strategy, **settings)
+        assert isinstance(module.guide._workers, Shards)
+        return found
+
+    whole = run()
+    run(epochs=1)
+    assert run(resume=True) == whole
+    return whole
+
+
+def accelerate(folder: str, **settings: Any) -> list[float]:
     from accelerate_loop import train
 
-    size = dist.get_world_size() if dist.is_initialized() else 1
-    return train(Path(folder), steps=4, batch_size=8 // size, cpu=True)
+    return train(Path(folder), steps=4, batch_size=8 // workers(), cpu=True, **settings)
 
 
-RUNS = {"hugging_face": hugging_face, "lightning": lightning, "accelerate": accelerate}
+def accelerate_fsdp2(folder: str) -> list[float]:
+    if workers() == 1:
+        return accelerate(folder)
+    from accelerate import FullyShardedDataParallelPlugin
+
+    with fsdp2_on_cpu():
+        return accelerate(folder, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+
+
+RUNS = {
+    run.__name__: run
+    for run in (hugging_face, hugging_face_fsdp2, lightning, lightning_fsdp2, accelerate, accelerate_fsdp2)
+}
 
 if __name__ == "__main__":
     folder = sys.argv[1]

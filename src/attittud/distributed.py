@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +55,7 @@ class Workers:
     """Gradients are those of this worker's examples until they are summed."""
     splits_columns = False
     """Vectors over the parameters hold this worker's columns only."""
+    _told = False
 
     def engine(self, name: str) -> str:
         """The engine to use when a user asks for one."""
@@ -96,6 +99,13 @@ class Workers:
 
         `final`: all losses of the step have been seen.
         """
+        if not self._told and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            warnings.warn(
+                f"this guide trains alone although torch.distributed has {dist.get_world_size()} workers: replicas of its model "
+                "would drift apart. Give it the DistributedDataParallel model, or process_group=torch.distributed.group.WORLD",
+                stacklevel=2,
+            )
+        self._told = True
         return primary, auxiliary
 
     def sum_examples_(self, x: Tensor, what: str) -> Tensor:
@@ -150,6 +160,12 @@ class Workers:
         return updates
 
 
+OTHER_GUIDE = (
+    "have another model or another guide than worker 0: the trainable parameters and every argument of Guide, also eta and "
+    "seed, must be the same on all workers"
+)
+
+
 class Group(Workers):
     """Several processes that talk through one process group."""
 
@@ -158,6 +174,7 @@ class Group(Workers):
         self.device = device
         self.number = dist.get_rank(group)
         self.size = dist.get_world_size(group)
+        self._names: set[tuple[str, ...]] = set()
 
     def all_reduce_(self, x: Tensor, what: str) -> Tensor:
         return self._all_reduce_in_(x, self.group, what)
@@ -184,7 +201,26 @@ class Group(Workers):
         return [Share(first[j], total[j]) for j in range(len(losses))]
 
     def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
-        return dict(sorted(tasks.items()))
+        names = tuple(sorted(tasks))
+        if names not in self._names:
+            self._check_same(
+                self.all_reduce_(self._prints(repr(names)), "the names of the auxiliary losses"),
+                f"give auxiliary losses of other names than worker 0; here they are {', '.join(map(repr, names))}. Every worker "
+                "must give all of them, {'name': None} where it has no examples of one",
+            )
+            self._names.add(names)
+        return {name: tasks[name] for name in names}
+
+    def _prints(self, text: str) -> Tensor:
+        """The fingerprint of this worker's text in its place, zero in the others'."""
+        prints = torch.zeros(self.size, dtype=torch.int32, device=self.device)
+        prints[self.number] = int.from_bytes(hashlib.sha256(text.encode()).digest()[:3], "big")
+        return prints
+
+    def _check_same(self, prints: Tensor, message: str) -> None:
+        found = prints.tolist()
+        if others := [worker for worker, print_ in enumerate(found) if print_ != found[0]]:
+            raise ValueError(f"workers {others} {message}")
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
         # Workers may have fewer rows than columns, so each block is padded to a square of zeros.
@@ -222,24 +258,15 @@ class Replicas(Group):
         if self._roles is not None and self._roles[0] == every:
             return self._roles[1], self._roles[2]
         reached = torch.tensor([[key in primary for key in every], [key in auxiliary for key in every]])
-        print_ = torch.zeros(self.size, dtype=torch.int32)
-        print_[self.number] = _fingerprint(settings, named)
-        found = self.all_reduce_(torch.cat([print_, reached.view(-1).int()]).to(self.device), "parameter roles").cpu()
-        self._check_same(found[: self.size])
+        message = torch.cat([self._prints(described(settings, named)), reached.view(-1).int().to(self.device)])
+        found = self.all_reduce_(message, "parameter roles").cpu()
+        self._check_same(found[: self.size], OTHER_GUIDE)
         of_primary, of_auxiliary = found[self.size :].view(2, -1) > 0
         primary = {key for key, there in zip(every, of_primary.tolist(), strict=True) if there}
         auxiliary = {key for key, there in zip(every, of_auxiliary.tolist(), strict=True) if there}
         if final and bool((of_primary | of_auxiliary).all()):
             self._roles = every, primary, auxiliary
         return primary, auxiliary
-
-    def _check_same(self, prints: Tensor) -> None:
-        others = [worker for worker in range(self.size) if prints[worker] != prints[0]]
-        if others:
-            raise ValueError(
-                f"workers {others} have another model or another guide than worker 0: the trainable parameters and every "
-                "argument of Guide, also eta and seed, must be the same on all workers"
-            )
 
     def sum_examples_(self, x: Tensor, what: str) -> Tensor:
         return self.all_reduce_(x, what)
@@ -281,17 +308,29 @@ class _Part(Jacobian):
         return out
 
 
-def _fingerprint(settings: str, named: Named) -> int:
-    text = repr((settings, [(name, tuple(parameter.shape)) for name, parameter in named]))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:3], "big")
+def described(settings: str, named: Named) -> str:
+    """What must be the same on all workers."""
+    return repr((settings, [(name, tuple(parameter.shape)) for name, parameter in named]))
 
 
 def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[nn.Module, Workers]:
     """The module that holds the parameters, and who else trains it."""
+    modules = list(model.modules())
+    # Also under a wrapper, such as the one of torch.compile.
+    for wrapper in modules:
+        if isinstance(wrapper, DistributedDataParallel):
+            process_group = process_group or wrapper.process_group
     if isinstance(model, DistributedDataParallel):
-        process_group = process_group or model.process_group
         model = model.module
-    if any(is_sharded(parameter) for parameter in model.parameters()):
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # to import it takes as long as to import torch
+    if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
+        raise ValueError(
+            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in flat buffers of its "
+            "own; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+        )
+    # Not by its parameters alone: between a forward and a backward pass FSDP2 may show whole ones.
+    managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
+    if managed or any(is_sharded(parameter) for parameter in model.parameters()):
         from attittud.sharded import Shards
 
         return model, Shards(model)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
-from attittud.distributed import Group, Share
+from attittud.distributed import OTHER_GUIDE, Group, Share, described
 from attittud.engine.base import Engine, Jacobian, logger
 from attittud.graph import Named
 from attittud.linalg import project
@@ -50,6 +50,7 @@ class Shards(Group):
         for length, position in zip(mesh.shape, coordinate, strict=True):
             self.number = self.number * length + position
         self.shard, self.shards = coordinate[-1], mesh.shape[-1]
+        self._names = set()
 
     def engine(self, name: str) -> str:
         if name not in ("auto", "loop"):
@@ -122,6 +123,9 @@ class Shards(Group):
 
         A graph ends in the unsharded parameter, what is trained is the sharded one.
         """
+        if not final:
+            prints = self.all_reduce_(self._prints(described(settings, named)), "a comparison of guides")
+            self._check_same(prints, OTHER_GUIDE)
         sharded = {id(parameter): id(parameter) for _, parameter in self._named}
         for parameter in self._fsdp_parameters():
             if hasattr(parameter, "_unsharded_param"):

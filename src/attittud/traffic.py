@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from attittud.basis.svd import OVERSAMPLING, POWER_ITERATIONS
 
 NUMBER = 8  # k-vectors, inner products and counts are float64 or int64
+FLAG = 4  # fingerprints of what must be the same on all workers
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,11 @@ def shards_step(s: Setting) -> Bytes:
 
 def shards_refresh(s: Setting) -> Bytes:
     """A refresh of the bases `sketch`, `mean` and `random` on shards, beside its backward passes."""
-    if s.workers == 1 or s.basis == "canonical":
+    if s.workers == 1:
         return Bytes(0, 0)
     k = s.directions
-    return Bytes(0, 2 * k * k * NUMBER + k * s.itemsize)
+    same = s.workers * FLAG
+    return Bytes(0, same if s.basis == "canonical" else 2 * k * k * NUMBER + k * s.itemsize + same)
 
 
 def shards_passes(s: Setting) -> tuple[int, int]:

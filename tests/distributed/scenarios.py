@@ -1,6 +1,7 @@
 """Training steps that run in one process on the joined batch, or on several workers with a part of it each."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,10 +32,23 @@ def sharded(model: nn.Module, replicas: int = 1, **options: Any) -> nn.Module:
     return fully_shard(model, mesh=mesh, **options)
 
 
+class Held(nn.Module):
+    """A wrapper around the wrapper, as torch.compile makes one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.inside = model
+
+    def forward(self, *args: Any) -> Tensor:
+        return self.inside(*args)
+
+
 WRAP: dict[str, Callable[[nn.Module], nn.Module]] = {
     "one": lambda model: model,
     "group": lambda model: model,
     "ddp": DistributedDataParallel,
+    "ddp static": lambda model: DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True),
+    "ddp held": lambda model: Held(DistributedDataParallel(model)),
     "fsdp": sharded,
     "fsdp kept": lambda model: sharded(model, reshard_after_forward=False),
     "hsdp": lambda model: sharded(model, replicas=2),
@@ -192,9 +206,88 @@ def auxiliary_first(w: World) -> None:
         w.take(guide.combine())
 
 
+def one_forward(w: World) -> None:
+    """Both losses from one forward pass."""
+    guide = w.guide()
+    p = w.problem
+    for _ in range(3):
+        at = w.share(0, M)
+        empty = at.start == at.stop
+        if empty and "sdp" not in w.kind:
+            w.take(guide.backward(primary=None, auxiliary=None))
+            continue
+        rows = slice(0, 2) if empty else at
+        logits = p.model(p.xp[rows], "primary")
+        losses, others = F.cross_entropy(logits, p.yp[rows], reduction="none"), logits.square().mean(1)
+        w.take(guide.backward(primary=losses[:0] if empty else losses, auxiliary=others[:0] if empty else others))
+
+
+def other_heads(w: World) -> None:
+    """Examples from the 17th on go through another head: who reaches which parameters differs by worker."""
+    guide = w.guide()
+    p = w.problem
+    for _ in range(3):
+        at, parts = w.share(0, N), []
+        for head, rows in (("auxiliary", range(17)), ("primary", range(17, N))):
+            mine = [i for i in rows if at.start <= i < at.stop]
+            if mine:
+                parts.append(p.model(p.xa[mine], head).square().mean(1))
+        w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=torch.cat(parts) if parts else None))
+
+
+def interleaved_with_basis_losses(w: World) -> None:
+    """A primary call after an auxiliary one, in a window with a refresh."""
+    guide = w.guide()
+    for _ in range(3):
+        for start in (0, 12):
+            basis = None if start else lambda: w.losses(w.share(2, M))
+            guide.primary(half(w.losses(w.share(start, start + 12))), basis_losses=basis)
+            guide.auxiliary(half(w.auxiliary(w.share(start, start + 12))))
+        w.take(guide.combine())
+
+
+def not_finite(w: World, **options: Any) -> None:
+    """One example of one worker is NaN in a refresh: all of them keep the old basis."""
+    guide = w.guide(refresh_every=1, **options)
+    for i in range(3):
+        at = w.share(0, M)
+        losses = w.losses(at)
+        if i == 1 and w.number == 0:
+            losses = losses * torch.tensor([torch.nan] + [1.0] * (len(losses) - 1), dtype=losses.dtype)
+        report = guide.backward(primary=losses, auxiliary=w.auxiliary(w.share(0, N)))
+        if i == 1:
+            w.optimizer.zero_grad()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it is told of when the report is read
+                assert report.to_dict()["skipped_refreshes"] == 1
+        else:
+            w.take(report)
+
+
 def narrowed(w: World) -> None:
     """Parameters outside of the decomposition that both losses reach."""
     plain(w, parameters=lambda name, _: name.startswith("body.0"))
+
+
+def twenty_steps(w: World, **options: Any) -> dict[str, Tensor]:
+    """Train with Adam on batches that differ by worker and step; the parameters at the end."""
+    guide = w.guide(refresh_every=5, **options)
+    optimizer = torch.optim.Adam(w.model.parameters(), lr=0.01)
+    for i in range(20):
+        some = i % 6, i % 6 + 18
+        guide.backward(primary=w.losses(w.share(*some)), auxiliary=w.problem.loss(w.even(*some)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: whole(p) for name, p in w.inner.named_parameters()}
+
+
+def message_of(call: Callable[[], Any]) -> str:
+    """What is said when this fails, as it should."""
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError) as error:
+        return str(error)
+    return "no error"
 
 
 SCENARIOS: dict[str, Callable[[World], None]] = {
@@ -228,6 +321,11 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "three verbs": three_verbs_first_refresh,
     "auxiliary first": auxiliary_first,
     "narrowed": narrowed,
+    "one forward": one_forward,
+    "other heads": other_heads,
+    "interleaved with basis_losses": interleaved_with_basis_losses,
+    "not finite": not_finite,
+    "not finite, exact": lambda w: not_finite(w, basis="exact"),
 }
 # Other architectures, with the default settings.
 MODELS = ("transformer", "tied_module", "unused", "frozen", "checkpointed", "odd")

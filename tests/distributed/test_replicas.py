@@ -1,96 +1,46 @@
-"""Workers with a replica of the model each give the update of one process on the joined batch."""
+"""Workers with a replica of the model each: what else they do and refuse beside the update of the joined batch."""
 
-import math
 import time
+import warnings
 
 import pytest
 import torch
 from oracle import error
 from processes import outcomes, run
-from scenarios import MODELS, SCENARIOS, World, play, play_all
+from scenarios import ETA, World, message_of, twenty_steps
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-FP64 = [(name, torch.float64) for name in (*SCENARIOS, *MODELS)]
-FP32 = [
-    (name, torch.float32) for name in ("sketch", "svd", "exact", "mean", "canonical", "sketch include_mean", "named")
-]
-FEW = [(name, torch.float64) for name in ("sketch", "accumulation", "narrowed", "unused")]
-FOUR = [(name, torch.float64) for name in (*SCENARIOS, "unused")]
-CASES = {2: [*(("ddp", *case) for case in FP64 + FP32), *(("group", *case) for case in FEW)]}
-CASES[4] = [("ddp", *case) for case in FOUR]
-NORMS = ("neutral", "captured_auxiliary", "captured_primary", "cosine")
+from attittud import Eta, Guide
 
 
-@pytest.fixture(scope="module")
-def results():
-    """All scenarios in one group of two and one group of four workers: starting processes is what takes time."""
-    return {count: run(count, play_all, CASES[count], limit=150) for count in CASES}
+def differing():
+    """Messages where workers do not fit together; each leaves no exchange half done."""
+    w = World("ddp")
+    at = w.share(0, 12)
+
+    def backward(auxiliary=None, **options):
+        tasks = w.problem.loss(w.even(0, 12)) if auxiliary is None else auxiliary
+        return lambda: w.guide(**options).backward(primary=w.losses(at), auxiliary=tasks)
+
+    loss = w.auxiliary(w.share(0, 12))
+    return {
+        "seed": message_of(backward(seed=w.number)),
+        "eta": message_of(backward(eta=Eta(1, 1, w.number))),
+        "a name less": message_of(backward({"a": loss, "b": loss} if w.number else {"a": loss})),
+        "another name": message_of(backward({"b" if w.number else "a": loss})),
+    }
 
 
-@pytest.fixture(scope="module")
-def one():
-    found = {}
-
-    def joined(scenario, dtype):
-        if (scenario, dtype) not in found:
-            found[scenario, dtype] = play("one", scenario, dtype)
-        return found[scenario, dtype]
-
-    return joined
-
-
-@pytest.mark.parametrize(("count", "case"), [(count, case) for count in CASES for case in CASES[count]], ids=str)
-def test_update_is_that_of_the_joined_batch(results, one, count, case):
-    grads, reports = one(*case[1:])
-    for found in results[count]:
-        assert len(found[case][0]) == len(grads)
-        for got, want in zip(found[case][0], grads, strict=True):
-            assert error(got, want) < TOLERANCE[case[2]]
-        for got, want in zip(found[case][1], reports, strict=True):
-            check_report(got, want, TOLERANCE[case[2]] ** 0.5)
-
-
-def check_report(got, want, tolerance):
-    assert got.keys() == want.keys()
-    for name, value in want.items():
-        if math.isnan(got[name]):
-            assert name.split("/")[-1] in NORMS
-        else:
-            assert got[name] == pytest.approx(value, rel=tolerance, abs=tolerance), name
-
-
-@pytest.mark.parametrize(
-    ("scenario", "stated"),
-    [("sketch", [True, False, True]), ("norms in every step", [True] * 3), ("canonical", [True] * 3)],
-)
-def test_steps_whose_report_states_norms(results, scenario, stated):
-    for _, reports in (found["ddp", scenario, torch.float64] for found in results[2]):
-        assert [not math.isnan(report[name]) for report in reports for name in NORMS] == [
-            yes for yes in stated for _ in NORMS
-        ]
-
-
-def test_every_worker_has_the_very_same_gradients(results):
-    for count, found in results.items():
-        for case in CASES[count]:
-            for other in found[1:]:
-                for mine, theirs in zip(found[0][case][0], other[case][0], strict=True):
-                    assert all(torch.equal(mine[name], theirs[name]) for name in mine), (count, case)
-
-
-# ---------------------------------------------------------------------------------------------------- other behaviour
-
-
-def twenty_steps(w, **options):
-    """Train with Adam on batches that differ by worker and step; the parameters at the end."""
-    guide = w.guide(refresh_every=5, **options)
-    optimizer = torch.optim.Adam(w.model.parameters(), lr=0.01)
-    for i in range(20):
-        at = w.share(i % 6, i % 6 + 18)
-        guide.backward(primary=w.losses(at), auxiliary=w.problem.loss(w.even(i % 6, i % 6 + 18)))
-        optimizer.step()
-        optimizer.zero_grad()
-    return {name: p.detach().clone() for name, p in w.inner.named_parameters()}
+def alone():
+    """A guide around the bare module of a DistributedDataParallel model."""
+    w = World("ddp")
+    guide = Guide(w.inner, eta=ETA, rank=3)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            guide.backward(primary=w.problem.losses(), auxiliary=w.problem.loss())
+    return [str(warning.message) for warning in told]
 
 
 def behaviour():
@@ -99,7 +49,6 @@ def behaviour():
     w = World("ddp")
     guide = w.guide()
     guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
-    before = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
     w.optimizer.zero_grad()
     # An ordinary step through the wrapper still works: its reducer was not disturbed.
     p = w.problem
@@ -107,14 +56,8 @@ def behaviour():
     features.backward()
     found["ddp"] = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
     w.optimizer.zero_grad()
-    # Different guides on the workers.
-    try:
-        w.guide(seed=w.number).backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
-        found["other guide"] = "no error"
-    except ValueError as error:
-        found["other guide"] = str(error)
-    found["names"] = sorted(before)
     found["state"] = guide.state_dict()
+    found["differing"], found["alone"] = differing(), alone()
     return found
 
 
@@ -141,9 +84,34 @@ def test_the_wrapper_can_still_be_used_as_such(behaved):
         assert error(found["ddp"], p.grads()) < 1e-12
 
 
-def test_different_guides_are_noticed(behaved):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "seed": "another guide than worker 0",
+        "eta": "another guide than worker 0",
+        "a name less": "{'name': None} where it has no examples",
+        "another name": "losses of other names than worker 0",
+    }.items(),
+)
+def test_workers_that_differ_are_noticed(behaved, name, words):
     for found in behaved:
-        assert "workers [1]" in found["other guide"] and "seed" in found["other guide"]
+        assert "workers [1]" in found["differing"][name] and words in found["differing"][name]
+
+
+def test_a_guide_that_trains_alone_among_workers_says_so_once(behaved):
+    for found in behaved:
+        (message,) = found["alone"]
+        assert "although torch.distributed has 2 workers" in message and "process_group=" in message
+
+
+def test_fsdp_of_version_1_is_refused():
+    class Wrapped(nn.Module):
+        """Not made in earnest: that takes a process group."""
+
+        __class__ = FullyShardedDataParallel
+
+    with pytest.raises(ValueError, match="fully_shard"):
+        Guide(nn.Sequential(nn.Linear(2, 2), Wrapped()), eta=ETA)
 
 
 def test_state_is_that_of_one_process(behaved):
@@ -167,25 +135,44 @@ def test_without_other_workers_there_must_be_examples():
         w.guide(report_norms="never")
 
 
-def one_dies():
+def one_dies(where):
+    """In the second step, which has no refresh, or in the third, which has one."""
     w = World("ddp")
     guide = w.guide()
-    for i in range(3):
-        if w.number == 1 and i == 2:
+
+    def dies_at(place):
+        if w.number == 1 and where == place:
             raise SystemExit("this worker dies")
-        guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
+
+    def basis_losses():
+        dies_at("in a refresh")
+        return w.losses(w.share(0, 12))
+
+    for i in range(3):
+        if i == 2:
+            dies_at("before a step")
+        guide.primary(w.losses(w.share(0, 12)), basis_losses=basis_losses if i == 2 else None)
+        if i == 1:
+            dies_at("inside a window")
+        guide.auxiliary(w.problem.loss(w.even(0, 12)))
+        if i == 1:
+            dies_at("before combine")
+        guide.combine()
 
 
 def one_falls_asleep():
     w = World("group")
     if w.number == 1:
-        time.sleep(10)
+        time.sleep(5)
         return
     w.guide().backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
 
 
-@pytest.mark.parametrize("target", [one_dies, one_falls_asleep])
-def test_a_lost_worker_makes_the_others_fail_with_a_message(target):
-    first, _ = outcomes(2, target, patience=4, limit=60)
+DEATHS = [(one_dies, place) for place in ("before a step", "in a refresh", "inside a window", "before combine")]
+
+
+@pytest.mark.parametrize(("target", "args"), [*((dies, (place,)) for dies, place in DEATHS), (one_falls_asleep, ())])
+def test_a_lost_worker_makes_the_others_fail_with_a_message(target, args):
+    first, _ = outcomes(2, target, *args, patience=2, limit=60)
     assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
     assert "not done after" not in first["error"]

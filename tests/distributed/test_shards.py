@@ -1,4 +1,4 @@
-"""Workers with a shard of every parameter each (FSDP2) give the update of one process on the joined batch."""
+"""Workers with a shard of every parameter each (FSDP2): what else they do and refuse beside the update of the joined batch."""
 
 import tempfile
 
@@ -9,55 +9,13 @@ import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from oracle import error
 from processes import outcomes, run
-from scenarios import ETA, MODELS, SCENARIOS, World, play, play_all, sharded, whole
+from scenarios import ETA, M, N, World, message_of, sharded, twenty_steps, whole
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from zoo import problem
 
 from attittud import Eta, Guide, checkpoint
-
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-REFUSED = {"odd", "engine hooks", "engine hooks, basis_losses"}  # fully_shard itself takes no scalar parameters
-COSTLY = {"svd include_mean", "basis_losses, svd"}  # a hundred joint backward passes per refresh
-FP64 = [(name, torch.float64) for name in (*SCENARIOS, *MODELS) if name not in REFUSED | COSTLY]
-FP32 = [(name, torch.float32) for name in ("sketch", "exact", "mean", "canonical", "sketch include_mean")]
-FEW = [(name, torch.float64) for name in ("sketch", "basis_losses", "accumulation")]
-BASES = [(name, torch.float64) for name in ("sketch", "svd", "exact", "mean", "random", "canonical")]
-FOUR = [*BASES, *((name, torch.float64) for name in ("accumulation", "named", "sketch include_mean"))]
-CASES = {2: [*(("fsdp", *case) for case in FP64 + FP32), *(("fsdp kept", *case) for case in FEW)]}
-CASES[4] = [*(("fsdp", *case) for case in FOUR), *(("hsdp", *case) for case in (*FEW, ("random", torch.float64)))]
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {count: run(count, play_all, CASES[count], limit=240) for count in CASES}
-
-
-@pytest.fixture(scope="module")
-def one():
-    found = {}
-
-    def joined(scenario, dtype):
-        if (scenario, dtype) not in found:
-            found[scenario, dtype] = play("one", scenario, dtype)
-        return found[scenario, dtype]
-
-    return joined
-
-
-@pytest.mark.parametrize(("count", "case"), [(count, case) for count in CASES for case in CASES[count]], ids=str)
-def test_update_is_that_of_the_joined_batch(results, one, count, case):
-    grads, reports = one(*case[1:])
-    for found in results[count]:
-        for got, want in zip(found[case][0], grads, strict=True):
-            assert error(got, want) < TOLERANCE[case[2]]
-        for got, want in zip(found[case][1], reports, strict=True):
-            # No NaN where one process has none: norms cost a few bytes here.
-            assert got == pytest.approx(want, rel=TOLERANCE[case[2]] ** 0.5, abs=1e-7, nan_ok=True)
-
-
-# ---------------------------------------------------------------------------------------------------- other behaviour
 
 
 def mixed_precision(eta):
@@ -93,13 +51,11 @@ def refusals():
     found = {}
 
     def attempt(name, call):
-        try:
-            call()
-            found[name] = "no error"
-        except (ValueError, RuntimeError) as error:
-            found[name] = str(error)
+        found[name] = message_of(call)
 
     attempt("engine", lambda: w.guide(engine="batched"))
+    other = {"seed": w.number}
+    attempt("other", lambda: w.guide(**other).backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
     attempt("none", lambda: w.guide().backward(primary=None, auxiliary=w.problem.loss(at)))
     stranger = torch.ones((), dtype=torch.float64, requires_grad=True)
     attempt("stranger", lambda: w.guide().backward(primary=stranger * w.losses(at), auxiliary=w.problem.loss(at)))
@@ -138,17 +94,13 @@ def ordinary_step():
     return plain
 
 
-def twenty_steps(kind):
-    w = World(kind, torch.float32)
-    guide = w.guide(refresh_every=5)
-    optimizer = torch.optim.Adam(w.model.parameters(), lr=0.01)
-    for i in range(20):
-        guide.backward(
-            primary=w.losses(w.share(i % 6, i % 6 + 18)), auxiliary=w.problem.loss(w.even(i % 6, i % 6 + 18))
-        )
-        optimizer.step()
-        optimizer.zero_grad()
-    return {name: whole(p) for name, p in w.inner.named_parameters()}
+def made_between_passes():
+    """A guide that is made after the forward pass, when FSDP2 may show whole parameters (Lightning's is)."""
+    w = World("fsdp kept")
+    primary, auxiliary = w.losses(w.share(0, M)), w.auxiliary(w.share(0, N))
+    hidden = not any(hasattr(parameter, "to_local") for parameter in w.model.parameters())
+    w.take(w.guide().backward(primary=primary, auxiliary=auxiliary))
+    return hidden, w.grads
 
 
 def train(kind, first, steps, folder=None, save=False, **options):
@@ -184,7 +136,8 @@ def behaviour(folder):
         "refusals": refusals(),
         "trace": leaves_no_trace(),
         "ordinary": ordinary_step(),
-        "twenty": twenty_steps("fsdp"),
+        "twenty": twenty_steps(World("fsdp", torch.float32)),
+        "between": made_between_passes(),
         "resumed": {kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "ddp")}
         | {"from ddp": train("fsdp", BEFORE, AFTER, f"{folder}/ddp")},
     }
@@ -219,6 +172,7 @@ def test_mixed_precision_policy_is_respected(behaved):
     ("name", "words"),
     {
         "engine": "engine='loop'",
+        "other": "workers [1] have another model or another guide",
         "none": "losses[:0]",
         "stranger": "no parameters of the sharded model",
         "sync": "set_requires_gradient_sync",
@@ -249,10 +203,17 @@ def test_the_model_can_still_be_used_as_such(behaved):
 
 
 def test_parameters_after_twenty_steps(behaved):
-    want = twenty_steps("one")
+    want = twenty_steps(World("one", torch.float32))
     for found in behaved:
         assert all(torch.equal(found["twenty"][name], behaved[0]["twenty"][name]) for name in want)
         assert error(found["twenty"], want) < 1e-3
+
+
+def test_a_guide_may_be_made_between_the_passes(behaved):
+    w = World("one")
+    w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
+    for hidden, grads in (found["between"] for found in behaved):
+        assert hidden and error(grads[0], w.grads[0]) < 1e-10
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from attittud.guide import Guide
 from attittud.integrations.logs import Latest
@@ -110,8 +109,8 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         if self._guide is not None:
             # Lightning writes what hooks add from one worker only, which under FSDP2 has but a shard of the basis: it is left
             # out there, and the first step after a resume refreshes.
-            whole = not any(isinstance(parameter, DTensor) for parameter in self.parameters())
-            checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=whole)
+            sharded = self._guide._workers.splits_columns
+            checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=not sharded)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)

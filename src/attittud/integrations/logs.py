@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 from attittud.report import Report
 
 PARTS = ("neutral", "helpful", "harmful")
 
 
 class Latest:
-    """The last report, and the last of a step with a refresh: several workers state norms in those only."""
+    """The last report, and the last of a step with a refresh: several workers state norms in those only.
+
+    And the losses since the last log.
+    """
 
     def __init__(self) -> None:
         self.report: Report | None = None
         self.refreshed: Report | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._steps = 0
 
     def take(self, report: Report) -> Report:
         self.report = report
+        self._steps += 1
         if report.refreshed:
             self.refreshed = report
         return report
+
+    def add(self, name: str, loss: Tensor) -> Tensor:
+        self._sums[name] = self._sums[name] + loss if name in self._sums else loss
+        return loss
+
+    def losses(self) -> dict[str, Tensor]:
+        """Of each task, the mean over the steps since this was last asked."""
+        means = {f"loss_{name}": total / max(1, self._steps) for name, total in self._sums.items()}
+        self._sums, self._steps = {}, 0
+        return means
 
     def numbers(self) -> dict[str, float]:
         """For a logger; waits for the device. What the last step could not know is that of the last refresh."""

@@ -2,13 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attittud.integrations.refusals import check_logits
+from attittud.integrations.cut import Cut
+from attittud.integrations.refusals import check_batch, check_logits
 from attittud.losses import per_example, per_sequence
+
+LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
+
+
+class Objective:
+    """What a micro-batch adds to the loss of its window: the Trainer's own loss, or what a user gave in its place.
+
+    Args:
+        trainer: the Trainer, whose rules for accumulation hold for the auxiliary losses too.
+        own: the `compute_loss` is not that of `Trainer`.
+        primary_losses: returns per-example losses from (model, inputs).
+        auxiliary_losses: functions by name that return a loss from (model, inputs).
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        *,
+        own: bool,
+        primary_losses: LossFunction | None,
+        auxiliary_losses: Mapping[str, LossFunction],
+    ) -> None:
+        self.trainer = trainer
+        self.primary_losses = primary_losses
+        self.auxiliary_losses = auxiliary_losses
+        self.from_outputs = own or trainer.compute_loss_func is not None or trainer.label_smoother is not None
+        # DPO has two rows of output for an example, the chosen and the rejected answer.
+        pairs = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
+        self.rows_per_example = 2 if pairs else 1
+        self._model_loss: ModelLoss | None = None
+
+    def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+        """Per-example losses, whose mean is that part."""
+        if self.primary_losses is not None:
+            return self.primary_losses(model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
+        check_batch(inputs)
+        if self.from_outputs:
+            cut = Cut(model)
+            loss: Tensor = self.trainer.compute_loss(cut, inputs, num_items_in_batch=items)
+            losses = cut.share_out(loss, self.rows_per_example, f"{type(self.trainer).__name__}.compute_loss")
+        else:
+            if self._model_loss is None:
+                self._model_loss = ModelLoss(self.trainer, model, inputs)
+            losses = self._model_loss(model, inputs, items)
+        return losses / self._divisor(items)
+
+    def auxiliary(self, name: str, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+        if name in self.auxiliary_losses:
+            return self.auxiliary_losses[name](model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
+        loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
+        return loss / self._divisor(items)
+
+    def _divisor(self, items: Any) -> int:
+        """By what the Trainer divides a loss under accumulation: nothing, where it was already scaled."""
+        trainer = self.trainer
+        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
+        if scaled is None:
+            scaled = (trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
+        return 1 if scaled else trainer.current_gradient_accumulation_steps
 
 
 class ModelLoss:
