@@ -17,6 +17,7 @@ from attittud.linalg import transform_
 class Exact(Basis):
     name = "exact"
     needs = "jacobian"
+    capturable = False  # torch.linalg.svd waits for the device
 
     def working_rows(self, rank: int, examples: int) -> int:
         return examples

@@ -18,6 +18,7 @@ POWER_ITERATIONS = 2
 class Svd(Basis):
     name = "svd"
     needs = "jacobian"
+    capturable = False  # torch.linalg.svd waits for the device
     # Its passes alternate between J and Jᵀ, which the graph of an earlier micro-batch no longer allows.
     adds_up = False
 

@@ -216,6 +216,17 @@ class TrainingConfig:
         "validation figure that chooses the model, ties by loss; auto: accuracy, or auc for several labels at once",
     )
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the forward pass under autocast")
+    channels_last: bool = option(
+        False, "image networks in the memory order that GPUs compute fastest in half precision"
+    )
+    cuda_graph: bool = option(
+        False,
+        "replay steps as CUDA graphs, several times faster for small networks; on other devices it has no effect. Strategies "
+        "of a seed then share initialisation and batches, but not their dropout masks",
+    )
+    deterministic: bool = option(
+        False, "the same run gives the same bits on the same GPU (some operations are slower); a CPU always does"
+    )
     reset_head: bool = option(False, "start finetune with a fresh primary head")
 
 
@@ -259,7 +270,12 @@ class Config:
     strategy: StrategyConfig = option(StrategyConfig, "how the two gradients become one")
     compare: CompareConfig = option(CompareConfig, "for `attittud compare` alone")
     log_every: int = option(20, "steps between two lines of metrics.jsonl (each waits for the device)", minimum=1)
-    checkpoint_every: int = option(200, "steps between two checkpoints, beside those at evaluations", minimum=1)
+    log_layers: bool = option(True, "at evaluations, also log the norms of the three parts layer by layer")
+    checkpoint_every: int | None = option(
+        200,
+        "steps between two checkpoints, beside those at evaluations; null: none, an interrupted run starts over",
+        minimum=1,
+    )
 
     def __post_init__(self) -> None:
         check(self)

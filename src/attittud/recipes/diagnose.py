@@ -22,6 +22,7 @@ from attittud.guide import Guide
 from attittud.recipes.alarms import auxiliary_alarm, primary_alarm, sign_alarm, verdict
 from attittud.recipes.config import Config, StrategyConfig, to_dict
 from attittud.recipes.data.prepare import Prepared
+from attittud.recipes.devices import choose_device, on_device
 from attittud.recipes.errors import InputError
 from attittud.recipes.evaluate import default_metric
 from attittud.recipes.files import make_folder, only_one_process, without_nan, write_json
@@ -34,7 +35,7 @@ from attittud.recipes.provenance import provenance
 from attittud.recipes.statistics import SignTest, Summary, batch_means, sign_test
 from attittud.recipes.strategies import guide_arguments
 from attittud.recipes.tasks import mix
-from attittud.recipes.train import choose_device, load_data, make_phase, on_device
+from attittud.recipes.train import load_data, make_phase
 from attittud.report import ratio
 
 FEWEST_BLOCKS = 4
@@ -85,7 +86,7 @@ def make_probe(config: Config, phase: Phase) -> Probe:
     arguments = guide_arguments(strategy, dict.fromkeys(streams.tasks, 1.0), mix(config.seed, "diagnose"))
 
     def auxiliary() -> dict[str, Tensor]:
-        streams.step = phase.state.step  # the very batches of the coming update
+        streams.load(phase.state.step)  # the very batches of the coming update
         return streams.auxiliary()
 
     return Probe(

@@ -14,7 +14,7 @@ from attittud.recipes.config import StrategyConfig
 from attittud.recipes.gradients import Sides, cosine
 
 if TYPE_CHECKING:
-    from attittud.recipes.strategies import StepLosses, Telemetry
+    from attittud.recipes.strategies import StepKind, StepLosses, Telemetry
 
 
 @dataclass
@@ -58,9 +58,11 @@ def _weighted_gate(pair: Pair) -> Tensor:
 
 def _bloop(pair: Pair) -> Tensor:
     """Hsieh et al. 2024: what of the auxiliary gradient is orthogonal to a running mean of the primary gradient."""
-    mean = pair.memory.get("mean")
-    mean = pair.primary.clone() if mean is None else mean.lerp(pair.primary, 1 - pair.decay)
-    pair.memory["mean"] = mean
+    if "mean" in pair.memory:
+        pair.memory["mean"].lerp_(pair.primary, 1 - pair.decay)  # in place: a captured step goes on where it lies
+    else:
+        pair.memory["mean"] = pair.primary.clone()
+    mean = pair.memory["mean"]
     square = torch.dot(mean, mean)
     share = torch.where(square > 0, torch.dot(mean, pair.auxiliary) / square, 0.0)
     return pair.auxiliary - share * mean
@@ -117,8 +119,14 @@ class Mixed:
         sides.write(self.mixer.formula(pair) + pair.primary * primary_weight)
         return partial(_read, cosine(pair.primary, auxiliary))
 
+    def kind(self) -> StepKind | None:
+        return "step"
+
+    def replayed(self, kind: StepKind) -> None:
+        """What is kept from step to step is on the device."""
+
     def state_dict(self) -> dict[str, Any]:
-        return dict(self.memory)
+        return {name: tensor.clone() for name, tensor in self.memory.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.memory = dict(state)

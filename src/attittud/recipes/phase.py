@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attittud.recipes.capture import Steps
 from attittud.recipes.config import PhaseConfig
 from attittud.recipes.errors import InputError
 from attittud.recipes.strategies import Guided, Strategy, Telemetry
-from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
+from attittud.recipes.streams import Streams
+from attittud.recipes.tasks import mix
 
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
@@ -25,67 +26,12 @@ class DivergedError(InputError):
     """The loss is not a number any more."""
 
 
-@dataclass
-class Streams:
-    """The batches of a phase by task, and the losses of a step: what a strategy asks for."""
+@dataclass(frozen=True)
+class _Update:
+    """What a step leaves to be read: its figures and its losses. Of a captured step they are those of the last replay."""
 
-    model: nn.Module
-    primary_task: Task
-    tasks: Mapping[str, Task]
-    name: str
-    seed: int
-    primary_batch: int
-    batches: Mapping[str, int]
-    basis_batch: int | None
-    device: torch.device
-    bf16: bool = False
-    step: int = 0
-    values: dict[str, Tensor] = field(default_factory=dict)
-    """Mean losses of the current step, on the device."""
-
-    def __post_init__(self) -> None:
-        streams = {"primary": self.primary_task, "basis": self.primary_task, **self.tasks}
-        self._orders = {
-            name: Order(len(task.examples), self.seed, f"{self.name}/{name}", task.examples.inputs.device)
-            for name, task in streams.items()
-        }
-
-    @property
-    def auxiliary_examples(self) -> int:
-        return sum(self.batches[name] for name in self.tasks)
-
-    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
-        losses = self._losses("primary", self.primary_task, self.primary_batch, detach=detach, count=count)
-        self.values["loss/primary"] = losses.detach().mean()
-        return losses
-
-    def auxiliary(self) -> dict[str, Tensor]:
-        losses = {name: self._losses(name, task, self.batches[name]).mean() for name, task in self.tasks.items()}
-        self.values |= {f"loss/auxiliary/{name}": loss.detach() for name, loss in losses.items()}
-        return losses
-
-    def basis(self) -> Tensor:
-        return self._losses("basis", self.primary_task, self.basis_batch or self.primary_batch)
-
-    def _losses(self, stream: str, task: Task, size: int, *, detach: bool = False, count: int | None = None) -> Tensor:
-        rows = self._orders[stream].batch(self.step, size)[:count]
-        # Dropout and masks depend on the step alone: no state to save, and all strategies meet the same noise.
-        torch.manual_seed(mix(self.seed, self.name, stream, self.step))
-        return self.losses(task, rows, detach=detach)
-
-    def losses(self, task: Task, rows: Tensor, *, detach: bool = False) -> Tensor:
-        """Per-example losses of chosen examples of a task."""
-        inputs, targets = _on(task.examples, rows, self.device)
-        with self.autocast():
-            return per_example_losses(self.model, task, inputs, targets, detach=detach)
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
-
-
-def _on(examples: Examples, rows: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    inputs, targets = examples.take(rows)
-    return inputs.to(device, non_blocking=True), None if targets is None else targets.to(device, non_blocking=True)
+    telemetry: Telemetry
+    values: Mapping[str, Tensor]
 
 
 @dataclass
@@ -119,14 +65,17 @@ class Phase:
         metric: str,
         evaluate: Callable[[], dict[str, float]],
         log_every: int,
-        checkpoint_every: int,
+        log_layers: bool,
+        checkpoint_every: int | None,
+        captured: Steps[_Update] | None = None,
     ) -> None:
         self.name, self.config, self.steps, self.streams, self.strategy = name, config, steps, streams, strategy
         self.model = streams.model
         self.metric, self._evaluate = metric, evaluate
-        self.log_every, self.checkpoint_every = log_every, checkpoint_every
+        self.log_every, self.log_layers, self.checkpoint_every = log_every, log_layers, checkpoint_every
+        self.captured = captured
         self.evaluate_every = max(1, steps // config.evaluations)
-        self.optimizer = _optimizer(self.model, config)
+        self.optimizer = _optimizer(self.model, config, streams.device if captured else None)
         self.state = PhaseState()
         self.best_weights: dict[str, Tensor] | None = None
 
@@ -148,7 +97,8 @@ class Phase:
             last = state.step == self.steps
             logging = state.step % self.log_every == 0 or last
             evaluating = state.step % self.evaluate_every == 0 or last
-            if not (logging or evaluating or state.step % self.checkpoint_every == 0):
+            saving = self.checkpoint_every is not None and state.step % self.checkpoint_every == 0
+            if not (logging or evaluating or saving):
                 continue
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -163,11 +113,11 @@ class Phase:
             if evaluating:
                 found = self._look()
                 values = {f"validation/{name}": value for name, value in found.items()}
-                if isinstance(self.strategy, Guided):
+                if isinstance(self.strategy, Guided) and self.log_layers:
                     # The seconds of training have stopped counting.
                     values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
                 record({"step": state.step, "seconds": state.seconds, **values})
-            if evaluating or state.step % self.checkpoint_every == 0:
+            if saving or (evaluating and self.checkpoint_every is not None):
                 checkpoint()
             started = time.perf_counter()
 
@@ -180,17 +130,31 @@ class Phase:
 
     def step(self) -> Telemetry:
         """One update of the model; what is returned reads its figures."""
-        self.streams.step = self.state.step
-        self.streams.values = {}
+        number, streams, strategy = self.state.step, self.streams, self.strategy
+        streams.load(number)
+        for group in self.optimizer.param_groups:
+            _set_lr(group, self._lr(number))
+        if self.captured is None:
+            telemetry = self._update().telemetry
+        else:
+            # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
+            torch.manual_seed(mix(streams.seed, streams.name, number))
+            kind = strategy.kind()
+            update, replayed = self.captured.run(kind, self._update)
+            if replayed and kind is not None:
+                strategy.replayed(kind)
+            streams.values, telemetry = dict(update.values), update.telemetry
+        self.state.step += 1
+        return telemetry
+
+    def _update(self) -> _Update:
+        """All of a step that happens on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         telemetry = self.strategy.step(self.streams)
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._lr(self.state.step)
         self.optimizer.step()
-        self.state.step += 1
-        return telemetry
+        return _Update(telemetry, self.streams.values)
 
     def read(self, telemetry: Telemetry) -> dict[str, float]:
         """Losses and figures of the last step, which waits for the device; refuses to go on where they diverged."""
@@ -252,15 +216,33 @@ class Phase:
         best = saved["best"]
         self.best_weights = None if best is None else {name: tensor.to(device) for name, tensor in best.items()}
         self.optimizer.load_state_dict(saved["optimizer"])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = group["lr"].to(device)
         strategy = {
             key: value.to(device) if isinstance(value, Tensor) else value for key, value in saved["strategy"].items()
         }
         self.strategy.load_state_dict(strategy)
 
 
-def _optimizer(model: nn.Module, config: PhaseConfig) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device | None) -> torch.optim.Optimizer:
+    """`captured_on`: the device on which its step will be replayed, so that its learning rate has to lie there."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    lr: Any = config.lr
+    options: dict[str, Any] = {}
+    if captured_on is not None:
+        lr = torch.tensor(config.lr, device=captured_on)
+        options = {"fused": True} if captured_on.type == "cuda" else {"foreach": False}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+        return torch.optim.SGD(parameters, lr, momentum=config.momentum, weight_decay=config.weight_decay, **options)
+    if captured_on is not None and captured_on.type == "cuda":
+        options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, config.lr, weight_decay=config.weight_decay)
+    return kind(parameters, lr, weight_decay=config.weight_decay, **options)
+
+
+def _set_lr(group: dict[str, Any], value: float) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(value)
+    else:
+        group["lr"] = value

@@ -22,6 +22,8 @@ def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
 
 
 def _revision() -> str | None:
+    if "ATTITTUD_REVISION" in os.environ:  # of a copy without its history
+        return os.environ["ATTITTUD_REVISION"]
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)

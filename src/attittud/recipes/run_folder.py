@@ -90,7 +90,8 @@ class RunFolder:
             write_json(rows, plain)
             write_atomically(self.path / "config.yaml", dump(self.config).encode())
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            facts = {"config": comparable(self.config), "started": started, "device": _device(device)}
+            facts: dict[str, Any] = {"config": comparable(self.config), "started": started, "device": _device(device)}
+            facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
             write_json(about, facts | provenance(_PACKAGES))  # last: with it the folder belongs to this run
         elif read_json(rows) != plain:
             raise InputError(

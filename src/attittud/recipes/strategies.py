@@ -7,7 +7,7 @@ pay for auxiliary forward passes. What it returns is read only when a step is lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from attittud.recipes.layers import layer_norms
 from attittud.recipes.mixing import MIXERS, Mixed
 from attittud.recipes.symmetric import SYMMETRIC, Symmetric
 
+StepKind = Literal["step", "refresh"]
 Telemetry = Callable[[], Mapping[str, float]]
 """Reads the figures of a step, which waits for the device."""
 
@@ -49,6 +50,12 @@ class Strategy(Protocol):
 
     def step(self, losses: StepLosses) -> Telemetry: ...
 
+    def kind(self) -> StepKind | None:
+        """What the next step is, all steps of a kind being the same work on the device; None if it cannot be captured."""
+
+    def replayed(self, kind: StepKind) -> None:
+        """A captured step of this kind was repeated on the device in place of a call of `step`."""
+
     def state_dict(self) -> dict[str, Any]:
         """JSON-able values and tensors: all that a resumed run needs."""
 
@@ -70,6 +77,16 @@ class Guided:
             losses.primary(), losses.auxiliary(), basis_losses=losses.basis if self.own_basis_batch else None
         )
         return report.to_dict
+
+    def kind(self) -> StepKind | None:
+        if self.guide.basis.keeps_graph:
+            return None
+        if not self.guide.refresh_due:
+            return "step"
+        return "refresh" if self.guide.basis.capturable else None
+
+    def replayed(self, kind: StepKind) -> None:
+        self.guide.replayed(refresh=kind == "refresh")
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
         """Norms of the three parts by layer; passes of its own, so for now and then."""

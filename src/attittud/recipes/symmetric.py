@@ -12,7 +12,7 @@ from attittud.recipes.errors import InputError, needs
 from attittud.recipes.gradients import Sides
 
 if TYPE_CHECKING:
-    from attittud.recipes.strategies import StepLosses, Telemetry
+    from attittud.recipes.strategies import StepKind, StepLosses, Telemetry
 
 # Names in TorchJD, and arguments it has no default for.
 _AGGREGATORS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -62,6 +62,12 @@ class Symmetric:
         sides = Sides.of(self.model, [primary, *tasks])
         sides.write(self.aggregator(torch.stack(sides.rows)))
         return dict
+
+    def kind(self) -> StepKind | None:
+        return None  # most aggregators solve a small problem on the host
+
+    def replayed(self, kind: StepKind) -> None:
+        pass
 
     def state_dict(self) -> dict[str, Any]:
         return {}

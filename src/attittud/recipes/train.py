@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from attittud.recipes.capture import CudaRecorder, Steps, own_stream
 from attittud.recipes.config import Config, PhaseConfig, StrategyConfig
 from attittud.recipes.data.prepare import Prepared, prepare
+from attittud.recipes.devices import captures, choose_device, on_device, repeatable
 from attittud.recipes.errors import InputError
 from attittud.recipes.evaluate import default_metric, evaluate
 from attittud.recipes.files import make_folder, only_one_process
 from attittud.recipes.logs import Log
 from attittud.recipes.models.build import build_model, tokenizer
 from attittud.recipes.models.network import Network
-from attittud.recipes.phase import Phase, Streams
+from attittud.recipes.phase import Phase
 from attittud.recipes.progress import Progress, Quiet
 from attittud.recipes.run_folder import RunFolder
 from attittud.recipes.strategies import make_strategy
+from attittud.recipes.streams import Streams
 from attittud.recipes.tasks import Task, mix
 
 
@@ -90,7 +94,9 @@ def run(
             return _read_result(finished, path)
         device = choose_device(config.device)
         prepared = on_device(data or load_data(config), device)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
+        with forked, repeatable(config.training.deterministic, device), streamed:
             result = _Job(config, prepared, device, folder, progress or Quiet(), logs).run()
         folder.finish({key: value for key, value in vars(result).items() if key not in ("run_dir", "skipped")})
         return result
@@ -118,6 +124,8 @@ class _Job:
         self.config, self.data, self.device, self.folder = config, data, device, folder
         self.progress, self.logs = progress, logs
         self.model = build_model(config.model, data, config.seed).to(device).train()
+        if config.training.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         wanted = config.training.metric
         self.metric = default_metric(data.primary) if wanted == "auto" else wanted
         if self.metric == "auc" and data.primary.objective != "multi_label":
@@ -126,7 +134,10 @@ class _Job:
         self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be had leaves no folder behind.
         names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
-        self.phases = [make_phase(name, config, data, self.model, device, self.metric) for name in names]
+        captured = captures(config, data, device)
+        self.phases = [
+            make_phase(name, config, data, self.model, device, self.metric, captured=captured) for name in names
+        ]
         self.phase = self.phases[0]
 
     def run(self) -> RunResult:
@@ -145,6 +156,7 @@ class _Job:
             self.progress.phase(name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()
+            phase.captured = None  # graphs hold as much memory as a step needs
             summary = {"name": name, "steps": state.step, "best_step": state.best_step}
             self.summaries.append(summary | {"seconds": state.seconds, "stopped": state.stopped})
         test = evaluate(self.model, self.data.primary, self.data.test, self.device)
@@ -201,8 +213,17 @@ class _Job:
         )
 
 
-def make_phase(name: str, config: Config, data: Prepared, model: Network, device: torch.device, metric: str) -> Phase:
-    """A phase of a job, at its beginning."""
+def make_phase(
+    name: str,
+    config: Config,
+    data: Prepared,
+    model: Network,
+    device: torch.device,
+    metric: str,
+    *,
+    captured: bool = False,
+) -> Phase:
+    """A phase of a job, at its beginning. `captured`: its steps become CUDA graphs."""
     settings: PhaseConfig = getattr(config.training, name)
     strategy_config = config.strategy if name == "guided" else StrategyConfig(name="primary_only")
     weights = {source: config.data.auxiliary[source].weight for source in data.auxiliary}
@@ -225,6 +246,7 @@ def make_phase(name: str, config: Config, data: Prepared, model: Network, device
         strategy_config.basis_batch,
         device,
         bf16=config.training.precision == "bf16",
+        held=captured,
     )
 
     def look() -> dict[str, float]:
@@ -240,7 +262,9 @@ def make_phase(name: str, config: Config, data: Prepared, model: Network, device
         metric=metric,
         evaluate=look,
         log_every=config.log_every,
+        log_layers=config.log_layers,
         checkpoint_every=config.checkpoint_every,
+        captured=Steps(CudaRecorder(device)) if captured else None,
     )
 
 
@@ -266,34 +290,3 @@ def _check_enough(name: str, settings: PhaseConfig, strategy: StrategyConfig, pr
                 f"{key} asks for {size} primary examples at once, but the primary training set has only {available}; lower {key} "
                 f"to at most {available}, or raise data.primary.train"
             )
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is the first CUDA device, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"device: {name!r} cannot be used here ({' '.join(str(error).split())[:120]}); use device=auto or device=cpu"
-        ) from None
-    return device
-
-
-def on_device(data: Prepared, device: torch.device) -> Prepared:
-    """All tensors on the device when they take less than half of its free memory, else where they are."""
-    if device.type != "cuda" or data.bytes > torch.cuda.mem_get_info(device)[0] / 2:
-        return data
-
-    def moved(task: Task) -> Task:
-        return replace(task, examples=task.examples.to(device))
-
-    return replace(
-        data,
-        primary=moved(data.primary),
-        validation=data.validation.to(device),
-        test=data.test.to(device),
-        auxiliary={name: moved(task) for name, task in data.auxiliary.items()},
-    )

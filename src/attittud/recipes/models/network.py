@@ -106,11 +106,11 @@ def kaiming_convolutions(module: nn.Module) -> None:
 def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation per channel of uint8 images, in [0, 1]."""
     count = images.numel() / images.shape[1]
-    total, square = torch.zeros(images.shape[1], dtype=torch.float64), torch.zeros(images.shape[1], dtype=torch.float64)
+    total, square = torch.zeros(2, images.shape[1], dtype=torch.float64, device=images.device)
     for chunk in images.split(1024):
         values = chunk.double() / 255
         total += values.sum((0, 2, 3))
         square += values.square().sum((0, 2, 3))
     mean = total / count
     std = (square / count - mean.square()).clamp(min=0).sqrt()
-    return mean.float(), std.clamp(min=math.sqrt(1e-4)).float()
+    return mean.float().cpu(), std.clamp(min=math.sqrt(1e-4)).float().cpu()

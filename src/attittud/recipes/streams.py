@@ -1,0 +1,117 @@
+"""The batches of a phase by task, and the losses of a step: what a strategy asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
+
+_BLOCK = 256
+"""Steps whose rows are moved to the device at once."""
+
+
+@dataclass
+class Streams:
+    """Set `step` before each step, by `load` where rows are held."""
+
+    model: nn.Module
+    primary_task: Task
+    tasks: Mapping[str, Task]
+    name: str
+    seed: int
+    primary_batch: int
+    batches: Mapping[str, int]
+    basis_batch: int | None
+    device: torch.device
+    bf16: bool = False
+    held: bool = False
+    """Rows of the current step lie in the same memory in every step, so that a captured step finds new examples there."""
+    step: int = 0
+    values: dict[str, Tensor] = field(default_factory=dict)
+    """Mean losses of the current step, on the device."""
+
+    def __post_init__(self) -> None:
+        streams = {"primary": self.primary_task, "basis": self.primary_task, **self.tasks}
+        self._orders = {
+            name: Order(
+                len(task.examples),
+                self.seed,
+                f"{self.name}/{name}",
+                torch.device("cpu") if self.held else task.examples.inputs.device,
+            )
+            for name, task in streams.items()
+        }
+        self._sizes = {
+            "primary": self.primary_batch,
+            "basis": self.basis_batch or self.primary_batch,
+            **{name: self.batches[name] for name in self.tasks},
+        }
+        self._rows: dict[str, Tensor] = {}
+        self._block: tuple[int, dict[str, Tensor]] = (-1, {})
+
+    @property
+    def auxiliary_examples(self) -> int:
+        return sum(self.batches[name] for name in self.tasks)
+
+    def load(self, step: int) -> None:
+        """Go to a step; where rows are held, put its rows into their place."""
+        self.step, self.values = step, {}
+        if not self.held:
+            return
+        number, offset = divmod(step, _BLOCK)
+        if self._block[0] != number:
+            steps = range(number * _BLOCK, (number + 1) * _BLOCK)
+            self._block = (
+                number,
+                {
+                    name: torch.stack([order.batch(i, self._sizes[name]) for i in steps]).to(self.device)
+                    for name, order in self._orders.items()
+                },
+            )
+        for name, rows in self._block[1].items():
+            if name in self._rows:
+                self._rows[name].copy_(rows[offset])
+            else:
+                self._rows[name] = rows[offset].clone()
+
+    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
+        losses = self._losses("primary", self.primary_task, detach=detach, count=count)
+        self.values["loss/primary"] = losses.detach().mean()
+        return losses
+
+    def auxiliary(self) -> dict[str, Tensor]:
+        losses = {name: self._losses(name, task).mean() for name, task in self.tasks.items()}
+        self.values |= {f"loss/auxiliary/{name}": loss.detach() for name, loss in losses.items()}
+        return losses
+
+    def basis(self) -> Tensor:
+        return self._losses("basis", self.primary_task)
+
+    def _losses(self, stream: str, task: Task, *, detach: bool = False, count: int | None = None) -> Tensor:
+        if self.held:
+            rows = self._rows[stream]
+        else:
+            rows = self._orders[stream].batch(self.step, self._sizes[stream])
+            # Dropout and masks depend on the step alone: no state to save, and all strategies meet the same noise.
+            torch.manual_seed(mix(self.seed, self.name, stream, self.step))
+        return self.losses(task, rows[:count], detach=detach)
+
+    def losses(self, task: Task, rows: Tensor, *, detach: bool = False) -> Tensor:
+        """Per-example losses of chosen examples of a task."""
+        inputs, targets = _on(task.examples, rows, self.device)
+        with self.autocast():
+            return per_example_losses(self.model, task, inputs, targets, detach=detach)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+
+def _on(examples: Examples, rows: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    inputs, targets = examples.take(rows)
+    return inputs.to(device, non_blocking=True), None if targets is None else targets.to(device, non_blocking=True)

@@ -1,0 +1,216 @@
+"""Captured steps: their bookkeeping on the CPU with a stand-in for CUDA graphs, and the real ones on a GPU."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attittud.recipes import train as module
+from attittud.recipes.capture import WARM_UP, Steps
+from attittud.recipes.config import Config
+from attittud.recipes.loader import loads
+from attittud.recipes.models.build import build_model
+from attittud.recipes.phase import Phase
+from attittud.recipes.strategies import Guided
+from attittud.recipes.train import load_data, make_phase, run
+
+JOB = """
+data:
+  primary: {path: digits, train: 60, validation: 60, test: 200}
+  auxiliary: {more: {path: digits, examples: 400}}
+model: {name: wideresnet-10-1}
+training:
+  guided: {steps: 14, evaluations: 2, primary_batch: 16, batch_size: 16, schedule: cosine}
+  finetune: {steps: 6, evaluations: 2, primary_batch: 16}
+  cuda_graph: true
+log_every: 1
+log_layers: false
+strategy: {name: flip, rank: 3, refresh_every: 3, basis_batch: 20, engine: loop}
+"""
+
+
+class StandIn:
+    """Records like a CUDA graph: Python code runs once, when it is recorded; device work runs at replays alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.phase: Phase | None = None
+        self.replays = 0
+
+    def _tensors(self) -> list[Tensor]:
+        assert self.phase is not None
+        found = [*self.phase.model.state_dict().values()]
+        for state in self.phase.optimizer.state.values():
+            found += [value for value in state.values() if isinstance(value, Tensor)]
+        if isinstance(self.phase.strategy, Guided):
+            guide = self.phase.strategy.guide
+            assert guide.subspace is not None
+            found += [guide._refresh_index, guide._skipped, guide.subspace.active]
+            found += [guide.subspace.rows] if guide.subspace.stored else []
+        else:
+            found += list(getattr(self.phase.strategy, "memory", {}).values())
+        return found
+
+    def counts(self, new: tuple[Any, Any] | None = None) -> tuple[Any, Any] | None:
+        """What the guide counts in Python."""
+        assert self.phase is not None
+        guide = getattr(self.phase.strategy, "guide", None)
+        if guide is None:
+            return None
+        old = guide._since_refresh, guide._refreshes
+        if new is not None:
+            guide._since_refresh, guide._refreshes = new
+        return old
+
+    def __call__(self, action: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        places = self._tensors()
+        before = [tensor.clone() for tensor in places]
+        random, counts = torch.get_rng_state(), self.counts()
+        found = action()
+        with torch.no_grad():
+            for place, value in zip(places, before, strict=True):
+                place.copy_(value)
+        torch.set_rng_state(random)
+
+        def replay() -> None:
+            self.replays += 1
+            assert self.phase is not None
+            now, values = self.counts(), dict(self.phase.streams.values)
+            self.counts(counts)  # the very work that was recorded
+            again = action()
+            for name, tensor in found.values.items():
+                tensor.copy_(again.values[name])
+            self.phase.streams.values = values
+            self.counts(now)
+
+        return found, replay
+
+
+def phase_of(config: Config, monkeypatch: pytest.MonkeyPatch, *, captured: bool) -> tuple[Phase, StandIn | None]:
+    data, cpu = load_data(config), torch.device("cpu")
+    model = build_model(config.model, data, config.seed).train()
+    made: list[StandIn] = []
+
+    def recorder(device: torch.device) -> StandIn:
+        made.append(StandIn(device))
+        return made[-1]
+
+    monkeypatch.setattr(module, "CudaRecorder", recorder)
+    phase = make_phase("guided", config, data, model, cpu, "accuracy", captured=captured)
+    for stand_in in made:
+        stand_in.phase = phase
+    return phase, made[0] if made else None
+
+
+def trained(phase: Phase) -> tuple[list[dict[str, Any]], Tensor]:
+    lines: list[dict[str, Any]] = []
+    phase.run(lambda line: lines.append(dict(line)), lambda: None, lambda *_: None)
+    for line in lines:
+        del line["seconds"]
+    return lines, torch.cat([parameter.detach().flatten() for parameter in phase.model.parameters()])
+
+
+def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
+    """The same phase with a warm-up that never ends."""
+    phase.captured = Steps(lambda action: pytest.fail("nothing is to be recorded"))
+    monkeypatch.setattr("attittud.recipes.capture.WARM_UP", 1000)
+    return phase
+
+
+@pytest.mark.parametrize("strategy", ["flip", "pcgrad", "bloop", "primary_only", "flip svd"])
+def test_replayed_steps_are_the_steps_of_an_ordinary_run(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, basis = strategy.partition(" ")
+    config = loads(JOB, [f"strategy.name={name}", f"strategy.basis={basis or 'null'}", "model.dropout=0.3"])
+    if name == "pcgrad":
+        config = loads(JOB, ["strategy={name: pcgrad, engine: loop}", "strategy.refresh_every=1", "model.dropout=0.3"])
+    phase, stand_in = phase_of(config, monkeypatch, captured=True)
+    assert stand_in is not None
+    lines, weights = trained(phase)
+    # Each kind is recorded after its warm-up, and what is left of the 14 steps are replays; svd refreshes outside.
+    kinds = {"flip": 1 if basis == "svd" else 2}.get(name, 1)
+    assert stand_in.replays == 14 - kinds * WARM_UP - (5 if basis == "svd" else 0)
+    usual, expected = trained(nothing_recorded(phase_of(config, monkeypatch, captured=True)[0], monkeypatch))
+    assert torch.equal(weights, expected)
+    for line, want in zip(lines, usual, strict=True):
+        shown = [
+            {key: value for key, value in found.items() if not key.startswith("attittud")} for found in (line, want)
+        ]
+        assert shown[0] == shown[1]
+
+
+def test_held_rows_are_the_batches_of_every_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With sgd: Adam turns the rounding of a learning rate that is a float32 tensor into other signs.
+    config = loads(JOB, ["training.guided.optimizer=sgd", "training.guided.lr=0.01"])
+    usual, weights = trained(phase_of(config, monkeypatch, captured=False)[0])
+    lines, expected = trained(phase_of(config, monkeypatch, captured=True)[0])
+    torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-5)
+    for line, want in zip(lines, usual, strict=True):
+        assert line.keys() == want.keys()
+        for key in line.keys() & {"step", "loss/primary", "loss/auxiliary/more", "lr"}:
+            assert line[key] == pytest.approx(want[key], rel=1e-4)
+
+
+def test_the_schedule_of_refreshes_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = []
+    for captured in (False, True):
+        phase, _ = phase_of(loads(JOB), monkeypatch, captured=captured)
+        trained(phase)
+        states.append({key: value for key, value in phase.strategy.state_dict().items() if key != "basis"})
+    assert states[0] == states[1] and states[0]["refreshes"] == 5 and states[0]["since_refresh"] == 2
+
+
+def test_what_cannot_be_recorded_is_said_and_run_as_usual(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: Callable[[], Any]) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    phase, _ = phase_of(loads(JOB), monkeypatch, captured=True)
+    phase.captured = Steps(refuse)
+    with caplog.at_level(logging.WARNING, "attittud"):
+        trained(phase)
+    assert phase.state.step == 14
+    assert [record.getMessage().split(" cannot")[0] for record in caplog.records] == [
+        "training.cuda_graph: a step",
+        "training.cuda_graph: a refresh",
+    ]
+    assert "operation not permitted" in caplog.text
+
+
+def test_on_a_cpu_the_option_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "attittud"):
+        results = [run(loads(JOB, [f"training.cuda_graph={on}"]), 0, run_dir=tmp_path / on) for on in ("true", "false")]
+    assert results[0].test == results[1].test and "has no effect on cpu" in caplog.text
+    assert json.loads((tmp_path / "true" / "run.json").read_text())["repeatable"] is True
+
+
+def test_without_checkpoints_an_interrupted_run_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = loads(JOB, ["checkpoint_every=null"])
+    monkeypatch.setattr(
+        "attittud.recipes.run_folder.save_checkpoint", lambda *_: pytest.fail("a checkpoint was written")
+    )
+    assert run(config, 0, run_dir=tmp_path).steps == 20
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "strategy", ["flip", "multitask", "pcgrad", "primary_only", "pretrain", "bloop", "cosine_gate"]
+)
+def test_captured_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = [f"strategy.name={strategy}", "training.deterministic=true", "model.dropout=0.2", "training.precision=bf16"]
+    config = loads(JOB, [*more, "training.channels_last=true", "device=cuda"])
+    weights = []
+    for name, warm_up in (("captured", WARM_UP), ("again", WARM_UP), ("eager", 1000)):
+        monkeypatch.setattr("attittud.recipes.capture.WARM_UP", warm_up)
+        run(config, 0, run_dir=tmp_path / name)
+        weights.append((tmp_path / name / "weights.safetensors").read_bytes())
+    assert weights[0] == weights[1] == weights[2]
+    assert json.loads((tmp_path / "again" / "run.json").read_text())["repeatable"] is True
