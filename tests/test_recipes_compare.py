@@ -155,7 +155,7 @@ def test_interrupted_comparison_ends_the_same(
 def test_budget_stretches_both_phases(tmp_path: Path) -> None:
     comparison = module.Comparison(config("compare.budget=1h"), tmp_path)
     rows = [
-        module.Tuned(candidate, 1.0, {}, cost, 6.0)
+        module.Tuned(candidate, module.Variant(), {}, cost, 6.0)
         for candidate, cost in zip(comparison.candidates, (0.5, 2.0, 4.0), strict=True)
     ]
     found = comparison._equal_seconds(rows, module.Steps(12, 4))

@@ -22,6 +22,7 @@ def build() -> typer.Typer:
     from attittud.commands.diagnose import diagnose
     from attittud.commands.init import init
     from attittud.commands.report import report
+    from attittud.commands.reproduce import reproduce
     from attittud.commands.schema import schema
     from attittud.commands.train import train
 
@@ -36,7 +37,7 @@ def build() -> typer.Typer:
         it, `attittud compare` decides, and `attittud report` shows what happened.
         """
 
-    for command in (demo, init, diagnose, train, compare, report, schema):
+    for command in (demo, init, diagnose, train, compare, report, reproduce, schema):
         app.command()(command)
     return app
 

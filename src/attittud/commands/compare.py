@@ -45,7 +45,7 @@ def compare(
     from rich.console import Console
 
     from attittud.recipes.compare.bars import CompareBars
-    from attittud.recipes.compare.run import QuietRuns, Runs
+    from attittud.recipes.compare.observers import QuietRuns, Runs
     from attittud.recipes.compare.run import compare as run
     from attittud.recipes.compare.table import show
     from attittud.recipes.report.page import write_report

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from attittud.recipes.errors import InputError
-
 Count = int | float | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
 
@@ -140,6 +138,9 @@ class DataConfig:
     )
     max_length: int = option(128, "tokens of a text that are read", minimum=8)
     seed: int | None = option(0, "of the splits; null draws another split for each seed of a run")
+    subsets: int | None = option(
+        None, "take turns among so many splits, as the seeds of the runs go up; null always has the same one", minimum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,20 @@ class CompareConfig:
         [0.1, 0.3, 1.0],
         "factors on the auxiliary losses among which every strategy is tuned on validation, the same for all",
     )
+    space: dict[str, list[str]] = option(
+        {},
+        "further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy without a primary_weight of "
+        "its own choice is tuned in the others",
+    )
+    draws: int = option(
+        4,
+        "combinations of `space` that every strategy tries: the first values, and random others, the same for all",
+        minimum=1,
+    )
     tuning_seeds: int = option(2, "seeds on which they are tuned and a step is timed: the first ones", minimum=1)
+    equal: Literal["both", "steps"] = option(
+        "both", "compare at equal steps and at equal seconds, or at equal steps alone, which are half of the runs"
+    )
     budget: str | None = option(
         None, "training time of each run at equal seconds, such as 90s, 30m or 1h30m; null takes that of multitask"
     )
@@ -278,28 +292,9 @@ class Config:
     )
 
     def __post_init__(self) -> None:
+        from attittud.recipes.config_checks import check
+
         check(self)
-
-
-def check(config: Config) -> None:
-    """What no single field can tell."""
-    for name in config.data.auxiliary:
-        if not name.isidentifier():
-            raise InputError(
-                f"data.auxiliary: the name {name!r} must be letters, digits and _, as it is part of metric names"
-            )
-    if "primary" in config.data.auxiliary:
-        raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
-    compare = config.compare
-    if len(set(compare.weights)) < 2 or not all(weight > 0 for weight in compare.weights):
-        raise InputError(
-            f"compare.weights: multitask is to be tuned, so give at least two different weights above 0, got {compare.weights}"
-        )
-    if compare.tuning_seeds > compare.seeds:
-        raise InputError(
-            f"compare.tuning_seeds is {compare.tuning_seeds}, but there are only {compare.seeds} seeds; lower it, or raise "
-            "compare.seeds"
-        )
 
 
 def to_dict(value: Any) -> Any:

@@ -10,8 +10,10 @@ from typing import Any
 from torch import nn
 
 from attittud.eta import preset, presets
+from attittud.recipes.compare.variants import Variant
 from attittud.recipes.config import Config, EtaWeights, PhaseConfig, StrategyConfig
 from attittud.recipes.errors import InputError
+from attittud.recipes.loader import dump, loads
 from attittud.recipes.mixing import MIXERS
 from attittud.recipes.strategies import make_strategy
 from attittud.recipes.symmetric import SYMMETRIC
@@ -93,7 +95,7 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def job(config: Config, candidate: Candidate, weight: float, steps: Steps) -> Config:
+def job(config: Config, candidate: Candidate, variant: Variant, steps: Steps) -> Config:
     """The configuration of its runs."""
 
     def phase(settings: PhaseConfig, count: int) -> PhaseConfig:
@@ -104,11 +106,17 @@ def job(config: Config, candidate: Candidate, weight: float, steps: Steps) -> Co
         guided=phase(config.training.guided, steps.guided),
         finetune=phase(config.training.finetune, steps.finetune),
     )
-    return replace(config, strategy=candidate.weighted(weight), training=training)
+    found = replace(config, strategy=candidate.weighted(variant.weight), training=training)
+    return loads(dump(found), variant.changes) if variant.changes else found
 
 
-def run_dir(folder: Path, candidate: Candidate, weight: float, steps: Steps, seed: int) -> Path:
+def run_dir(folder: Path, candidate: Candidate, variant: Variant, steps: Steps, seed: int) -> Path:
     """Whatever makes a run is in its path, so a changed budget, weight or list of seeds finds the runs it can keep."""
-    name = re.sub(r"[^\w.,=-]+", "-", candidate.label)
-    tuned = [f"weight-{weight:g}"] if candidate.tuned else []
-    return folder.joinpath("runs", name, *tuned, f"steps-{steps.guided}-{steps.finetune}", f"seed-{seed}")
+    tuned = [f"weight-{variant.weight:g}"] if candidate.tuned else []
+    changed = [_file_name(" ".join(variant.changes))] if variant.changes else []
+    counts = f"steps-{steps.guided}-{steps.finetune}"
+    return folder.joinpath("runs", _file_name(candidate.label), *tuned, *changed, counts, f"seed-{seed}")
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.,=-]+", "-", text)

@@ -3,62 +3,42 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Any
 
 from attittud.recipes.compare.candidates import Candidate, Steps, candidates, job, run_dir
 from attittud.recipes.compare.decide import MULTITASK, PRIMARY_ONLY, Scores, Verdict, decide
 from attittud.recipes.compare.duration import parse_duration, readable
+from attittud.recipes.compare.observers import Archive, QuietRuns, Runs
+from attittud.recipes.compare.variants import Variant, variants
 from attittud.recipes.config import Config
-from attittud.recipes.data.prepare import Prepared
+from attittud.recipes.data.prepare import Prepared, split_seed
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import make_folder, without_nan, write_atomically, write_json
 from attittud.recipes.loader import dump
 from attittud.recipes.phase import DivergedError
-from attittud.recipes.progress import Progress, Quiet
 from attittud.recipes.provenance import provenance
 from attittud.recipes.statistics import LEVEL
 from attittud.recipes.train import RunResult, load_data, phase_steps
 from attittud.recipes.train import run as train
 
 
-class Runs(Progress, Protocol):
-    """Told about the whole comparison too."""
-
-    def comparison(self, runs: int) -> None:
-        """So many runs are planned, finished ones among them; told again when it is known better."""
-
-    def begin(self, what: str) -> None:
-        """A run begins."""
-
-    def end(self) -> None:
-        """It is finished."""
-
-
-class QuietRuns(Quiet):
-    """Says nothing."""
-
-    def comparison(self, runs: int) -> None:
-        pass
-
-    def begin(self, what: str) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
+KEPT_BYTES = 1 << 30
+"""Of data in memory from which on those of other splits are read again when their turn comes."""
 
 
 @dataclass
 class Tuned:
-    """A strategy with its weight and what a step costs."""
+    """A strategy with its chosen settings and what a step costs."""
 
     candidate: Candidate
-    weight: float
-    validation: dict[float, float | None]
-    """Mean metric of every weight over the tuning seeds; None where a run diverged."""
+    variant: Variant
+    validation: dict[Variant, float | None]
+    """Mean metric of every try over the tuning seeds; None where a run diverged."""
     seconds_per_step: float
     finetune_seconds: float
 
@@ -75,6 +55,7 @@ class Comparison:
     folder: Path
     progress: Runs = field(default_factory=QuietRuns)
     fresh: bool = False
+    archive: Archive | None = None
 
     def __post_init__(self) -> None:
         settings = self.config.compare
@@ -82,7 +63,7 @@ class Comparison:
         self.tuning_seeds = self.seeds[: settings.tuning_seeds]
         self.budget = None if settings.budget is None else parse_duration(settings.budget)
         self.candidates = candidates(self.config)
-        self._data: dict[int | None, Prepared] = {}
+        self._data: dict[int, Prepared] = {}
         self._results: dict[Path, RunResult | None] = {}
 
     def run(self) -> dict[str, Any]:
@@ -92,12 +73,14 @@ class Comparison:
         steps = self._steps()
         self.progress.comparison(self._count())
         rows = self._tune(steps)
-        at_steps = {row.label: self._all_seeds(row, steps) for row in rows}
+        at_steps = self._all_seeds(rows, {row.label: steps for row in rows})
         equal = self._equal_seconds(rows, steps)
-        # Where the steps are the same, multitask's for one, there is nothing more to run.
-        more = sum(equal[row.label] != steps for row in rows) * len(self.seeds)
-        self.progress.comparison(len(self._results) + more)
-        at_seconds = {row.label: self._all_seeds(row, equal[row.label]) for row in rows}
+        at_seconds = None
+        if self.config.compare.equal == "both":
+            # Where the steps are the same, multitask's for one, there is nothing more to run.
+            more = sum(equal[row.label] != steps for row in rows) * len(self.seeds)
+            self.progress.comparison(len(self._results) + more)
+            at_seconds = self._all_seeds(rows, equal)
         result: dict[str, Any] = without_nan(self._result(rows, at_steps, at_seconds))
         write_json(self.folder / "comparison.json", result)
         return result
@@ -105,9 +88,9 @@ class Comparison:
     # ------------------------------------------------------------------------------------------------ runs
 
     def _count(self) -> int:
-        tuned = sum(candidate.tuned for candidate in self.candidates)
-        more = tuned * (len(self.config.compare.weights) - 1) * len(self.tuning_seeds)
-        return more + 2 * len(self.candidates) * len(self.seeds)
+        tries = sum(len(self._variants(candidate)) - 1 for candidate in self.candidates)
+        tables = 2 if self.config.compare.equal == "both" else 1
+        return tries * len(self.tuning_seeds) + tables * len(self.candidates) * len(self.seeds)
 
     def _steps(self) -> Steps:
         """As configured; only epochs need the data for that."""
@@ -121,50 +104,64 @@ class Comparison:
         return Steps(phase_steps("guided", training.guided, data, batches), finetune)
 
     def _prepared(self, seed: int) -> Prepared:
-        key = None if self.config.data.seed is not None else seed
+        key = split_seed(self.config.data, seed)
         if key not in self._data:
-            self._data = {key: load_data(self.config, seed)}  # one at a time: they may be large
+            if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
+                self._data = {}
+            self._data[key] = load_data(self.config, seed)
         return self._data[key]
 
-    def _one(self, candidate: Candidate, weight: float, steps: Steps, seed: int) -> RunResult | None:
+    def _one(self, candidate: Candidate, variant: Variant, steps: Steps, seed: int) -> RunResult | None:
         """A finished run, trained if need be; None where it diverged."""
-        path = run_dir(self.folder, candidate, weight, steps, seed)
+        path = run_dir(self.folder, candidate, variant, steps, seed)
         if path not in self._results:
-            finished = (path / "result.json").exists() and not self.fresh
-            at = f" at {weight:g}" if candidate.tuned else ""
+            at = f" at {variant.weight:g}" if candidate.tuned else ""
             self.progress.begin(f"{candidate.label}{at}, seed {seed}")
-            try:
-                self._results[path] = train(
-                    job(self.config, candidate, weight, steps),
-                    seed,
-                    run_dir=path,
-                    data=None if finished else self._prepared(seed),
-                    progress=self.progress,
-                    fresh=self.fresh,
-                )
-            except DivergedError:
-                self._results[path] = None
+            wanted = job(self.config, candidate, variant, steps)
+            kept = self.archive.find(path, wanted) if self.archive else None
+            self._results[path] = kept or self._train(wanted, path, seed)
             self.progress.end()
         return self._results[path]
 
-    def _all_seeds(self, row: Tuned, steps: Steps) -> dict[int, RunResult]:
-        found = {seed: self._one(row.candidate, row.weight, steps, seed) for seed in self.seeds}
-        return {seed: result for seed, result in found.items() if result is not None}
+    def _train(self, wanted: Config, path: Path, seed: int) -> RunResult | None:
+        finished = (path / "result.json").exists() and not self.fresh
+        data, started = None if finished else self._prepared(seed), time.perf_counter()
+        try:
+            result = train(wanted, seed, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
+        except DivergedError:
+            return None
+        if self.archive:
+            self.archive.keep(path, wanted, result, time.perf_counter() - started)
+        return result
+
+    def _all_seeds(self, rows: list[Tuned], steps: Mapping[str, Steps]) -> dict[str, dict[int, RunResult]]:
+        """Seed by seed, so that an interrupted comparison has as many runs of one strategy as of another."""
+        found: dict[str, dict[int, RunResult]] = {row.label: {} for row in rows}
+        for seed in self.seeds:
+            for row in rows:
+                result = self._one(row.candidate, row.variant, steps[row.label], seed)
+                if result is not None:
+                    found[row.label][seed] = result
+        return found
 
     def _tune(self, steps: Steps) -> list[Tuned]:
-        """Every strategy chooses among the same weights on the same seeds, by its mean on validation."""
+        """Every strategy chooses among as many tries on the same seeds, by its mean on validation."""
         for seed in self.tuning_seeds:  # strategies take turns, so that a busy hour makes none of them look dear
-            for candidate in self.candidates:
-                for weight in self._weights(candidate):
-                    self._one(candidate, weight, steps, seed)
+            for number in range(max(len(self._variants(candidate)) for candidate in self.candidates)):
+                for candidate in self.candidates:
+                    for variant in self._variants(candidate)[number : number + 1]:
+                        self._one(candidate, variant, steps, seed)
         rows = []
         for candidate in self.candidates:
-            scores: dict[float, float | None] = {}
-            for weight in self._weights(candidate):
-                results = [self._one(candidate, weight, steps, seed) for seed in self.tuning_seeds]
-                values = [result.validation[result.metric] for result in results if result is not None]
-                scores[weight] = fmean(values) if len(values) == len(results) else None
-            finite = {weight: score for weight, score in scores.items() if score is not None}
+            scores: dict[Variant, float | None] = {}
+            losses: dict[Variant, float] = {}
+            for variant in self._variants(candidate):
+                results = [self._one(candidate, variant, steps, seed) for seed in self.tuning_seeds]
+                whole = [result.validation for result in results if result is not None]
+                metric = next((result.metric for result in results if result is not None), "")
+                scores[variant] = fmean(found[metric] for found in whole) if len(whole) == len(results) else None
+                losses[variant] = fmean(found["loss"] for found in whole) if whole else math.inf
+            finite = {variant: score for variant, score in scores.items() if score is not None}
             if not finite:
                 if candidate.label in (PRIMARY_ONLY, MULTITASK):
                     raise InputError(
@@ -172,17 +169,17 @@ class Comparison:
                         "training.guided.lr"
                     )
                 continue
-            # Of equally good weights the one nearest to 1: that is what the strategy was made for.
-            weight = max(finite, key=lambda w: (finite[w], -abs(math.log(w))))
-            rows.append(Tuned(candidate, weight, scores, *self._costs(candidate, weight, steps)))
+            # Of equally good weights the one nearest to 1: that is what the strategy was made for. Then by loss.
+            best = max(finite, key=lambda v: (finite[v], -abs(math.log(v.weight)), -losses[v]))
+            rows.append(Tuned(candidate, best, scores, *self._costs(candidate, best, steps)))
         return rows
 
-    def _weights(self, candidate: Candidate) -> list[float]:
-        return sorted(set(self.config.compare.weights)) if candidate.tuned else [1.0]
+    def _variants(self, candidate: Candidate) -> list[Variant]:
+        return variants(candidate.strategy, self.config.compare, tuned=candidate.tuned)
 
-    def _costs(self, candidate: Candidate, weight: float, steps: Steps) -> tuple[float, float]:
+    def _costs(self, candidate: Candidate, variant: Variant, steps: Steps) -> tuple[float, float]:
         """Median over the tuning seeds alone, so that more seeds later do not change the plan."""
-        results = [self._one(candidate, weight, steps, seed) for seed in self.tuning_seeds]
+        results = [self._one(candidate, variant, steps, seed) for seed in self.tuning_seeds]
         phases = [{phase["name"]: phase for phase in result.phases} for result in results if result is not None]
         guided = median(phase["guided"]["seconds"] / phase["guided"]["steps"] for phase in phases)
         finetune = median(phase.get("finetune", {"seconds": 0.0})["seconds"] for phase in phases)
@@ -211,13 +208,30 @@ class Comparison:
         self,
         rows: list[Tuned],
         at_steps: Mapping[str, Mapping[int, RunResult]],
-        at_seconds: Mapping[str, Mapping[int, RunResult]],
+        at_seconds: Mapping[str, Mapping[int, RunResult]] | None,
     ) -> dict[str, Any]:
         settings = self.config.compare
         metric = at_steps[PRIMARY_ONLY][self.seeds[0]].metric
         multitask = next(row for row in rows if row.label == MULTITASK)
         by_steps = decide(_scores(at_steps), settings.worthwhile)
-        by_seconds = decide(_scores(at_seconds), settings.worthwhile)
+        tables = [
+            {
+                "name": "Equal steps",
+                "about": "every strategy makes the configured number of updates",
+                **self._table(by_steps, at_steps),
+            }
+        ]
+        if at_seconds is not None:
+            by_seconds = decide(_scores(at_seconds), settings.worthwhile)
+            about = "the budget says" if self.budget else "multitask does at equal steps"
+            tables.append(
+                {
+                    "name": "Equal seconds",
+                    "about": f"every strategy trains for about {readable(self.seconds)}, as {about}",
+                    "seconds": self.seconds,
+                    **self._table(by_seconds, at_seconds),
+                }
+            )
         return {
             "kind": "comparison",
             "metric": metric,
@@ -226,12 +240,17 @@ class Comparison:
             "seeds": self.seeds,
             "examples": at_steps[PRIMARY_ONLY][self.seeds[0]].examples,
             "tuning": {
-                "weights": self._weights(multitask.candidate),
+                "weights": sorted(set(settings.weights)),
+                "space": settings.space,
                 "seeds": self.tuning_seeds,
-                "runs_each": len(set(settings.weights)) * len(self.tuning_seeds),
-                "chosen": {row.label: row.weight for row in rows if row.candidate.tuned},
+                "runs_each": len(self._variants(multitask.candidate)) * len(self.tuning_seeds),
+                "chosen": {row.label: row.variant.weight for row in rows if row.candidate.tuned},
+                "changes": {row.label: row.variant.changes for row in rows if row.variant.changes},
                 "validation": {
-                    row.label: [{"weight": w, "mean": v} for w, v in row.validation.items()]
+                    row.label: [
+                        {"weight": v.weight, "mean": mean} | ({"changes": v.changes} if v.changes else {})
+                        for v, mean in row.validation.items()
+                    ]
                     for row in rows
                     if row.candidate.tuned
                 },
@@ -244,22 +263,9 @@ class Comparison:
                 }
                 for row in rows
             },
-            "tables": [
-                {
-                    "name": "Equal steps",
-                    "about": "every strategy makes the configured number of updates",
-                    **self._table(by_steps, at_steps),
-                },
-                {
-                    "name": "Equal seconds",
-                    "about": f"every strategy trains for about {readable(self.seconds)}, as "
-                    + ("the budget says" if self.budget else "multitask does at equal steps"),
-                    "seconds": self.seconds,
-                    **self._table(by_seconds, at_seconds),
-                },
-            ],
+            "tables": tables,
             # A gain that vanishes when multitask may use the time too is none.
-            "decision": asdict(by_seconds.decision),
+            "decision": tables[-1]["decision"],
             "made_with": provenance(("numpy", "scikit-learn", "scipy")),
         }
 
@@ -297,6 +303,13 @@ def _scores(runs: Mapping[str, Mapping[int, RunResult]]) -> list[Scores]:
     ]
 
 
-def compare(config: Config, folder: Path, progress: Runs | None = None, *, fresh: bool = False) -> dict[str, Any]:
+def compare(
+    config: Config,
+    folder: Path,
+    progress: Runs | None = None,
+    *,
+    fresh: bool = False,
+    archive: Archive | None = None,
+) -> dict[str, Any]:
     """Run a comparison, or what is left of it, and write comparison.json into its folder."""
-    return Comparison(replace(config), folder, progress or QuietRuns(), fresh).run()
+    return Comparison(replace(config), folder, progress or QuietRuns(), fresh, archive).run()

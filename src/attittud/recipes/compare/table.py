@@ -76,6 +76,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     """What one has to know to read the tables."""
     tuning, n = result["tuning"], len(result["seeds"])
     weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
+    searched = "".join(f", {path} among {', '.join(values)}" for path, values in tuning["space"].items())
     lines = [
         (
             f"Mean {result['metric']} on test over {n} paired seeds, its standard deviation and 95 % interval; difference in "
@@ -83,18 +84,19 @@ def notes(result: Mapping[str, Any]) -> list[str]:
             "step against multitask. The intervals are about other seeds, not about other data."
         ),
         (
-            f"Tuning: every strategy chose its auxiliary weight among {weights} on validation, {tuning['runs_each']} runs "
-            "each; primary_only has none."
+            f"Tuning: every strategy chose its auxiliary weight among {weights}{searched} on validation, {tuning['runs_each']} "
+            "runs each; primary_only has no weight."
         ),
+        *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),
     ]
     chosen = tuning["chosen"][MULTITASK]
-    if chosen in (tuning["weights"][0], tuning["weights"][-1]):
+    if len(tuning["weights"]) > 1 and chosen in (tuning["weights"][0], tuning["weights"][-1]):
         lines.append(
             f"Multitask chose {chosen:g}, at the edge of the weights tried: a wider compare.weights would be fairer to it."
         )
     if result["diverged"]:
         lines.append(f"Left out, as training diverged with every weight: {', '.join(result['diverged'])}.")
-    first, last = result["tables"]
+    first, last = result["tables"][0], result["tables"][-1]
     if first["decision"]["outcome"] != last["decision"]["outcome"] or (
         first["decision"]["strategy"] != last["decision"]["strategy"]
     ):

@@ -60,9 +60,15 @@ class Part:
         return self.listing.fetch(self.rows)
 
 
+def split_seed(config: DataConfig, seed: int) -> int:
+    """What the splits of a run depend on; `seed` is that of the run."""
+    first = seed if config.seed is None else config.seed
+    return first if config.subsets is None else first + seed % config.subsets
+
+
 def prepare(config: DataConfig, seed: int, tokenize: Tokenize | None = None) -> Prepared:
-    """Read everything. `seed` is that of the run, for splits that follow it (data.seed: null)."""
-    seed = seed if config.seed is None else config.seed
+    """Read everything. `seed` is that of the run, for splits that follow it (data.seed: null, data.subsets)."""
+    seed = split_seed(config, seed)
     parts, classes = _primary_parts(config.primary, seed)
     kind = parts["train"].listing.kind
     if config.kind not in ("auto", kind):

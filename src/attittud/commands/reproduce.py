@@ -1,0 +1,86 @@
+"""`attittud reproduce`: the paper's experiments, run again."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An experiment; without it, they are listed.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings to change in all of its configurations, such as compare.seeds=15."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the parquet files of CIFAR-10 or CIFAR-100 from the dataset hub.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A smoke test on made-up data on the CPU: seconds, and no result of interest."),
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Begin no run that would not be over after this time, such as 9m or 500s.")
+    ] = None,
+    configs: Annotated[Path, typer.Option(help="Folder with the configurations.")] = Path("experiments"),
+    results: Annotated[
+        Path | None, typer.Option(help="Folder for the results. Default: CONFIGS/results; with --quick WORK/results.")
+    ] = None,
+    work: Annotated[Path, typer.Option(help="Folder for run folders and their weights.")] = Path("runs/reproduce"),
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Run one of the paper's experiments again, through the same `compare` that is there for data of your own.
+
+    A line is added to RESULTS/NAME.jsonl after every run; a run whose line is there is not repeated, also on another machine.
+    `python -m experiments.page` turns them into docs/reproduction.md, beside the paper's own numbers.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from attittud.recipes.compare.bars import CompareBars
+    from attittud.recipes.compare.duration import parse_duration
+    from attittud.recipes.compare.observers import QuietRuns, Runs
+    from attittud.recipes.errors import InputError
+    from attittud.recipes.reproduce.experiments import EXPERIMENTS
+    from attittud.recipes.reproduce.run import reproduce as run
+
+    console = Console()
+    if name is None:
+        table = Table(box=None, show_header=False)
+        for known, experiment in EXPERIMENTS.items():
+            table.add_row(known, experiment.about)
+        console.print(table)
+        return
+    if name not in EXPERIMENTS:
+        raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
+    if data is None and not quick:
+        raise InputError(
+            f"name the folder with the parquet files of {EXPERIMENTS[name].data} by --data, or try it with --quick"
+        )
+    progress: Runs = QuietRuns()
+    with ExitStack() as stack:
+        if sys.stderr.isatty() and not quiet:
+            progress = bars = CompareBars()
+            stack.enter_context(bars)
+        outcome = run(
+            name,
+            data,
+            configs=configs,
+            results=results or (work / "results" if quick else configs / "results"),
+            work=work / "quick" if quick else work,
+            progress=progress,
+            overrides=overrides or [],
+            quick=quick,
+            budget=None if budget is None else parse_duration(budget),
+        )
+    if outcome.missing:
+        console.print(f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on.")
+    console.print(f"Results: {outcome.results}", soft_wrap=True)

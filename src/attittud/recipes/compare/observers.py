@@ -1,0 +1,48 @@
+"""Who is told about the runs of a comparison: a progress bar, and an archive of their results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from attittud.recipes.progress import Progress, Quiet
+
+if TYPE_CHECKING:
+    from attittud.recipes.config import Config
+    from attittud.recipes.train import RunResult
+
+
+class Runs(Progress, Protocol):
+    """Told about the whole comparison too."""
+
+    def comparison(self, runs: int) -> None:
+        """So many runs are planned, finished ones among them; told again when it is known better."""
+
+    def begin(self, what: str) -> None:
+        """A run begins."""
+
+    def end(self) -> None:
+        """It is finished."""
+
+
+class Archive(Protocol):
+    """Results that outlive their run folders."""
+
+    def find(self, path: Path, config: Config) -> RunResult | None:
+        """The result of a run that was kept; one that is to be trained may also be refused, by an exception."""
+
+    def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None:
+        """A run has ended, after so many seconds."""
+
+
+class QuietRuns(Quiet):
+    """Says nothing."""
+
+    def comparison(self, runs: int) -> None:
+        pass
+
+    def begin(self, what: str) -> None:
+        pass
+
+    def end(self) -> None:
+        pass

@@ -1,0 +1,95 @@
+"""The experiments by name: which configurations they are made of, and which settings their parts change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attittud.recipes.config import SourceConfig
+from attittud.recipes.data.source import open_listing, open_source
+from attittud.recipes.errors import InputError
+
+Part = tuple[str, list[str]]
+"""The name of a configuration file, and overrides."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Each part is one comparison."""
+
+    about: str
+    parts: Callable[[Path], Mapping[str, Part]]
+    """By name, given the folder with the data."""
+    data: str
+    """Which data it needs: cifar10 or cifar100."""
+    runs_of: str | None = None
+    """The experiment in whose runs it is measured, if not in its own."""
+
+
+def _files(*names: str) -> Callable[[Path], Mapping[str, Part]]:
+    return lambda _: {name: (f"{name}.yaml", []) for name in names}
+
+
+def superclasses(folder: Path) -> dict[str, list[str]]:
+    """The fine classes of every coarse one, from the columns of CIFAR-100 as the dataset hub has it."""
+    listings = []
+    for column in ("fine_label", "coarse_label"):
+        config = SourceConfig(path=str(folder), split="train", label=column)
+        source = open_source(config)
+        listings.append(open_listing(config, source, "train"))
+    fine, coarse = listings
+    assert fine.labels is not None and coarse.labels is not None
+    found: dict[str, list[str]] = {name: [] for name in coarse.classes}
+    for a, b in np.unique(np.stack([coarse.labels, fine.labels], 1), axis=0).tolist():
+        found[coarse.classes[a]].append(fine.classes[b])
+    twice = [name for name in fine.classes if sum(name in names for names in found.values()) != 1]
+    if twice:
+        raise InputError(
+            f"{folder}: {twice[0]!r} does not belong to exactly one coarse class; these are not CIFAR-100's"
+        )
+    return found
+
+
+def _multicifar(folder: Path) -> Mapping[str, Part]:
+    """Every coarse class in turn is the primary task, all others are auxiliary."""
+    return {
+        name: (
+            "table2-multicifar100.yaml",
+            [f"data.primary.classes=[{', '.join(fine)}]", f"data.auxiliary.others.exclude=[{', '.join(fine)}]"],
+        )
+        for name, fine in superclasses(folder).items()
+    }
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "table2-cat-vs-dog": Experiment(
+        "Table 2, Cat-vs-Dog: the five rows of the paper, then further baselines and the other three Etas",
+        _files("table2-cat-vs-dog", "table2-cat-vs-dog-more"),
+        "cifar10",
+    ),
+    "table4-bases": Experiment(
+        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)", _files("table4-bases"), "cifar10"
+    ),
+    "figure2-samples": Experiment(
+        "Figure 2, left: accuracy against m, the examples that build a basis of rank 5",
+        _files("figure2-samples"),
+        "cifar10",
+    ),
+    "figure2-rank": Experiment(
+        "Figure 2, right: accuracy against the rank, with 50 and with 1,000 primary examples per class",
+        _files("figure2-rank-50", "figure2-rank-1000"),
+        "cifar10",
+    ),
+    "figure3-captured-norm": Experiment(
+        "Figure 3: the share of both gradients' norm inside each basis, in the runs of Table 4",
+        _files("table4-bases"),
+        "cifar10",
+        runs_of="table4-bases",
+    ),
+    "table2-multicifar100": Experiment(
+        "Table 2, MultiCifar100: each of the 20 superclasses in turn is the primary task", _multicifar, "cifar100"
+    ),
+}

@@ -1,0 +1,134 @@
+"""Results of runs in files of one line each, small enough to be committed; a run whose line is there is not repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from attittud.recipes.config import Config
+from attittud.recipes.errors import InputError
+from attittud.recipes.files import cannot_write, read_json
+from attittud.recipes.run_folder import comparable
+from attittud.recipes.train import RunResult
+
+CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
+POINTS = 16
+"""Of a curve; each is the mean of a stretch of training."""
+
+
+class OutOfTimeError(Exception):
+    """The next run would not end in time; what is finished is kept."""
+
+
+def fingerprint(config: Config) -> str:
+    """Of all that makes a run what it is: not where the data lie, nor what is logged."""
+    plain = comparable(config)
+    for name in ("device", "log_every", "log_layers", "checkpoint_every"):
+        del plain[name]
+    for source in (plain["data"]["primary"], *plain["data"]["auxiliary"].values()):
+        del source["path"]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All results in a file; empty where there is none."""
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: is not a file of results, one JSON object to a line ({error}); restore or move it"
+        ) from None
+
+
+@dataclass
+class Results:
+    """The archive of one experiment. Runs of other experiments in the same folder count too, where they are the same."""
+
+    folder: Path
+    experiment: str
+    part: str = ""
+    budget: float | None = None
+    """Seconds, from now on, after which no run is begun that would not be over by then."""
+    _known: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._began, self._longest = time.monotonic(), 0.0
+        self._changed: set[tuple[str, str]] = set()
+        for path in sorted(self.folder.glob("*.jsonl")):
+            self._known |= {line["fingerprint"]: line for line in read_lines(path)}
+        self._own = {(line["part"], line["run"]): line["fingerprint"] for line in read_lines(self.path)}
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.experiment}.jsonl"
+
+    def find(self, path: Path, config: Config) -> RunResult | None:
+        known = self._known.get(fingerprint(config))
+        if known is None:
+            if self.budget is not None and time.monotonic() - self._began + self._longest > self.budget:
+                raise OutOfTimeError
+            return None
+        result = RunResult(**known["result"], run_dir=path, skipped=True)
+        if self._own.get((self.part, _name(path))) != known["fingerprint"]:
+            self._write(known | {"part": self.part, "run": _name(path)})
+        return result
+
+    def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None:
+        self._longest = max(self._longest, seconds)
+        about = read_json(path / "run.json")
+        del about["config"]
+        plain = {key: value for key, value in vars(result).items() if key not in ("run_dir", "skipped")}
+        line = {
+            "part": self.part,
+            "run": _name(path),
+            "fingerprint": fingerprint(config),
+            "split": _split(path),
+            "seconds": round(seconds, 2),
+            "result": plain,
+            "curves": curves(path / "metrics.jsonl"),
+            "made_with": {name: value for name, value in about.items() if value is not None},
+        }
+        self._known[line["fingerprint"]] = line
+        self._write(line)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._own[line["part"], line["run"]] = line["fingerprint"]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
+
+
+def _name(path: Path) -> str:
+    """The part of a run folder's path that says what was run."""
+    return path.as_posix().rpartition("/runs/")[2]
+
+
+def _split(path: Path) -> Any:
+    return read_json(path / "data.json").get("seed")
+
+
+def curves(path: Path) -> dict[str, list[float]]:
+    """What a guided phase logged about its basis, in at most `POINTS` means; empty for strategies without one."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    logged = [line for line in lines if line["phase"] == "guided" and "attittud/captured_primary" in line]
+    if not logged:
+        return {}
+    size = -(-len(logged) // POINTS)
+    chunks = [logged[i : i + size] for i in range(0, len(logged), size)]
+    found = {"step": [_mean(line["step"] for line in chunk) for chunk in chunks]}
+    return found | {name: [_mean(line[f"attittud/{name}"] for line in chunk) for chunk in chunks] for name in CURVES}
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(f"{fmean(values):.5g}")

@@ -1,0 +1,102 @@
+"""Runs an experiment: its comparisons one after the other, as far as the time goes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from attittud.recipes.compare.observers import Runs
+from attittud.recipes.compare.run import Comparison
+from attittud.recipes.config import Config
+from attittud.recipes.errors import InputError
+from attittud.recipes.loader import load
+from attittud.recipes.reproduce.experiments import EXPERIMENTS
+from attittud.recipes.reproduce.miniature import write_miniature
+from attittud.recipes.reproduce.results import OutOfTimeError, Results
+
+# Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as it is.
+_QUICK = (
+    "model.name=wideresnet-10-1",
+    "data.primary.train=100",
+    "data.primary.validation=40",
+    "data.subsets=2",
+    "training.guided.epochs=null",
+    "training.guided.steps=4",
+    "training.guided.evaluations=1",
+    "training.guided.warmup=0",
+    "training.guided.batch_size=8",
+    "training.guided.primary_batch=8",
+    "training.finetune.epochs=null",
+    "training.finetune.steps=2",
+    "training.finetune.evaluations=1",
+    "training.finetune.primary_batch=8",
+    "training.precision=fp32",
+    "compare.seeds=2",
+    "compare.tuning_seeds=1",
+    "compare.draws=1",
+    "log_every=2",
+    "device=cpu",
+)
+_QUICK_HUNDRED = ("data.primary.train=100", "data.primary.validation=20")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has been done of an experiment."""
+
+    finished: list[str]
+    """Parts that are complete."""
+    missing: list[str]
+    """Parts for which the time was too short."""
+    results: Path
+
+
+def parts(name: str, data: Path, configs: Path, overrides: list[str]) -> dict[str, Config]:
+    """The configurations of an experiment's comparisons, by part."""
+    experiment = EXPERIMENTS[name]
+    found = {}
+    for part, (file, changes) in experiment.parts(data).items():
+        if not (configs / file).exists():
+            raise InputError(
+                f"{configs / file}: there is no such configuration; run this in a checkout of the repository, or name its folder "
+                "experiments/ by --configs"
+            )
+        paths = [f"data.primary.path={data}", f"data.auxiliary.others.path={data}"]
+        found[part] = load(configs / file, [*changes, *paths, *overrides])
+    return found
+
+
+def reproduce(
+    name: str,
+    data: Path | None,
+    *,
+    configs: Path,
+    results: Path,
+    work: Path,
+    progress: Runs,
+    overrides: list[str],
+    quick: bool = False,
+    budget: float | None = None,
+) -> Outcome:
+    """Run what is missing of an experiment; `budget` are seconds in all, `work` is where run folders are made."""
+    experiment = EXPERIMENTS[name]
+    if quick:
+        data = write_miniature(work, experiment.data)
+        overrides = [*_QUICK, *overrides]
+    if data is None or not data.is_dir():
+        raise InputError(
+            f"--data {data}: there is no such folder; give the one with the parquet files of {experiment.data}, or --quick"
+        )
+    began, archive = time.monotonic(), experiment.runs_of or name
+    finished: list[str] = []
+    everything = parts(name, data, configs, overrides)
+    for part, config in everything.items():
+        left = None if budget is None else budget - (time.monotonic() - began)
+        kept = Results(results, archive, part, left)
+        try:
+            Comparison(config, work / archive / part, progress, archive=kept).run()
+        except OutOfTimeError:
+            break
+        finished.append(part)
+    return Outcome(finished, [part for part in everything if part not in finished], results / f"{archive}.jsonl")
