@@ -58,6 +58,11 @@ def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration")
     return build(Config, _overridden(_compose(text, name), overrides))
 
 
+def changed(config: Config, overrides: Sequence[str]) -> Config:
+    """A configuration with some settings replaced."""
+    return build(Config, _overridden(_compose("", "settings"), overrides), base=config)
+
+
 def dump(config: Config) -> str:
     """A configuration as YAML that `load` reads back as the same object."""
     # Other letters as escapes: PyYAML folds some of Unicode's line breaks away when it writes them as they are.

@@ -13,7 +13,7 @@ from attittud.eta import preset, presets
 from attittud.recipes.compare.variants import Variant
 from attittud.recipes.config import Config, EtaWeights, PhaseConfig, StrategyConfig
 from attittud.recipes.errors import InputError
-from attittud.recipes.loader import dump, loads
+from attittud.recipes.loader import changed
 from attittud.recipes.mixing import MIXERS
 from attittud.recipes.strategies import make_strategy
 from attittud.recipes.symmetric import SYMMETRIC
@@ -107,7 +107,7 @@ def job(config: Config, candidate: Candidate, variant: Variant, steps: Steps) ->
         finetune=phase(config.training.finetune, steps.finetune),
     )
     found = replace(config, strategy=candidate.weighted(variant.weight), training=training)
-    return loads(dump(found), variant.changes) if variant.changes else found
+    return changed(found, variant.changes)
 
 
 def run_dir(folder: Path, candidate: Candidate, variant: Variant, steps: Steps, seed: int) -> Path:

@@ -26,7 +26,6 @@ from attittud.recipes.statistics import LEVEL
 from attittud.recipes.train import RunResult, load_data, phase_steps
 from attittud.recipes.train import run as train
 
-
 KEPT_BYTES = 1 << 30
 """Of data in memory from which on those of other splits are read again when their turn comes."""
 
@@ -117,17 +116,17 @@ class Comparison:
         if path not in self._results:
             at = f" at {variant.weight:g}" if candidate.tuned else ""
             self.progress.begin(f"{candidate.label}{at}, seed {seed}")
-            wanted = job(self.config, candidate, variant, steps)
+            wanted = replace(job(self.config, candidate, variant, steps), seed=seed)
             kept = self.archive.find(path, wanted) if self.archive else None
-            self._results[path] = kept or self._train(wanted, path, seed)
+            self._results[path] = kept or self._train(wanted, path)
             self.progress.end()
         return self._results[path]
 
-    def _train(self, wanted: Config, path: Path, seed: int) -> RunResult | None:
+    def _train(self, wanted: Config, path: Path) -> RunResult | None:
         finished = (path / "result.json").exists() and not self.fresh
-        data, started = None if finished else self._prepared(seed), time.perf_counter()
+        data, started = None if finished else self._prepared(wanted.seed), time.perf_counter()
         try:
-            result = train(wanted, seed, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
+            result = train(wanted, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
         except DivergedError:
             return None
         if self.archive:

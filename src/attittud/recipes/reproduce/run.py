@@ -17,7 +17,8 @@ from attittud.recipes.reproduce.results import OutOfTimeError, Results
 
 # Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as it is.
 _QUICK = (
-    "model.name=wideresnet-10-1",
+    "model.name=mlp",
+    "model.width=8",
     "data.primary.train=100",
     "data.primary.validation=40",
     "data.subsets=2",
@@ -38,7 +39,6 @@ _QUICK = (
     "log_every=2",
     "device=cpu",
 )
-_QUICK_HUNDRED = ("data.primary.train=100", "data.primary.validation=20")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,167 @@
+"""The paper's experiments in miniature, and the files their results are kept in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attittud import cli
+from attittud.recipes.compare import run as comparison
+from attittud.recipes.compare.observers import QuietRuns
+from attittud.recipes.compare.variants import variants
+from attittud.recipes.config import Config, StrategyConfig
+from attittud.recipes.data.prepare import split_seed
+from attittud.recipes.errors import InputError
+from attittud.recipes.loader import load, loads
+from attittud.recipes.reproduce.experiments import EXPERIMENTS, superclasses
+from attittud.recipes.reproduce.miniature import write_miniature
+from attittud.recipes.reproduce.results import Results, fingerprint, read_lines
+from attittud.recipes.reproduce.run import reproduce
+
+CONFIGS = Path(__file__).parent.parent / "experiments"
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reproduce")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs_in_miniature(name: str, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["reproduce", name, "--quick", "--configs", str(CONFIGS), "--work", str(work)])
+    assert exit_.value.code == 0, capsys.readouterr().err
+    archive = work / "results" / f"{EXPERIMENTS[name].runs_of or name}.jsonl"
+    assert str(archive) in "".join(capsys.readouterr().out.split())
+    lines = read_lines(archive)
+    runs = {(line["part"], line["run"].rpartition("/")[0]): [] for line in lines}
+    for line in lines:
+        runs[line["part"], line["run"].rpartition("/")[0]].append(line["result"]["seed"])
+        assert line["made_with"]["repeatable"] is True and line["seconds"] > 0
+        assert set(line["result"]["test"]) == {"loss", "accuracy", "macro_f1"}
+        # Different splits of the primary data, the same one for all strategies of a seed.
+        assert line["split"] == line["result"]["seed"] % 2
+    assert all(sorted(seeds) == [0, 1] for seeds in runs.values())
+    assert {run.partition("/")[0] for _, run in runs} >= {"primary_only", "multitask"}
+    guided = [line for line in lines if line["run"].startswith(("flip", "orthogonal", "drop_harmful"))]
+    assert guided and all(0 <= value <= 1.0001 for line in guided for value in line["curves"]["captured_primary"])
+
+
+def quick(work: Path, **options: Any) -> Any:
+    usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": QuietRuns(), "overrides": []}
+    return reproduce("figure2-samples", None, quick=True, **(usual | options))
+
+
+def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ["compare.strategies=[]"]
+    first = quick(tmp_path / "first", results=tmp_path / "results", overrides=few)
+    assert first.missing == []
+    before = first.results.read_text()
+    monkeypatch.setattr(comparison, "train", lambda *_, **__: pytest.fail("a run was repeated"))
+    # On another machine: other folders, the same results.
+    again = quick(tmp_path / "second", results=tmp_path / "results", overrides=[*few, "log_every=1"])
+    assert again.missing == [] and again.results.read_text() == before
+    with pytest.raises(pytest.fail.Exception, match="a run was repeated"):
+        quick(tmp_path / "third", results=tmp_path / "results", overrides=[*few, "model.dropout=0.2"])
+
+
+def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
+    outcome = quick(tmp_path, budget=0.0)
+    assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results.exists()
+
+
+def test_a_fingerprint_is_that_of_the_run() -> None:
+    config = load(CONFIGS / "table2-cat-vs-dog.yaml")
+    same = load(
+        CONFIGS / "figure2-rank-50.yaml",
+        ["data.primary.path=/elsewhere", "log_every=3", "strategy.primary_weight=null"],
+    )
+    assert fingerprint(config) == fingerprint(same)
+    for change in (
+        "seed=1",
+        "model.dropout=0.2",
+        "training.guided.lr=1e-2",
+        "data.primary.train=90",
+        "strategy.rank=6",
+    ):
+        assert fingerprint(load(CONFIGS / "table2-cat-vs-dog.yaml", [change])) != fingerprint(config), change
+
+
+def test_broken_results_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "figure2-samples.jsonl").write_text("{\n")
+    with pytest.raises(InputError, match="is not a file of results"):
+        Results(tmp_path, "figure2-samples")
+
+
+def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:
+    found = superclasses(write_miniature(tmp_path, "cifar100"))
+    assert found == {"first": [f"fine0{i}" for i in (0, 2, 4, 6)], "second": [f"fine0{i}" for i in (1, 3, 5, 7)]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "there is no experiment 'nothing'; choose one of table2-cat-vs-dog"),
+        (["table4-bases"], "name the folder with the parquet files of cifar10 by --data"),
+        (["table4-bases", "--data", "/no/such"], "--data /no/such: there is no such folder"),
+        (["table4-bases", "--quick", "--configs", "/no/such"], "run this in a checkout of the repository"),
+    ],
+)
+def test_wrong_input_is_explained(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["reproduce", *arguments, "--work", str(tmp_path)])
+    assert exit_.value.code == 2 and message in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------- an equal search
+
+SPACE = {
+    "training.guided.lr": ["1e-3", "1e-4"],
+    "strategy.primary_weight": ["0.01", "0.1", "1"],
+    "model.dropout": ["0", "0.3"],
+}
+
+
+def tried(strategy: StrategyConfig, **settings: Any) -> list[tuple[str, ...]]:
+    job = loads(json.dumps({"compare": {"space": SPACE, "weights": [1], **settings}}))
+    return [variant.changes for variant in variants(strategy, job.compare, tuned=True)]
+
+
+def test_every_strategy_has_the_same_number_of_draws() -> None:
+    multitask, pcgrad, pretrain = (tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain"))
+    assert multitask == pcgrad and len(set(multitask)) == len(set(pretrain)) == 4
+    assert multitask[0] == ("training.guided.lr=1e-3", "strategy.primary_weight=0.01", "model.dropout=0")
+    # Its primary weight is what makes it what it is.
+    assert pretrain[0] == ("training.guided.lr=1e-3", "model.dropout=0")
+    assert tried(StrategyConfig(name="flip", primary_weight=0.0)) == pretrain
+    assert len(tried(StrategyConfig(name="flip"), draws=100)) == 12
+    assert len(tried(StrategyConfig(name="flip"), weights=[0.1, 1], draws=3)) == 6
+
+
+def test_drawn_settings_are_those_of_the_run() -> None:
+    config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}))
+    candidate = next(c for c in comparison.candidates(config) if c.label == "multitask")
+    for variant in variants(candidate.strategy, config.compare, tuned=True):
+        job = comparison.job(config, candidate, variant, comparison.Steps(3, 2))
+        values = dict(change.split("=") for change in variant.changes)
+        assert job.training.guided.lr == float(values["training.guided.lr"]) and job.training.guided.steps == 3
+        assert job.strategy.primary_weight == float(values["strategy.primary_weight"])
+        assert job.model.dropout == float(values["model.dropout"])
+
+
+@pytest.mark.parametrize("path", ["data.primary.train", "training.guided.steps", "seed"])
+def test_what_all_runs_share_cannot_be_drawn(path: str) -> None:
+    with pytest.raises(InputError, match=f"compare.space: {path} cannot be tuned"):
+        loads(json.dumps({"compare": {"space": {path: ["1", "2"]}}}))
+
+
+def test_subsets_take_turns() -> None:
+    config = Config().data
+    assert [split_seed(config, seed) for seed in range(3)] == [0, 0, 0]
+    config = loads("data: {subsets: 3, seed: 5}").data
+    assert [split_seed(config, seed) for seed in range(5)] == [5, 6, 7, 5, 6]
+    with pytest.raises(InputError, match="leave one of them out"):
+        loads("data: {subsets: 3, seed: null}")
