@@ -49,7 +49,7 @@ class StandIn:
         if isinstance(self.phase.strategy, Guided):
             guide = self.phase.strategy.guide
             assert guide.subspace is not None
-            found += [guide._refresh_index, guide._skipped, guide.subspace.active]
+            found += [guide._refresher.index, guide._refresher.skipped, guide.subspace.active]
             found += [guide.subspace.rows] if guide.subspace.stored else []
         else:
             found += list(getattr(self.phase.strategy, "memory", {}).values())
@@ -61,9 +61,10 @@ class StandIn:
         guide = getattr(self.phase.strategy, "guide", None)
         if guide is None:
             return None
-        old = guide._since_refresh, guide._refreshes
+        refresher = guide._refresher
+        old = refresher.age, refresher.count
         if new is not None:
-            guide._since_refresh, guide._refreshes = new
+            refresher.age, refresher.count = new
         return old
 
     def __call__(self, action: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:

@@ -253,6 +253,15 @@ class Guide:
         )
 
     @property
+    def refresh_due(self) -> bool:
+        """Whether the next step computes the basis anew, if `refresh=` does not tell otherwise."""
+        return self._refresher.due(self.refresh_every)
+
+    def replayed(self, *, refresh: bool) -> None:
+        """Count a step that a CUDA graph repeated on the device, so that the schedule and `state_dict` stay right."""
+        self._refresher.count_replay(refresh=refresh)
+
+    @property
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are decomposed, in the order of V's columns; empty before the first refresh."""
         if self.subspace is None:

@@ -67,7 +67,15 @@ class Refresher:
             raise ValueError(
                 "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
             )
-        return self.age is None or self.age >= every if asked is None else asked
+        return self.due(every) if asked is None else asked
+
+    def due(self, every: int) -> bool:
+        return self.age is None or self.age >= every
+
+    def count_replay(self, *, refresh: bool) -> None:
+        """A captured step was repeated on the device: what Python counts has to follow."""
+        self.age = 1 if refresh else (self.age or 0) + 1
+        self.count += refresh
 
     def losses(self, losses: Tensor | None, where: str) -> Tensor:
         filled = self.workers.losses(losses, where)

@@ -79,18 +79,14 @@ class Guided:
         return report.to_dict
 
     def kind(self) -> StepKind | None:
-        guide = self.guide
-        if guide.basis.keeps_graph:
+        if self.guide.basis.keeps_graph:
             return None
-        if guide._since_refresh is not None and guide._since_refresh < guide.refresh_every:
+        if not self.guide.refresh_due:
             return "step"
-        return "refresh" if guide.basis.capturable else None
+        return "refresh" if self.guide.basis.capturable else None
 
     def replayed(self, kind: StepKind) -> None:
-        # What the guide counts in Python; the rest of its state is on the device.
-        guide, refreshed = self.guide, kind == "refresh"
-        guide._since_refresh = 1 if refreshed else (guide._since_refresh or 0) + 1
-        guide._refreshes += refreshed
+        self.guide.replayed(refresh=kind == "refresh")
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
         """Norms of the three parts by layer; passes of its own, so for now and then."""
