@@ -95,6 +95,7 @@ class Refresher:
         with self._watch() if due and self.basis.needs == "jacobian" else nullcontext():
             with torch.enable_grad():
                 losses = self.losses(primary(), "primary")
+            self.engine.seen()
             yield losses
 
     def start(self, step: Step, leaves: set[int]) -> None:
@@ -135,6 +136,7 @@ class Refresher:
         step.refresh.scope = partial(untraced_forward, self.model, self.batch_norm, seed)
         with step.refresh.scope(), self._watch(), torch.enable_grad():
             losses = self.losses(step.basis_losses(), "basis_losses")
+            self.engine.seen()
             reached = walk(losses).leaves
             # (A sharded model's graph ends in other tensors than its parameters.)
             visible = losses.numel() > 0 and not self.workers.splits_columns

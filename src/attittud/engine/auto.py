@@ -41,6 +41,9 @@ class Auto(Engine):
                     self._reason = str(error)
             yield
 
+    def seen(self) -> None:
+        self._hooks.seen()
+
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         if self._hooks.record is not None:
             try:

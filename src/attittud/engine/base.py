@@ -35,6 +35,9 @@ class Engine(ABC):
         """The forward pass of the losses, and every use of their graph, runs inside: for engines that must see it."""
         return nullcontext()
 
+    def seen(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
+        """The forward pass is over; what follows inside of `watch` need not be looked at."""
+
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         """J of losses whose forward pass ran in the latest `watch`."""
         return Jacobian(self, losses, layout)

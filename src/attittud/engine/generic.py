@@ -38,7 +38,7 @@ def generic(
         for i, key in met_at:
             filled[i] = parameters[key]
         a, k = tree_unflatten(filled, spec)
-        results = list(tensors_in(call.func(*a, **k)))
+        results = tensors_in((call.func(*a, **k),))
         return tuple(results[call.outputs[j]] for j in arrived)
 
     def one(sliced: list[Tensor], cotangents: tuple[Tensor, ...]) -> dict[int, Tensor]:
@@ -59,7 +59,7 @@ def _places(
         if not isinstance(args[2], (list, tuple)):
             raise UnsupportedError("packed sequences mix the examples")
         input_place: Place = "first" if args[-1] else "second"
-        places: dict[int, Place] = dict.fromkeys(map(id, tensors_in(args[1])), "second")
+        places: dict[int, Place] = dict.fromkeys(map(id, tensors_in((args[1],))), "second")
         return places | {id(args[0]): input_place}, [input_place, "second", "second"]
     if call.func in _CELLS:
         return {id(t): "first" for t in tensors_in(args[:2])}, ["first", "first"]

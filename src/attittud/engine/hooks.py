@@ -47,11 +47,15 @@ class Hooks(Loop):
         refuse_coupled(model, self.instead)
         self.record = record = Record(model)
         try:
-            with record.active():
-                yield
+            record.begin()
+            yield
         finally:
             record.close()
             self.record = None
+
+    def seen(self) -> None:
+        if self.record is not None:
+            self.record.finish()
 
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         if losses.shape[0] == 0:  # a worker without examples
@@ -61,7 +65,7 @@ class Hooks(Loop):
                 f"engine {self.name!r} must see the forward pass: give primary= as a callable that returns the per-example "
                 f"losses, or basis_losses=; or {self.instead}"
             )
-        self.record.finish()
+        self.seen()
         jacobian = HookedJacobian(self, self.record, losses, layout)
         places = jacobian.places()
         if not places.items() <= self.places.items() or not self.checked.issuperset(layout.names):

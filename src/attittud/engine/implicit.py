@@ -19,9 +19,12 @@ class Implicit(Hooks):
     def watch(self, model: nn.Module) -> Iterator[None]:
         self.release()
         refuse_coupled(model, self.instead)
-        self.record = Record(model)
-        with self.record.active():
+        self.record = record = Record(model)
+        record.begin()
+        try:
             yield
+        finally:
+            record.leave()
 
     def release(self) -> None:
         """Let go of the forward pass."""

@@ -7,8 +7,8 @@ Functions rather than modules, because parameters are used where no module sees 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +25,12 @@ _CONSTANT: set[Function] = {
     *(torch.zeros, torch.ones, torch.full, torch.empty, torch.arange, torch.eye, torch.linspace),
     *(torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like),
     *(Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty),
+}
+# What models ask most often, with results that are no tensors.
+_QUESTIONS: set[Function] = {
+    *(Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__, Tensor.layout.__get__),
+    *(Tensor.requires_grad.__get__, Tensor.grad_fn.__get__, Tensor.is_leaf.__get__, Tensor.is_cuda.__get__),
+    *(Tensor.size, Tensor.stride, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
 }
 # Of the others only type, device or shape matter.
 _FIRST_ONLY: set[Function] = {Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as}
@@ -80,7 +86,12 @@ class Call:
         self.outputs: list[int] = []
         """Which of its outputs have a gradient."""
         self.edges: list[torch.autograd.graph.GradientEdge] = []
-        self._flat, self._spec = tree_flatten((args, kwargs))
+        # Most calls have their tensors at the top, where the slow way through trees is not needed.
+        self._names = tuple(kwargs)
+        self._flat: list[Any] = [*args, *kwargs.values()]
+        self._spec: Any = None
+        if any(isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat):
+            self._flat, self._spec = tree_flatten((args, kwargs))
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
         self._kept: Any = None
 
@@ -102,12 +113,19 @@ class Call:
         data = () if self._kept is None else self._kept.grad_fn.saved_tensors
         for at, tensor in zip(self._at, data, strict=True):
             flat[at] = tensor
-        args, kwargs = tree_unflatten(flat, self._spec)
+        if self._spec is None:
+            count = len(flat) - len(self._names)
+            args, kwargs = flat[:count], dict(zip(self._names, flat[count:], strict=True))
+        else:
+            args, kwargs = tree_unflatten(flat, self._spec)
         return args, kwargs, {id(tensor) for tensor in data}
 
 
 class Record(TorchFunctionMode):
-    """Active around the forward pass, and around every backward pass through its graph."""
+    """Active around the forward pass, and where something may run parts of it again, also around what follows.
+
+    Only there, because everything that is called while a mode is active passes through Python.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -123,27 +141,47 @@ class Record(TorchFunctionMode):
         self._active = False
         self._attention = False
         self._handles: list[Any] = []
+        self._forward = ExitStack()
+        self._repeats = False
+        """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
+
+    def begin(self) -> None:
+        """The forward pass comes. (No context manager: it ends before what is done with its graph.)"""
+        self._forward.enter_context(self._eager())
+
+    def finish(self) -> None:
+        """The forward pass is over. Calls seen from now on are repetitions, by activation checkpointing."""
+        self._recording = False
+        if not self._repeats:
+            self.leave()
+
+    def leave(self) -> None:
+        """Step aside until a backward pass comes."""
+        self._forward.close()
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Compiled modules run eagerly inside: nothing else would see their calls, and hooks would not fire."""
-        if self._active:
+        """Around a backward pass."""
+        if self._active or not self._repeats:
             yield
             return
-        self._active, known = True, None if self._recording else dict(self._constant)
+        known = dict(self._constant)
+        with self._eager():
+            yield
+        self._constant = known  # without what recomputations added
+
+    @contextmanager
+    def _eager(self) -> Iterator[None]:
+        """Compiled modules run eagerly inside: nothing else would see their calls, and hooks would not fire."""
+        self._active = True
         try:
             with torch.compiler.set_stance("force_eager"), self:
                 yield
         finally:
             self._active = False
-        if known is not None:
-            self._constant = known  # without what recomputations added
-
-    def finish(self) -> None:
-        """The forward pass is over. Calls seen from now on are repetitions, by activation checkpointing."""
-        self._recording = False
 
     def close(self) -> None:
+        self.leave()
         for handle in self._handles:
             handle.remove()
         self.calls, self.derived, self._constant, self._handles = [], {}, {}, []
@@ -152,9 +190,11 @@ class Record(TorchFunctionMode):
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _QUESTIONS:
+            return func(*args, **kwargs)
         if func in _OPENED:
             return self._open(func, args, kwargs)
-        given = list(tensors_in(args[:1] if func in _FIRST_ONLY else (args, kwargs)))
+        given = tensors_in(args[:1] if func in _FIRST_ONLY else (args, kwargs))
         met = [t for t in given if id(t) in self._parameters or id(t) in self.derived]
         data = [t for t in given if id(t) not in self._constant]
         if met and (data or func in SPREADING) and torch.is_grad_enabled():
@@ -184,13 +224,14 @@ class Record(TorchFunctionMode):
             self.derived.pop(id(target), None)
 
     def _derive(self, result: Any) -> None:
-        for tensor in tensors_in(result):
+        for tensor in tensors_in((result,)):
             if id(tensor) not in self._constant:
                 self._constant[id(tensor)] = tensor
             if tensor.requires_grad and id(tensor) not in self._parameters:
                 self.derived[id(tensor)] = tensor
 
     def _call(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], data: list[Tensor]) -> Any:
+        self._repeats = self._repeats or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         in_place = _in_place(func)
         needed = set() if func in ADDITIONS or func in SPREADING else {id(t) for t in data}
         call = Call(func, args, kwargs, met, needed)
@@ -200,7 +241,7 @@ class Record(TorchFunctionMode):
         result = func(*args, **kwargs)
         if in_place:
             self._overwritten(args[0], constant=False)
-        results = list(tensors_in(args[0] if func is Tensor.__setitem__ else result))
+        results = tensors_in((args[0] if func is Tensor.__setitem__ else result,))
         call.outputs = [at for at, t in enumerate(results) if t.requires_grad]
         outputs = [results[at] for at in call.outputs]
         if not outputs:
@@ -230,9 +271,9 @@ class Record(TorchFunctionMode):
 
         def arrived(*gradients: Tensor | None) -> None:
             if self.on_call is not None:
-                self.on_call(
-                    call, tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
-                )
+                with torch._C.DisableTorchFunction():
+                    shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
+                self.on_call(call, shaped)
 
         if len(outputs) == 1:
             self._handles.append(outputs[0].register_hook(arrived))
@@ -241,15 +282,17 @@ class Record(TorchFunctionMode):
             self._handles.append(hook)
 
 
-def tensors_in(tree: Any) -> Iterator[Tensor]:
+def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
     """Tensors among arguments or results, in lists and dicts too."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for entry in tree:
-            yield from tensors_in(entry)
-    elif isinstance(tree, dict):
-        yield from tensors_in(tuple(tree.values()))
+    found: list[Tensor] = []
+    for entry in entries:
+        if isinstance(entry, Tensor):
+            found.append(entry)
+        elif isinstance(entry, (tuple, list)):
+            found += tensors_in(entry)
+        elif isinstance(entry, dict):
+            found += tensors_in(entry.values())
+    return found
 
 
 def _in_place(func: Function) -> bool:

@@ -251,7 +251,9 @@ def bind(call: Call, args: Any, kwargs: Any, data: set[int]) -> tuple[Callable[[
         return None
     rule, defaults, may_be_data = RULES[call.func]
     named = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
-    if len(args) > len(defaults) or named.keys() != defaults.keys() or ... in named.values():
+    # By identity: to compare a tensor with something takes a hundred times as long.
+    missing = any(value is ... for value in named.values())
+    if len(args) > len(defaults) or named.keys() != defaults.keys() or missing:
         return None
     for name, value in named.items():
         if isinstance(value, Tensor) and id(value) in data and name not in may_be_data:
