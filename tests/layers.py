@@ -159,6 +159,12 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "conv2d_same": (lambda: conv(nn.Conv2d(4, 4, (2, 4), padding="same")), images),
     "conv2d_circular": (lambda: conv(nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")), images),
     "conv2d_reflect": (lambda: conv(nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")), images),
+    "conv2d_channels_last_grouped": (
+        lambda: conv(
+            nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), nn.Conv2d(6, 2, 2, dilation=2, padding="same")
+        ).to(memory_format=torch.channels_last),
+        lambda: images().to(memory_format=torch.channels_last),
+    ),
     "conv2d_channels_last": (
         lambda: conv(nn.Conv2d(4, 6, 3), nn.Conv2d(6, 2, 2)).to(memory_format=torch.channels_last),
         lambda: images().to(memory_format=torch.channels_last),

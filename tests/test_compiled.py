@@ -1,6 +1,7 @@
 """Compiled models: a refresh walks their graph several times."""
 
 import copy
+from typing import ClassVar
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
+from attittud.graph import kept_graph
 
 
 class Model(nn.Module):
@@ -54,3 +56,20 @@ def test_steps_and_refreshes_equal_eager(donated, in_place):
 def test_a_plain_model_leaves_the_setting_alone(donated):
     Guide(nn.Linear(2, 2), eta=Eta(1, 1, 1))
     assert donated.donated_buffer
+
+
+def test_a_kept_graph_runs_without_cuda_graphs():
+    trees = pytest.importorskip("torch._inductor.cudagraph_trees")
+    before = trees.CUDAGraphTreeManager._run
+
+    class Compiled:
+        model = staticmethod(lambda inputs: [x + 1 for x in inputs])
+
+    class Manager:
+        ids_to_funcs: ClassVar = {7: Compiled}
+
+    with kept_graph():
+        assert trees.CUDAGraphTreeManager._run(Manager(), [1, 2], 7) == [2, 3]
+    with pytest.raises(ZeroDivisionError), kept_graph():
+        raise ZeroDivisionError
+    assert trees.CUDAGraphTreeManager._run is before

@@ -32,6 +32,7 @@ def test_rows_in_chunks(monkeypatch, basis):
     p = problem("mlp", torch.float64)
     want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=5, primary_weight=0.1)
     monkeypatch.setattr("attittud.engine.batched.CHUNK_BYTES", 2 * 8 * len(want.g_p))
+    monkeypatch.setattr("attittud.engine.batched.AT_ONCE", 1)
     guide = Guide(p.model, eta=Eta(*ETA), basis=basis, rank=5, primary_weight=0.1, engine="batched")
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert error(p.grads(), want.grads) <= 1e-10

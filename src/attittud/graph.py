@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,25 @@ def keep_saved_tensors(model: nn.Module) -> None:
         if config.donated_buffer:
             config.donated_buffer = False
             torch.compiler.reset()  # what has been compiled so far counts on it
+
+
+@contextmanager
+def kept_graph() -> Iterator[None]:
+    """Around a backward pass that keeps its graph: code compiled with mode="reduce-overhead" runs its kernels one by one.
+
+    Its CUDA graphs count on the saved tensors dying in the backward pass. Where they live on, to be used again, torch
+    frees memory that is not its own ("invalid device pointer"). The same way out as torch takes where it skips a graph.
+    """
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:  # nothing was compiled so
+        yield
+        return
+    manager, run = trees.CUDAGraphTreeManager, trees.CUDAGraphTreeManager._run
+    manager._run = lambda self, inputs, number: self.ids_to_funcs[number].model(inputs)
+    try:
+        yield
+    finally:
+        manager._run = run
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,8 @@ def walk(loss: Tensor) -> Graph:
 def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
     """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
     parameters = [parameter for _, parameter in named]
-    found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
+    with kept_graph() if retain_graph else nullcontext():
+        found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
     return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 

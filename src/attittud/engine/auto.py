@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud.engine.base import Engine, Jacobian, UnsupportedError, logger
-from attittud.engine.batched import Batched, rows_at_once
+from attittud.engine.batched import Batched, rows_at_once, worthwhile
 from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
 from attittud.parameters import Layout, trainable
@@ -63,13 +63,12 @@ class Auto(Engine):
     def _choose(self, layout: Layout) -> Engine:
         """Between the engines that need nothing but losses."""
         why = self._reason or "no callable shows the forward pass to 'hooks'"
-        at_once = rows_at_once(layout)
         if self._products is None:
-            self._products = Batched() if at_once > 1 else Loop()
-        if at_once > 1:
-            why = f"{layout.size} shared parameters allow {at_once} rows at once; {why}"
+            self._products = Batched() if worthwhile(layout) else Loop()
+        if isinstance(self._products, Batched):
+            why = f"{layout.size} shared parameters allow {rows_at_once(layout)} rows at once; {why}"
         else:
-            why = f"{layout.size} shared parameters are too many for several rows at once; {why}"
+            why = f"{layout.size} shared parameters are too many for several rows at once to pay; {why}"
         self._say(self._products.name, why)
         return self._products
 

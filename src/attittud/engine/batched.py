@@ -15,24 +15,30 @@ from torch import Tensor
 
 from attittud.engine.base import Engine, logger
 from attittud.engine.loop import Loop
+from attittud.graph import kept_graph
 from attittud.parameters import Layout
 
 # What several rows may take in all where rows are short and only launches cost.
 CHUNK_BYTES = 1 << 28
-# Longer rows go by threes: the gradients of activations are multiplied too. The longest keep the device busy one by one.
-LONG_ROW, LONGEST_ROW = 1 << 24, 1 << 26
+# Longer rows: so many at once, because the gradients of activations are multiplied too.
+AT_ONCE = 16
+# Still longer ones mostly keep the device busy one by one, where `loop` is as fast and takes less memory.
+LONGEST_ROW = 1 << 26
+
+
+def worthwhile(layout: Layout) -> bool:
+    """Whether rows of ΠJ are likely to be faster together than one by one."""
+    return layout.size * layout.dtype.itemsize <= LONGEST_ROW
 
 
 def rows_at_once(layout: Layout) -> int:
-    """How many rows of ΠJ are worth computing together.
+    """How many rows of ΠJ are computed together.
 
     Beside the sketch they hold the gradient of one parameter at a time, for each row: two vectors of length D at most.
     """
     row = max(1, layout.size * layout.dtype.itemsize)
-    if row > LONGEST_ROW:
-        return 1
     largest = max(parameter.numel() for parameter in layout.parameters)
-    return max(1, min(3 if row > LONG_ROW else CHUNK_BYTES // row, 2 * layout.size // max(1, largest)))
+    return max(1, min(max(AT_ONCE, CHUNK_BYTES // row), 2 * layout.size // max(1, largest)))
 
 
 class Batched(Engine):
@@ -85,7 +91,7 @@ def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fr
         return row.sum()  # vmap wants a tensor
 
     views = layout.views(out)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), kept_graph():
         # torch loops inside for the few operations without a batching rule: slower, not wrong.
         warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
         torch.func.vmap(product)(weights, *views)

@@ -25,8 +25,8 @@ from attittud.engine.verify import probe, verify
 from attittud.graph import frontier
 from attittud.parameters import Layout
 
-# Per-example gradients formed at once on a GPU, in elements: large products, few launches.
-GPU_BUDGET = 1 << 26
+# Per-example gradients formed at once on a GPU, in elements: some MB keep it busy, and no more than that is needed.
+LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 
 Visit = Callable[[Tensor, Piece], None]
 
@@ -108,8 +108,12 @@ class HookedJacobian(Jacobian):
 
     @property
     def budget(self) -> int:
-        """Elements of per-example gradients that may exist at once: as many as the model has parameters."""
-        return max(self.layout.size, GPU_BUDGET if self.layout.device.type == "cuda" else 0)
+        """Elements of per-example gradients that may exist at once: as many as the model has parameters.
+
+        Then m gradients of all layers take at most m more products than there are layers; on a GPU half as many.
+        """
+        size = self.layout.size
+        return min(max(2 * size, LEAST_BUDGET), MOST_BUDGET) if self.layout.device.type == "cuda" else size
 
     def places(self) -> dict[tuple[str, str], Place]:
         return {self._key(call): self._place(call) for call in self._calls.values()}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attittud.engine.base import Engine
+from attittud.graph import kept_graph
 from attittud.parameters import Layout
 
 
@@ -26,6 +27,8 @@ class Loop(Engine):
     ) -> None:
         """`present`: parameters (by identity) whose part of `out` is complete already."""
         for row, place in zip(weights, out, strict=True):
-            found = torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
+            with kept_graph():
+                found = torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
             wanted = [None if id(p) in present else g for p, g in zip(layout.parameters, found, strict=True)]
             layout.add_(place, wanted, fresh=fresh)
+            del found, wanted  # before the next row is computed beside them

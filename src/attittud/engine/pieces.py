@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-Chunk = tuple[slice, Tensor]
-
 
 class Piece(ABC):
     """What some examples of one call contribute to the gradient of one parameter."""
@@ -26,19 +24,34 @@ class Piece(ABC):
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
         """The gradients of some examples as rows: r x size."""
 
-    def chunks(self, budget: int, dtype: torch.dtype) -> Iterator[Chunk]:
+    def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
+        """`out` and the function for gradients in an order of elements in which adding them is cheap."""
+        return out, self.chunk
+
+    def parts(self, budget: int) -> Iterator[slice]:
         """All examples, as many at once as `budget` elements allow."""
-        step = max(1, budget // max(1, self.size))
+        step = max(1, budget // max(1, self.elements))
         for start in range(0, self.examples, step):
-            rows = slice(start, min(start + step, self.examples))
-            yield rows, self.chunk(rows, dtype)
+            yield slice(start, min(start + step, self.examples))
+
+    @property
+    def elements(self) -> int:
+        """What forming the gradient of one example takes at most."""
+        return self.size
+
+    def chunks(self, budget: int, dtype: torch.dtype) -> Iterator[Tensor]:
+        """The gradients of all examples, some at a time."""
+        for rows in self.parts(budget):
+            yield self.chunk(rows, dtype)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         """Add weights (k x m) times the gradients to `out` (k x the parameter's shape)."""
         if self.size == 0:
             return
+        out, gradients_of = self.ordered(out)
         in_place = out[0].is_contiguous()
-        for rows, gradients in self.chunks(budget, out.dtype):
+        for rows in self.parts(budget):
+            gradients = gradients_of(rows, out.dtype)
             if in_place:
                 out.view(out.shape[0], -1).addmm_(weights[:, rows], gradients)
             else:
@@ -48,15 +61,16 @@ class Piece(ABC):
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
         """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
         columns = torch.stack([vector.reshape(-1) for vector in vectors], dim=1)
-        return torch.cat([(gradients @ columns).double() for _, gradients in self.chunks(budget, columns.dtype)])
+        return torch.cat([(gradients @ columns).double() for gradients in self.chunks(budget, columns.dtype)])
 
     def cross(self, other: Piece, budget: int) -> Tensor:
         """Inner products with the gradients of another call: m x m, float64."""
         result = []
-        for _, mine in self.chunks(budget, torch.float64):
+        budget //= 4  # two chunks, in twice the width
+        for mine in self.chunks(budget, torch.float64):
             if other is self and mine.shape[0] == self.examples:
                 return mine @ mine.T
-            result.append(torch.cat([mine @ theirs.T for _, theirs in other.chunks(budget, torch.float64)], dim=1))
+            result.append(torch.cat([mine @ theirs.T for theirs in other.chunks(budget, torch.float64)], dim=1))
         return torch.cat(result)
 
 
@@ -79,13 +93,16 @@ class Outer(Piece):
     """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left_factor, self.right_factor = left, right
         self.examples, self.groups, self.length, self.rows = left.shape
         self.columns = right.shape[3]
         self.size = self.groups * self.rows * self.columns
-        self.left_factor, self.right_factor = left, right
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        a, b = self.left_factor[rows].flatten(0, 1).mT, self.right_factor[rows].flatten(0, 1)
+        return self.multiplied(self.left_factor[rows], self.right_factor[rows], dtype)
+
+    def multiplied(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        a, b = left.flatten(0, 1).mT, right.flatten(0, 1)
         if a.device.type == "cuda" and dtype == torch.float32 and a.dtype == b.dtype and a.dtype.itemsize == 2:
             # Half-precision operands as they are, sums and result in float32.
             product = torch.bmm(a, b, out_dtype=torch.float32)

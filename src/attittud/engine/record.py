@@ -28,8 +28,8 @@ _CONSTANT: set[Function] = {
 }
 # What models ask most often, with results that are no tensors.
 _QUESTIONS: set[Function] = {
-    *(Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__, Tensor.layout.__get__),
-    *(Tensor.requires_grad.__get__, Tensor.grad_fn.__get__, Tensor.is_leaf.__get__, Tensor.is_cuda.__get__),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "layout", "is_cuda")),
+    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")),
     *(Tensor.size, Tensor.stride, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
 }
 # Of the others only type, device or shape matter.
@@ -146,7 +146,7 @@ class Record(TorchFunctionMode):
         """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
 
     def begin(self) -> None:
-        """The forward pass comes. (No context manager: it ends before what is done with its graph.)"""
+        """The forward pass comes; it is over before what is done with its graph, so this is no context manager."""
         self._forward.enter_context(self._eager())
 
     def finish(self) -> None:

@@ -17,6 +17,7 @@ from attittud.engine.base import UnsupportedError
 from attittud.engine.batch import Place, by_example
 from attittud.engine.pieces import Aligned, Dense, Outer, Piece, Rows
 from attittud.engine.record import ADDITIONS, SPREADING, Call, Function
+from attittud.engine.windows import Windows
 
 Found = Iterator[tuple[Tensor, Piece]]
 
@@ -104,21 +105,7 @@ def convolution(b: Bound) -> Found:
     dims = weight.ndim - 2
     stride, dilation = _tuple(b["stride"], dims), _tuple(b["dilation"], dims)
     x = _padded(b.operand(b["input"]), b["padding"], weight.shape[2:], dilation)
-    sizes, strides = b.gradient.shape[2:], x.stride()
-    # N x channels x positions x window, as a view: the matrix product makes the only copy.
-    windows = x.as_strided(
-        (*x.shape[:2], *sizes, *weight.shape[2:]),
-        (*strides[:2], *(s * t for s, t in zip(strides[2:], stride, strict=True)), *(
-            s * t for s, t in zip(strides[2:], dilation, strict=True)
-        )),
-    )  # fmt: skip
-    windows = windows.unflatten(0, (b.examples, -1)).unflatten(2, (groups, -1))
-    at = range(4, 4 + dims)
-    # m x groups x (r, positions) x (channels, window)
-    right = windows.permute(0, 2, 1, *at, 3, *range(4 + dims, 4 + 2 * dims))
-    right = right.reshape(b.examples, groups, -1, weight[0].numel())
-    left = g.unflatten(2, (groups, -1)).permute(0, 2, 1, *at, 3).reshape(b.examples, groups, right.shape[2], -1)
-    yield weight, Outer(left, right)
+    yield weight, Windows(b.gradient, x, weight, b.examples, stride, dilation, groups)
 
 
 def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

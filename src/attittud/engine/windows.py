@@ -1,0 +1,91 @@
+"""Per-example gradients of the weight of a convolution: what the windows of the input meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from attittud.engine.pieces import Outer
+
+
+class Windows(Outer):
+    """A convolution as a product of matrices, its windows laid out for a few examples at a time.
+
+    They are as many times larger than the input as a window has positions. gradient: N x o x positions, padded: N x
+    channels x space, where the N = m r entries of an example follow each other.
+    """
+
+    def __init__(
+        self,
+        gradient: Tensor,
+        padded: Tensor,
+        weight: Tensor,
+        examples: int,
+        stride: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> None:
+        self.examples, self.groups = examples, groups
+        self.dims = weight.ndim - 2
+        self.rows, self.columns = weight.shape[0] // groups, weight[0].numel()
+        self.size = weight.numel()
+        self.sizes, self.window = gradient.shape[2:], weight.shape[2:]
+        self.each = gradient.shape[0] // examples
+        self.length = self.each * self.sizes.numel()
+        self.steps = stride, dilation
+        self.gradient, self.padded = gradient, padded
+
+    @property
+    def elements(self) -> int:
+        return max(self.size, self.length * self.groups * self.columns)
+
+    def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
+        last = (0, 1, *range(3, out.ndim), 2)
+        if out[0].is_contiguous() or not out.permute(last)[0].is_contiguous():
+            return out, self.chunk
+        # channels_last, in the input most likely too: whole runs of channels are copied, and added where they are.
+        return out.permute(last), lambda rows, dtype: self._formed(rows, dtype, channels_last=True)
+
+    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        return self._formed(rows, dtype, channels_last=False)
+
+    def _formed(self, rows: slice, dtype: torch.dtype, *, channels_last: bool) -> Tensor:
+        return self.multiplied(self._left(rows), self._right(rows, channels_last=channels_last), dtype)
+
+    @property
+    def left_factor(self) -> Tensor:  # type: ignore[override]
+        return self._left(slice(0, self.examples))
+
+    @property
+    def right_factor(self) -> Tensor:  # type: ignore[override]
+        return self._right(slice(0, self.examples), channels_last=False)
+
+    def _left(self, rows: slice) -> Tensor:
+        """m x groups x (r, positions) x o."""
+        g: Tensor = self._of(self.gradient, rows).unflatten(2, (self.groups, -1))
+        g = g.permute(0, 2, 1, *range(4, 4 + self.dims), 3)
+        return g.reshape(g.shape[0], self.groups, self.length, self.rows)
+
+    def _right(self, rows: slice, *, channels_last: bool) -> Tensor:
+        """m x groups x (r, positions) x (channels, window), or x (window, channels)."""
+        x = self.padded[rows.start * self.each : rows.stop * self.each]
+        strides, (stride, dilation) = x.stride(), self.steps
+        # N x channels x positions x window, as a view: laying it out for the product makes the only copy.
+        windows: Tensor = x.as_strided(
+            (*x.shape[:2], *self.sizes, *self.window),
+            (*strides[:2], *(s * t for s, t in zip(strides[2:], stride, strict=True)), *(
+                s * t for s, t in zip(strides[2:], dilation, strict=True)
+            )),
+        )  # fmt: skip
+        windows = windows.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
+        positions, window = range(4, 4 + self.dims), range(4 + self.dims, 4 + 2 * self.dims)
+        inner = (*window, 3) if channels_last else (3, *window)
+        windows = windows.permute(0, 2, 1, *positions, *inner)
+        return windows.reshape(windows.shape[0], self.groups, self.length, self.columns)
+
+    def _of(self, x: Tensor, rows: slice) -> Tensor:
+        """m x r x the rest, of some examples."""
+        entries: Tensor = x[rows.start * self.each : rows.stop * self.each].unflatten(0, (-1, self.each))
+        return entries
