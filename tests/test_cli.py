@@ -3,11 +3,14 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+import attittud
 from attittud import cli
 from attittud.recipes.digits import experiment
 from attittud.recipes.digits.train import Settings
@@ -53,6 +56,10 @@ def test_help_teaches(capsys):
         assert word in " ".join(out.split())
 
 
+def test_version(capsys):
+    assert run("--version", capsys=capsys) == (0, f"{attittud.__version__}\n", "")
+
+
 def test_without_a_command_it_lists_them(capsys):
     code, out, _ = run(capsys=capsys)
     assert code == 0
@@ -90,6 +97,15 @@ def test_a_missing_library_names_the_extra(monkeypatch, capsys):
     assert "'typer'" in err and "attittud[cli]" in err
 
 
+def test_an_interrupt_while_libraries_are_imported(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build", interrupted)
+    code, _, err = run("demo", capsys=capsys)
+    assert (code, err) == (130, "")
+
+
 def test_a_missing_module_of_ours_is_a_bug_and_not_hidden(monkeypatch):
     monkeypatch.setitem(sys.modules, "attittud.commands.demo", None)
     with pytest.raises(ModuleNotFoundError):
@@ -111,6 +127,23 @@ def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
     monkeypatch.setattr(experiment, "run", broken)
     with pytest.raises(ZeroDivisionError):
         cli.main(QUICK)
+
+
+def test_an_interrupt_of_workers_is_silent(tmp_path):
+    """Ctrl-C reaches every process of a terminal's group, also those that are at their first imports."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "attittud", "demo", "--steps", "50", "--folder", tmp_path / "page"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not (tmp_path / "page").is_dir() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
 
 
 def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path):

@@ -61,6 +61,9 @@ MISTAKES = {
     ("job.yaml", "traning.mode=joint"): "did you mean 'training'?",
     ("job.yaml", "strategy=drop_harmfull"): "Did you mean 'drop_harmful'?",
     ("job.yaml", "strategy=custom"): "needs its three weights",
+    ("job.yaml", "strategy.engine=hoks"): "Did you mean 'hooks'?",
+    ("job.yaml", "strategy.engine=implicit"): "pass basis='exact'",
+    ("job.yaml", "training.guided.primary_batch=1"): "a basis needs at least 2 primary examples",
     ("job.yaml", "model=smal-cnn"): "Did you mean 'small-cnn'?",
     ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
     ("job.yaml", "data.primary.classes=['3']"): "one class only",
@@ -73,6 +76,7 @@ MISTAKES = {
     ("job.yaml", "data.auxiliary={}"): "needs auxiliary data, but data.auxiliary is empty",
     ("job.yaml", "training.metric=auc"): "auc is for several labels at once",
     ("job.yaml", "device=cuda:77"): "device: 'cuda:77' cannot be used here",
+    ("job.yaml", "device=meta"): "device: 'meta' cannot be used here",
     ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "training diverged",
     ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
     ("job.yaml", "--log", "paper"): "choose one of tensorboard, wandb, trackio",
@@ -153,6 +157,21 @@ def test_init_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", "image", "--primary", "a.csv", "--force") == 2
     assert "use `attittud init text`" in capsys.readouterr().err
     assert call("init", "sound", "--primary", "a.csv", "--force") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (("schema", "-o", "no/such/folder.json"), "choose another file by --output"),
+        (("init", "image", "--primary", "digits", "-o", "job.yaml/x.yaml"), "choose another file by --output"),
+    ],
+    ids=["schema", "init"],
+)
+def test_what_cannot_be_written_names_the_option(
+    arguments: tuple[str, ...], cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*arguments) == 2
+    assert cure in capsys.readouterr().err
 
 
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,8 @@ MISTAKES = {
     "a: !!python/object/apply:os.system [echo]": "tag .* not supported",
     "data: {primary: {path: ../secret}}": "leaves its folder",
     "output: /tmp/../etc": "leaves its folder",
+    "model: hf:../secret": "leaves its folder",
+    "data: {image_size: 100000}": "must be at most 4096",
     "? [a]\n: 1": "a key must be plain text",
 }
 
@@ -124,6 +126,12 @@ def test_overrides() -> None:
     assert loads("strategy: flip", ["strategy.rank=3"]).strategy.name == "flip"
     assert loads("strategy: {name: flip, rank: 3}", ["strategy=pcgrad"]).strategy.rank == 10
     assert loads("", ["data.primary.classes=[no, yes]"]).data.primary.classes == ["no", "yes"]
+    assert loads("", ["output=runs #2: new"]).output == "runs #2: new"  # no comment, and no mapping
+    assert loads("", ["output=*a"]).output == "*a" and loads("", ["output="]).output == ""
+    assert loads("", ["strategy.eta=null", "model.weights="]).strategy.eta is None
+    assert loads("", ["model=hf:../net"]).model.name == f"hf:{Path.cwd().parent / 'net'}"
+    with pytest.raises(ConfigError, match=r"seed: the key is given twice"):
+        loads("seed: 1\nseed: 2", ["output=x"])  # also where settings are merged
     assert loads("", ["data.primary.path=../data"]).data.primary.path == str(Path.cwd().parent / "data")
     for text, message in {
         "seed": "an override is key=value",

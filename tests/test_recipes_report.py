@@ -162,6 +162,8 @@ def test_what_users_wrote_is_text(run_dir: Path) -> None:
     [
         (lambda folder: None, "neither a finished comparison"),
         (lambda folder: (folder / "comparison.json").write_text("{"), "cannot be read"),
+        (lambda folder: (folder / "comparison.json").write_text("[]"), "not what this version writes"),
+        (lambda folder: (folder / "run.json").write_text('{"config": {}}'), "not what this version writes"),
         (
             lambda folder: (folder / "run.json").write_text(
                 '{"config": {"seed": 0, "strategy": {"name": "flip"}, "training": {"metric": "auto"}}}'

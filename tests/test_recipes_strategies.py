@@ -139,6 +139,30 @@ def test_settings_reach_the_guide() -> None:
     assert isinstance(strategy, Guided) and strategy.guide.auxiliary_weight == {"a": 0.2}
 
 
+@pytest.mark.parametrize("engine", ["hooks", "implicit"])
+@pytest.mark.parametrize("basis_batch", [None, 6])
+def test_engines_that_see_the_forward_pass(engine: str, basis_batch: int | None) -> None:
+    """The update is that of the engine which needs nothing but the losses, whether or not the basis has its own batch."""
+    updates = []
+    for name in (engine, "loop"):
+        model, losses, _, _ = setting(-1.0)
+        config = StrategyConfig(
+            name="flip", basis="exact", rank=3, refresh_every=1, engine=name, basis_batch=basis_batch
+        )
+        make_strategy(config, model, weights=WEIGHTS, seed=0).step(losses)
+        updates.append(body_update(model))
+    torch.testing.assert_close(*updates)
+
+
+def test_an_engine_that_cannot_take_the_model_is_the_users_choice() -> None:
+    torch.manual_seed(0)
+    model, losses, _, _ = setting()
+    losses.primary = lambda **_: model(losses.x["primary"], "primary").square().mean(1).cumsum(0)  # type: ignore[method-assign]
+    strategy = make_strategy(StrategyConfig(name="flip", engine="hooks"), model, weights=WEIGHTS, seed=0)
+    with pytest.raises(InputError, match=r"strategy\.engine=hooks cannot be used"):
+        strategy.step(losses)
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_pcgrad_is_one_sided_and_never_stale(sign: float) -> None:
     model, losses, _, _ = setting(sign)

@@ -23,20 +23,13 @@ def build() -> typer.Typer:
     from attittud.commands.init import init
     from attittud.commands.report import report
     from attittud.commands.reproduce import reproduce
+    from attittud.commands.root import attittud
     from attittud.commands.schema import schema
     from attittud.commands.train import train
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
-    @app.callback()
-    def attittud() -> None:
-        """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
-
-        Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys. For data of your
-        own, `attittud init` writes a configuration, `attittud diagnose` looks at its first steps, `attittud train` trains with
-        it, `attittud compare` decides, and `attittud report` shows what happened.
-        """
-
+    app.callback()(attittud)
     for command in (demo, init, diagnose, train, compare, report, reproduce, schema):
         app.command()(command)
     return app
@@ -45,6 +38,13 @@ def build() -> typer.Typer:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: with 2 and one paragraph on what to change when the input was wrong."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        _run(arguments)
+    except KeyboardInterrupt:  # while libraries are imported; typer makes an Abort of later ones
+        sys.exit(130)
+
+
+def _run(arguments: list[str]) -> None:
     try:
         app = build()
     except ModuleNotFoundError as error:

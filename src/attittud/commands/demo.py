@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attittud.recipes.digits.page import content
 from attittud.recipes.digits.train import Settings
+from attittud.recipes.files import write_atomically
 from attittud.recipes.report.page import write_page
 
 
@@ -42,13 +43,10 @@ def demo(
     except OSError as error:
         raise typer.BadParameter(f"cannot make {str(folder)!r}: {error.strerror}", param_hint="--folder") from error
     results = _run(seeds, Settings(steps=steps), workers)
-    page = write_page(folder, lambda _: content(results))
+    page = write_page(folder, lambda _: content(results), "choose another folder by --folder")
     _show(results, page)
     if out is not None:
-        try:
-            out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise typer.BadParameter(f"cannot write {str(out)!r}: {error.strerror}", param_hint="--out") from error
+        write_atomically(out, (json.dumps(results, indent=1) + "\n").encode(), "choose another file by --out")
 
 
 def _run(seeds: int, settings: Settings, workers: int) -> dict[str, Any]:

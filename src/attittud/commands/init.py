@@ -33,6 +33,6 @@ def init(
         raise InputError(f"{output} exists; choose another file by --output, or overwrite it with --force")
     text = propose(kind, primary, auxiliary or [])
     loads(text, name=str(output))  # it must be readable, whatever the paths are called
-    write_atomically(output, text.encode())
+    write_atomically(output, text.encode(), "choose another file by --output")
     typer.echo(text, nl=False)
     typer.echo(f"# written to {output}; next: attittud train {output}")

@@ -21,4 +21,4 @@ def report(
     """
     from attittud.recipes.report.page import write_report
 
-    typer.echo(str(write_report(run_dir, output)))
+    typer.echo(str(write_report(run_dir, output, "choose another folder by --output")))

@@ -26,4 +26,4 @@ def schema(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        write_atomically(output, text.encode())
+        write_atomically(output, text.encode(), "choose another file by --output")

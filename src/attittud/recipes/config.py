@@ -134,7 +134,10 @@ class DataConfig:
     auxiliary: dict[str, AuxiliaryConfig] = option({}, "other data, by a name of your choice")
     kind: Literal["auto", "image", "text"] = option("auto", "what the examples are; auto looks at the primary source")
     image_size: int | None = option(
-        None, "images are scaled to this many pixels; null takes the primary source's most common size", minimum=4
+        None,
+        "images are scaled to this many pixels; null takes the primary source's most common size",
+        minimum=4,
+        maximum=4096,
     )
     max_length: int = option(128, "tokens of a text that are read", minimum=8)
     seed: int | None = option(0, "of the splits; null draws another split for each seed of a run")

@@ -23,7 +23,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # the device `meta` holds nothing
     except (RuntimeError, AssertionError) as error:
         raise InputError(
             f"device: {name!r} cannot be used here ({' '.join(str(error).split())[:120]}); use device=auto or device=cpu"

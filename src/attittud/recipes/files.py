@@ -7,14 +7,17 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from attittud.recipes.errors import InputError
 
+OTHER_FOLDER = "choose another folder by output=FOLDER"
+"""What to do about a place that cannot be written, where nothing else is said."""
 
-def write_atomically(path: Path, content: bytes) -> None:
+
+def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
     """Replace `path` by `content` in one instant, as seen by any other process and after a crash."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -25,8 +28,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
         _flush_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise cannot_write(path, error) from None
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error, cure) from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -51,25 +55,23 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
-def cannot_write(path: Path, error: OSError) -> InputError:
+def cannot_write(path: Path, error: OSError, cure: str = OTHER_FOLDER) -> InputError:
     """What to do about a full disk or a folder that may not be written to."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return InputError(
-            f"{path}: the disk is full; free some space, or choose another folder by output=FOLDER, and run again"
-        )
+        return InputError(f"{path}: the disk is full; free some space, or {cure}, and run again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(f"{path}: may not be written ({error.strerror}); choose another folder by output=FOLDER")
-    return InputError(f"{path}: cannot be written ({error.strerror or error}); choose another folder by output=FOLDER")
+        return InputError(f"{path}: may not be written ({error.strerror}); {cure}")
+    return InputError(f"{path}: cannot be written ({error.strerror or error}); {cure}")
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, cure: str = OTHER_FOLDER) -> None:
     """Make a run folder, and clear what a killed process left half-written in it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         for part in path.glob(".*.part"):
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise cannot_write(path, error, cure) from None
 
 
 @contextmanager

@@ -90,7 +90,24 @@ def _compose(text: str, name: str) -> MappingNode:
         return MappingNode(_MAPPING, [], yaml.Mark(name, 0, 0, 0, None, 0))
     if not isinstance(node, MappingNode):
         raise _at(node, "", "a configuration is a mapping of keys to values, such as `model: small-cnn`")
+    _refuse_twins(node, "")
     return node
+
+
+def _refuse_twins(node: Node, path: str) -> None:
+    """Before anything is merged, where the later of two equal keys would win without a word."""
+    if not isinstance(node, MappingNode):
+        for item in node.value if isinstance(node, SequenceNode) else ():
+            _refuse_twins(item, path)
+        return
+    seen = set()
+    for key, value in node.value:
+        name = _key(key, path)
+        here = f"{path}.{name}" if path else name
+        if name in seen:
+            raise _at(key, here, "the key is given twice; keep one of them")
+        seen.add(name)
+        _refuse_twins(value, here)
 
 
 def _inherited(path: Path, seen: tuple[Path, ...]) -> MappingNode:
@@ -139,13 +156,23 @@ def _overridden(node: MappingNode, overrides: Sequence[str]) -> MappingNode:
         path, equals, value = text.partition("=")
         if not equals or not path or not all(path.split(".")):
             raise ConfigError(f"{text!r}: an override is key=value, such as training.guided.lr=1e-4")
-        composed = _compose(f"value: {value}" if value else "value: ''", f"command line ({text})")
-        ((key, inner),) = composed.value
+        inner = _value(value, f"command line ({text})")
         for part in reversed(path.split(".")):
             key = ScalarNode(_TEXT, part, inner.start_mark, inner.end_mark)
             inner = MappingNode(_MAPPING, [(key, inner)], inner.start_mark, inner.end_mark)
+        assert isinstance(inner, MappingNode)  # the path has at least one part
         node = _merged(node, inner)
     return node
+
+
+def _value(text: str, name: str) -> Node:
+    """What stands behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
+    if text.lstrip()[:1] in tuple("[{'\""):
+        ((_, node),) = _compose(f"value: {text}", name).value
+        assert isinstance(node, Node)
+        return node
+    mark = yaml.Mark(name, 0, 0, 0, None, 0)
+    return ScalarNode(_TEXT, text.strip(), mark, mark, style=None if text.strip() else "'")
 
 
 # ---------------------------------------------------------------------------------------------------- conversion
@@ -172,8 +199,6 @@ def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
             near = get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise _at(key, here, f"unknown key{hint or '.'} Valid here: {', '.join(known)}")
-        if name in values:
-            raise _at(key, here, "the key is given twice; keep one of them")
         entry = known[name]
         if base is not None:
             default = getattr(base, name)
@@ -197,14 +222,8 @@ def _convert(kind: Any, node: Node, path: str, default: Any = None) -> Any:
     if origin is list and isinstance(node, SequenceNode):
         return [_convert(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(node.value)]
     if origin is dict and isinstance(node, MappingNode):
-        names = [_key(key, path) for key, _ in node.value]
-        for (key, _), name in zip(node.value, names, strict=True):
-            if names.count(name) > 1:
-                raise _at(key, f"{path}.{name}", "the key is given twice; keep one of them")
-        return {
-            name: _convert(arguments[1], item, f"{path}.{name}")
-            for name, (_, item) in zip(names, node.value, strict=True)
-        }
+        named = ((_key(key, path), item) for key, item in node.value)
+        return {name: _convert(arguments[1], item, f"{path}.{name}") for name, item in named}
     if isinstance(node, ScalarNode):
         if origin is Literal and node.value in arguments:
             return node.value
@@ -271,9 +290,11 @@ def _checked(value: Any, metadata: Any, node: Node, path: str) -> Any:
             raise _at(node, path, f"must be at least {low}, got {value}")
         if high is not None and value > high:
             raise _at(node, path, f"must be at most {high}, got {value}")
-    if metadata.get("path") and isinstance(value, str) and ".." in PurePath(value).parts:
+    if metadata.get("path") and isinstance(value, str) and ".." in PurePath(value.removeprefix("hf:")).parts:
         if node.start_mark.name.startswith("command line"):
-            return os.path.normpath(Path.cwd() / value)  # so that the echo of this configuration can be read again
+            # So that the echo of this configuration can be read again.
+            prefix = "hf:" if value.startswith("hf:") else ""
+            return prefix + os.path.normpath(Path.cwd() / value.removeprefix(prefix))
         raise _at(
             node,
             path,

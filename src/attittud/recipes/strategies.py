@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
+from attittud.engine.base import UnsupportedError
 from attittud.eta import Eta, choose, preset, presets
 from attittud.guide import Guide
 from attittud.recipes.config import StrategyConfig
@@ -69,13 +70,23 @@ class Guided:
     resumable = True
 
     def __init__(self, model: nn.Module, arguments: dict[str, Any], *, own_basis_batch: bool) -> None:
-        self.guide = Guide(model, **arguments)
+        try:
+            self.guide = Guide(model, **arguments)
+        except ValueError as error:  # settings that do not go together, or an engine that does not exist
+            raise InputError(f"strategy: {error}") from None
         self.own_basis_batch = own_basis_batch
+        self.engine = str(arguments["engine"])
 
     def step(self, losses: StepLosses) -> Telemetry:
-        report = self.guide.backward(
-            losses.primary(), losses.auxiliary(), basis_losses=losses.basis if self.own_basis_batch else None
-        )
+        try:
+            report = self.guide.backward(
+                # Two engines have to see the forward pass that the basis comes from.
+                losses.primary if self.engine in ("hooks", "implicit") else losses.primary(),
+                losses.auxiliary(),
+                basis_losses=losses.basis if self.own_basis_batch else None,
+            )
+        except UnsupportedError as error:
+            raise InputError(f"strategy.engine={self.engine} cannot be used with this model: {error}") from None
         return report.to_dict
 
     def kind(self) -> StepKind | None:

@@ -24,7 +24,7 @@ from attittud.recipes.models.network import Network
 from attittud.recipes.phase import Phase
 from attittud.recipes.progress import Progress, Quiet
 from attittud.recipes.run_folder import RunFolder
-from attittud.recipes.strategies import make_strategy
+from attittud.recipes.strategies import Guided, Strategy, make_strategy
 from attittud.recipes.streams import Streams
 from attittud.recipes.tasks import Task, mix
 
@@ -132,7 +132,7 @@ class _Job:
             raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
         self.summaries: list[dict[str, Any]] = []
         self.validation: dict[str, float] = {}
-        # Both are built before anything is written: a strategy that cannot be had leaves no folder behind.
+        # Both are built before anything is written: a strategy that cannot be had takes no folder.
         names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
         captured = captures(config, data, device)
         self.phases = [
@@ -234,7 +234,7 @@ def make_phase(
             "strategy: primary_only"
         )
     batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
-    _check_enough(name, settings, strategy_config, data.primary)
+    _check_enough(name, settings, strategy_config, strategy, data.primary)
     streams = Streams(
         model,
         data.primary,
@@ -278,11 +278,18 @@ def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mappi
     return max(1, math.ceil(settings.epochs * max(passes)))
 
 
-def _check_enough(name: str, settings: PhaseConfig, strategy: StrategyConfig, primary: Task) -> None:
+def _check_enough(name: str, settings: PhaseConfig, config: StrategyConfig, strategy: Strategy, primary: Task) -> None:
+    if isinstance(strategy, Guided) and strategy.guide.basis.needs == "jacobian":
+        smallest = config.basis_batch or settings.primary_batch
+        if smallest < 2:
+            raise InputError(
+                f"training.{name}.primary_batch is {smallest}, but a basis needs at least 2 primary examples; raise it, or set "
+                "strategy.basis_batch"
+            )
     available = len(primary.examples)
     wanted = {
         f"training.{name}.primary_batch": settings.primary_batch,
-        "strategy.basis_batch": strategy.basis_batch or 0,
+        "strategy.basis_batch": config.basis_batch or 0,
     }
     for key, size in wanted.items():
         if size > available:

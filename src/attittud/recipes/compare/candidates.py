@@ -57,10 +57,7 @@ def candidates(config: Config) -> list[Candidate]:
     for entry in [*wanted, *config.compare.strategies]:
         strategy = _completed(entry, config.strategy)
         weights = {name: source.weight for name, source in config.data.auxiliary.items()}
-        try:
-            tuned = make_strategy(strategy, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
-        except (ValueError, TypeError) as error:
-            raise InputError(f"compare.strategies: {strategy.name}: {error}") from None
+        tuned = make_strategy(strategy, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
         label = _label(strategy, _completed(StrategyConfig(name=strategy.name), config.strategy))
         found.setdefault(label, Candidate(label, strategy, tuned))
     return list(found.values())

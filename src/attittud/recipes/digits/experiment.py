@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -58,13 +59,27 @@ def outcomes(todo: list[Cell], settings: Settings, workers: int) -> Iterable[tup
         return
     # Not forked: torch's threads do not survive that.
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(measure, cell, settings): cell for cell in todo}
+        with _deaf_to_interrupts():
+            waiting = {pool.submit(measure, cell, settings): cell for cell in todo}
         try:
             for future in as_completed(waiting):
                 yield waiting[future], future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)  # else an interrupt would wait for all runs
             raise
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started here leave Ctrl-C to the one that started them, instead of printing where they were."""
+    if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile comes now
 
 
 def run(seeds: int, settings: Settings, workers: int, done: Callable[[], None] = lambda: None) -> dict[str, Any]:

@@ -20,10 +20,17 @@ LONGEST_TEXT = 40_000
 
 def collect(folder: Path, points: int) -> dict[str, Any]:
     """The folder of a run or of a comparison."""
-    if (folder / "comparison.json").is_file():
-        found = _comparison(folder, points)
-    elif (folder / "run.json").is_file():
-        found = _run(folder, points)
+    for name, read in (("comparison.json", _comparison), ("run.json", _run)):
+        if not (folder / name).is_file():
+            continue
+        try:
+            found = read(folder, points)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+            raise InputError(
+                f"{folder}: the figures in it are not what this version writes ({type(error).__name__}: {error}); train or "
+                "compare again in a new folder"
+            ) from None
+        break
     else:
         inside = [path.parent for path in sorted(folder.glob("*/comparison.json"))]
         hint = f"; did you mean {inside[0]}?" if inside else ""

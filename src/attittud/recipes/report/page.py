@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attittud.recipes.files import make_folder, write_atomically
+from attittud.recipes.files import OTHER_FOLDER, make_folder, write_atomically
 from attittud.recipes.report.collect import collect
 
 NORMAL, LARGEST = 400_000, 1_000_000
@@ -22,12 +22,12 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 _OUTCOMES = {"use": "✓", "no_help": "✕", "unclear": "?"}
 
 
-def write_report(folder: Path, output: Path | None = None) -> Path:
+def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
     """report.html and report.json in the folder of a run or comparison, or elsewhere; returns the path of the page."""
-    return write_page(output or folder, lambda points: collect(folder, points))
+    return write_page(output or folder, lambda points: collect(folder, points), cure)
 
 
-def write_page(folder: Path, content: Callable[[int], dict[str, Any]]) -> Path:
+def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER) -> Path:
     """The same for any content, which is asked for with ever fewer points until the page is small enough."""
     for points in POINTS:
         data = content(points)
@@ -37,9 +37,9 @@ def write_page(folder: Path, content: Callable[[int], dict[str, Any]]) -> Path:
     if len(page) > LARGEST:
         data = {**data, "curves": [], "notes": [*data["notes"], "The curves are too many for one page and left out."]}
         page = render(data).encode()
-    make_folder(folder)
-    write_atomically(folder / "report.json", json.dumps(data, ensure_ascii=False).encode())
-    write_atomically(folder / "report.html", page)
+    make_folder(folder, cure)
+    write_atomically(folder / "report.json", json.dumps(data, ensure_ascii=False).encode(), cure)
+    write_atomically(folder / "report.html", page, cure)
     return folder / "report.html"
 
 
