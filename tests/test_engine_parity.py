@@ -51,6 +51,14 @@ def compare(engine: str, model: nn.Module, losses, rows: int = 3, tolerance: flo
         assert distance(touched.gram(), J @ J.T) < tolerance
 
 
+@pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
+def test_large_tables(name, monkeypatch):
+    """Not formed as products of matrices."""
+    monkeypatch.setattr("attittud.engine.rules.SMALL_TABLE", 0)
+    given = layer(name)
+    compare("hooks", given.model, given.losses)
+
+
 # torch on even kernels with padding="same": the side that gets more padding is what is tested.
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,6 +7,7 @@ from torch import nn
 from zoo import TwoHeads, problem
 
 from attittud import Eta, Guide
+from attittud.parameters import Layout
 
 
 def step(p, **options):
@@ -103,3 +104,13 @@ def test_leaves_outside_the_model_are_left_alone():
     Guide(p.model, eta=Eta(1, 1, 1), rank=3).backward(primary=stranger * p.losses(), auxiliary=stranger * p.loss())
     assert stranger.grad is None
     assert p.xa.grad is None
+
+
+def test_a_layout_describes_what_it_was_made_of():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(3, 2))
+    layout = Layout(model.named_parameters())
+    assert layout.describes(list(model.named_parameters()))
+    assert not layout.describes(list(model.named_parameters())[:-1])
+    assert not layout.describes([(f"x.{name}", parameter) for name, parameter in model.named_parameters()])
+    model.to(memory_format=torch.channels_last)
+    assert not layout.describes(list(model.named_parameters()))

@@ -11,7 +11,8 @@ import hashlib
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -56,14 +57,24 @@ class Workers:
     splits_columns = False
     """Vectors over the parameters hold this worker's columns only."""
     _told = False
+    _known: Named | None = None
 
     def engine(self, name: str) -> str:
         """The engine to use when a user asks for one."""
         return name
 
+    @contextmanager
+    def remembering(self, model: nn.Module) -> Iterator[None]:
+        """Inside, the model's parameters stay the same: to list them takes longer than a step's arithmetic."""
+        self._known = self.named(model)
+        try:
+            yield
+        finally:
+            self._known = None
+
     def named(self, model: nn.Module) -> Named:
         """The parameters that an optimizer sees, by name."""
-        return list(model.named_parameters())
+        return list(model.named_parameters()) if self._known is None else self._known
 
     def trainable(self, model: nn.Module) -> Named:
         """Those that want a gradient; tied ones once, under their first name."""

@@ -161,7 +161,16 @@ class Guide:
                 "unfinished step is discarded."
             )
         check_callable("basis_losses", basis_losses)
-        tasks = self._named(auxiliary)
+        with self._workers.remembering(self.model):
+            return self._whole_step(primary, self._named(auxiliary), basis_losses, refresh)
+
+    def _whole_step(
+        self,
+        primary: Tensor | Losses | None,
+        tasks: dict[str, Tensor],
+        basis_losses: Losses | None,
+        refresh: bool | None,
+    ) -> Report:
         step = self._begin(refresh)
         try:
             with self._refresher.computed(step, primary, basis_losses) as losses:

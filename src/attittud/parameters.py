@@ -43,6 +43,15 @@ class Layout:
         """Whether all of these are still parameters of the model."""
         return self.ids <= {id(parameter) for parameter in parameters}
 
+    def describes(self, pairs: Sequence[tuple[str, nn.Parameter]]) -> bool:
+        """Whether it is a layout of these parameters, as they are now."""
+        if [id(parameter) for _, parameter in pairs] != [id(parameter) for parameter in self.parameters]:
+            return False
+        if any(is_sharded(parameter) for parameter in self.parameters):
+            return False
+        device, known = self.device, zip(pairs, self.names, self._strides, strict=True)
+        return all(n == name and p.stride() == strides and p.device == device for (n, p), name, strides in known)
+
     def same(self, other: Layout) -> bool:
         """Whether these are the very same parameters, in the same order and strides."""
         mine, theirs = (zip(map(id, x.parameters), x._strides, strict=True) for x in (self, other))

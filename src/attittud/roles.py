@@ -23,6 +23,8 @@ class Roles:
         self.model = model
         self.workers = workers
         self._allowed = allowed(workers.named(model), parameters)
+        self._layout: Layout | None = None
+        """The latest: mostly it is the next one too."""
         self._settings = settings
         """What must be the same on all workers, in words."""
         self.auxiliary: set[str] | None = None
@@ -42,15 +44,16 @@ class Roles:
 
     def shared(self, primary: set[int], auxiliary: set[int] | None) -> Layout:
         """What both losses reach and the user lets take part; None: it is not known yet what the auxiliary ones reach."""
-        return _not_empty(
-            Layout(
-                (name, parameter)
-                for name, parameter in self.workers.trainable(self.model)
-                if id(parameter) in primary
-                and (self._allowed is None or name in self._allowed)
-                and (auxiliary is None or id(parameter) in auxiliary)
-            )
-        )
+        pairs = [
+            (name, parameter)
+            for name, parameter in self.workers.trainable(self.model)
+            if id(parameter) in primary
+            and (self._allowed is None or name in self._allowed)
+            and (auxiliary is None or id(parameter) in auxiliary)
+        ]
+        if self._layout is None or not self._layout.describes(pairs):
+            self._layout = Layout(pairs)
+        return _not_empty(self._layout)
 
     @staticmethod
     def narrowed(layout: Layout, auxiliary: set[int]) -> Layout:

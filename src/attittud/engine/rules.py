@@ -21,6 +21,8 @@ from attittud.engine.windows import Windows
 
 Found = Iterator[tuple[Tensor, Piece]]
 
+SMALL_TABLE = 1024  # rows of an embedding whose gradient is formed as a product of matrices
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -65,12 +67,17 @@ class Bound:
         return Dense(values) if own == 1 else Aligned(values)
 
 
+def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
+    """In float32 at least, in which it is wanted."""
+    return g.sum(dims, dtype=torch.promote_types(g.dtype, torch.float32))
+
+
 def linear(b: Bound) -> Found:
     g = b.positions(b.gradient)
     if b.asks(b["weight"]):
         yield b["weight"], Outer(g[:, None], b.positions(b.operand(b["input"]))[:, None])
     if b.asks(b["bias"]):
-        yield b["bias"], Dense(g.sum(1))
+        yield b["bias"], Dense(_sum(g, 1))
 
 
 def matmul(b: Bound) -> Found:
@@ -92,14 +99,20 @@ def embedding(b: Bound) -> Found:
     padding = b["padding_idx"]
     if padding is not None:
         g = torch.where((index == padding % b["weight"].shape[0])[:, :, None], 0.0, g)
-    yield b["weight"], Rows(g, index, b["weight"].shape)
+    rows = b["weight"].shape[0]
+    if rows <= SMALL_TABLE:
+        # Many positions add to one row (positions, kinds of tokens): a product of matrices does not queue up for it.
+        chosen = (index[:, :, None] == torch.arange(rows, device=index.device)).to(g.dtype)
+        yield b["weight"], Outer(chosen[:, None], g[:, None])
+    else:
+        yield b["weight"], Rows(g, index, b["weight"].shape)
 
 
 def convolution(b: Bound) -> Found:
     weight, groups = b["weight"], b["groups"]
     g = by_example(b.gradient, b.place, b.examples)
     if b.asks(b["bias"]):
-        yield b["bias"], Dense(g.sum([1, *range(3, g.ndim)]))
+        yield b["bias"], Dense(_sum(g, [1, *range(3, g.ndim)]))
     if not b.asks(weight):
         return
     dims = weight.ndim - 2
@@ -133,7 +146,7 @@ def _affine(b: Bound, normalised: Callable[[], Tensor], dims: Callable[[Tensor],
     if b.asks(b["weight"]):
         yield b["weight"], Dense((g * by_example(normalised(), b.place, b.examples)).sum(dims(g)))
     if b.asks(b.arguments.get("bias")):
-        yield b["bias"], Dense(g.sum(dims(g)))
+        yield b["bias"], Dense(_sum(g, dims(g)))
 
 
 def layer_norm(b: Bound) -> Found:
