@@ -82,6 +82,21 @@ def test_runs_are_paired_and_a_longer_run_begins_like_a_shorter_one():
     assert seen[0] != seen[2]
 
 
+@pytest.mark.parametrize(("weight", "primary", "auxiliary"), [(4.0, 0.25, 1.0), (0.2, 1.0, 0.2)])
+def test_more_auxiliary_weight_does_not_mean_larger_steps(weight, primary, auxiliary):
+    model = torch.nn.Linear(2, 1, bias=False)
+
+    class Losses:
+        def primary(self, detach=False):
+            return model(torch.tensor([[1.0, 0.0]])).flatten()
+
+        def auxiliary(self):
+            return {"a": model(torch.tensor([0.0, 1.0])).sum()}
+
+    strategies.named("multitask", (weight,), model, ["a"], 0).step(Losses())
+    torch.testing.assert_close(model.weight.grad, torch.tensor([[primary, auxiliary]]))
+
+
 def test_judges_are_taken_from_the_primary_labels():
     pair, sizes = pairs.PAIRS["digits_right"], []
 

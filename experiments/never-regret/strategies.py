@@ -48,9 +48,15 @@ class Auto:
 
 
 def named(name: str, weights: Sequence[float], model: nn.Module, sources: Sequence[str], seed: int) -> Stepper:
-    """A strategy of the command line; a single weight is that of every source."""
+    """A strategy of the command line; a single weight is that of every source.
+
+    The largest of all weights, the primary one among them, is made 1: more auxiliary weight shall not mean larger steps.
+    """
     weights = weights if len(weights) > 1 else weights * len(sources)
-    return make_strategy(StrategyConfig(name=name), model, weights=dict(zip(sources, weights, strict=True)), seed=seed)
+    most = max(weights)
+    config = StrategyConfig(name=name, primary_weight=1 / most) if most > 1 else StrategyConfig(name=name)
+    scaled = {source: weight / max(most, 1) for source, weight in zip(sources, weights, strict=True)}
+    return make_strategy(config, model, weights=scaled, seed=seed)
 
 
 def entries(sources: int = 1) -> dict[str, Entry]:
