@@ -45,7 +45,7 @@ def reproduce(
     from rich.console import Console
     from rich.table import Table
 
-    from attittud.recipes.compare.bars import CompareBars
+    from attittud.recipes.compare.bars import CompareBars, Lines
     from attittud.recipes.compare.duration import parse_duration
     from attittud.recipes.compare.observers import QuietRuns, Runs
     from attittud.recipes.errors import InputError
@@ -65,7 +65,7 @@ def reproduce(
         raise InputError(
             f"name the folder with the parquet files of {EXPERIMENTS[name].data} by --data, or try it with --quick"
         )
-    progress: Runs = QuietRuns()
+    progress: Runs = QuietRuns() if quiet or quick else Lines(console)
     with ExitStack() as stack:
         if sys.stderr.isatty() and not quiet:
             progress = bars = CompareBars()

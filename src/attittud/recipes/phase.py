@@ -238,7 +238,10 @@ def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device 
     if captured_on is not None and captured_on.type == "cuda":
         options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr, weight_decay=config.weight_decay, **options)
+    found = kind(parameters, lr, weight_decay=config.weight_decay, **options)
+    # Its first steps are not captured, and that is how it is meant to be.
+    found._warned_capturable_if_run_uncaptured = True
+    return found
 
 
 def _set_lr(group: dict[str, Any], value: float) -> None:

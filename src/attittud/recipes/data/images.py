@@ -22,6 +22,7 @@ from attittud.recipes.errors import InputError
 
 LARGEST = 64_000_000
 """Pixels of an image that is still decoded; a file of a few kB can announce billions."""
+_AT_ONCE = 256  # images; to hand them out one by one takes as long as to decode small ones
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
@@ -110,10 +111,11 @@ def decode_all(raws: Sequence[Raw], pixels: Pixels, where: str) -> Tensor:
     """n x C x H x W, decoded by a few threads (pillow works outside of Python's lock)."""
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 
-    def one(position: int) -> None:
-        out[position] = decode(raws[position], pixels, where)
+    def some(start: int) -> None:
+        for position in range(start, min(start + _AT_ONCE, len(raws))):
+            out[position] = decode(raws[position], pixels, where)
 
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(one, range(len(raws)), chunksize=64):
+        for _ in pool.map(some, range(0, len(raws), _AT_ONCE)):
             pass
     return torch.from_numpy(out)
