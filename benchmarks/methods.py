@@ -137,6 +137,7 @@ class Authors(Plain):
     """The released algorithm: for each row a forward pass, a weighted backward pass, one-pass Gram-Schmidt."""
 
     name = "authors' algorithm"
+    in_graph = True
 
     def build(self, losses: Tensor) -> Tensor:
         rows: list[Tensor] = []

@@ -37,7 +37,7 @@ def points(spec: Spec, quick: bool) -> Iterator[Point]:
     if quick:
         spec = spec.tiny()
     yield Point(spec.k, spec.m)
-    if quick or spec.name not in ("wrn22", "roberta512"):
+    if quick or not spec.stores_basis:
         return
     yield from (Point(k, spec.m, full=False) for k in (5, 10, 20) if k != spec.k)
     yield from (Point(spec.k, m, full=False) for m in (16, 32, 64) if m != spec.m)
@@ -54,7 +54,7 @@ class Bench:
         self.ready: dict[str, Method] = {}
 
     def run(self) -> dict[str, Any]:
-        engines = ENGINES if self.point.full else ["loop", "batched", "hooks"]
+        engines = ENGINES if self.point.full else ["loop", "hooks"]
         makers = methods_for(self.work, self.point.k, engines)
         if not self.point.full:
             makers = {name: make for name, make in makers.items() if name.startswith(("multitask", "attittud"))}

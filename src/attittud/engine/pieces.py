@@ -145,11 +145,26 @@ class Outer(Piece):
         factored = m * n * self.length * other.length * self.groups * (self.rows + self.columns)
         formed = (m * self.length + n * other.length + m * n) * self.size
         if factored > formed:
-            return super().cross(other, budget)
+            return self._formed(other, budget)
         theirs = [x.double().permute(1, 0, 2, 3).flatten(1, 2).mT for x in (other.left_factor, other.right_factor)]
         return _by_blocks(
             m, n, self.length, other.length * self.groups, budget, lambda rows: self._products(rows, theirs)
         )
+
+    def _formed(self, other: Outer, budget: int) -> Tensor:
+        """From the gradients themselves, some rows of the matrix at a time, so that each is formed once."""
+        total = torch.zeros(self.examples, other.examples, dtype=torch.float64, device=self.left_factor.device)
+        step = max(1, budget // (4 * max(self.examples, other.examples) * self.groups * max(1, self.columns)))
+        for start in range(0, self.rows, step):
+            rows = slice(start, start + step)
+            mine = self._slice(rows)
+            theirs = mine if other is self else other._slice(rows)
+            total.addmm_(mine, theirs.T)
+        return total
+
+    def _slice(self, rows: slice) -> Tensor:
+        """The gradients of some rows of the matrix, for all examples: m x the rest, float64."""
+        return (self.left_factor[..., rows].double().mT @ self.right_factor.double()).flatten(1)
 
     def _products(self, rows: slice, theirs: list[Tensor]) -> Tensor:
         """⟨left, left'⟩⟨right, right'⟩ of every pair of positions: r T x n T'."""

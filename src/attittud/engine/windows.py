@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from attittud.engine.pieces import Outer
+from attittud.engine.pieces import Outer, Piece
 
 
 class Windows(Outer):
@@ -46,13 +46,17 @@ class Windows(Outer):
         if out[0].is_contiguous() or not out.permute(last)[0].is_contiguous():
             return out, self.chunk
         # channels_last, in the input most likely too: whole runs of channels are copied, and added where they are.
-        return out.permute(last), lambda rows, dtype: self._formed(rows, dtype, channels_last=True)
+        return out.permute(last), lambda rows, dtype: self._chunk(rows, dtype, channels_last=True)
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        return self._formed(rows, dtype, channels_last=False)
+        return self._chunk(rows, dtype, channels_last=False)
 
-    def _formed(self, rows: slice, dtype: torch.dtype, *, channels_last: bool) -> Tensor:
+    def _chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool) -> Tensor:
         return self.multiplied(self._left(rows), self._right(rows, channels_last=channels_last), dtype)
+
+    def _formed(self, other: Outer, budget: int) -> Tensor:
+        # By examples: the windows of all of them would be larger than their gradients.
+        return Piece.cross(self, other, budget)
 
     @property
     def left_factor(self) -> Tensor:  # type: ignore[override]
