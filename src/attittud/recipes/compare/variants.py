@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attittud.recipes.config import CompareConfig, StrategyConfig
@@ -35,13 +35,23 @@ def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) 
 
 
 def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ...]]:
-    """The first value of every setting, then random combinations without repetition.
+    """The first value of every setting, then random combinations in which all values have their turn, none twice.
 
     They depend on the space alone: strategies with the same space try the same.
     """
-    first, *others = [
-        tuple(f"{path}={value}" for path, value in zip(space, values, strict=True))
-        for values in itertools.product(*space.values())
-    ]
-    random.Random(mix("space", *space)).shuffle(others)
-    return [first, *others][:count]
+    wanted = min(count, math.prod(len(set(values)) for values in space.values()))
+    columns = [_turns(path, values) for path, values in space.items()]
+    found: dict[tuple[str, ...], None] = {}
+    while len(found) < wanted:
+        found[tuple(f"{path}={next(column)}" for path, column in zip(space, columns, strict=True))] = None
+    return list(found)
+
+
+def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
+    """The first value, the others in random order, and so on with all of them: few draws see as much as they can."""
+    order, rest = random.Random(mix("space", path)), list(values[1:])
+    yield values[0]
+    while True:
+        order.shuffle(rest)
+        yield from rest
+        rest = list(values)
