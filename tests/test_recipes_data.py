@@ -162,6 +162,18 @@ def test_tables_of_texts(tmp_path: Path, suffix: str) -> None:
     )
 
 
+def test_cells_without_a_label_and_numbered_texts(tmp_path: Path) -> None:
+    """An empty cell is no class of its own; pandas' categories are texts."""
+    rows = [f"words of {i},{('no', 'yes')[i % 2]}\n" for i in range(20)]
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join([*rows, "nobody has judged this,\n"]))
+    labels = pa.array(["no", "yes"] * 10).dictionary_encode()
+    pq.write_table(pa.table({"text": [f"words of {i}" for i in range(20)], "label": labels}), tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        data = read(f"data: {{primary: {tmp_path / name}}}\nmodel: text-cnn")
+        assert data.primary.classes == ["no", "yes"]
+        assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 20
+
+
 def test_leaked_copies_are_left_out(pictures: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for folder in pictures.iterdir():
@@ -223,7 +235,12 @@ def test_seeds_of_splits(pictures: Path) -> None:
 
 def test_amounts() -> None:
     assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (7, 3, 4, 1)
-    for wrong, message in {8: "only 7 are there", -1: "negative", 1.5: "between 0 and 1"}.items():
+    for wrong, message in {
+        8: "only 7 are there",
+        -1: "negative",
+        1.5: "between 0 and 1",
+        1.0: "null takes all",
+    }.items():
         with pytest.raises(InputError, match=f"here: .*{message}"):
             amount(wrong, 7, "here")
 
@@ -255,6 +272,12 @@ def test_unreadable_images_are_named(pictures: Path) -> None:
         (pictures / "dog" / "5.png").write_bytes(content)
         with pytest.raises(InputError, match=r"dog/5\.png (cannot be read|is damaged) .*repair or remove it"):
             read(f"data: {{primary: {pictures}}}")
+
+
+def test_a_folder_is_no_image_whatever_it_is_called(pictures: Path) -> None:
+    (pictures / "cat" / "old.png").mkdir()
+    data = read(f"data: {{primary: {pictures}}}")
+    assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 30
 
 
 def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:
@@ -320,12 +343,21 @@ def test_bad_labels(tmp_path: Path, pictures: Path) -> None:
         read(f"data: {{primary: {path}}}")
     with pytest.raises(InputError, match=r"there is no column 'lable' \(label:\); its columns are text, verdict"):
         read(f"data: {{primary: {{path: {path}, label: lable}}}}")
+    path.write_bytes("text,label\nschön,a\n".encode("latin-1"))
+    with pytest.raises(InputError, match="column 'text' is not UTF-8 text"):
+        read(f"data: {{primary: {path}}}")
+    path.write_text("text,label\n")
+    with pytest.raises(InputError, match="there are no examples in it"):
+        read(f"data: {{primary: {path}}}")
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="no column looks like an image or a text"):
         read(f"data: {{primary: {path}}}")
     for labels, message in {
         "[[0, 1], [1]]": "different lengths",
         "[[0, 2], [1, 1]]": "0 and 1 only",
+        "[[0, null], [1, 1]]": "0 and 1 only",
+        '[["a"], ["b"]]': "0 and 1 only",
+        "[[], []]": "are empty",
         "[1.5, 2.5]": "a label is a whole number",
         "[1, 999999]": "which is no class",
     }.items():

@@ -1,13 +1,16 @@
 """Networks by name: their shapes, their number of parameters, what they start from and what they refuse."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from attittud.recipes.config import Config
 from attittud.recipes.data.prepare import Prepared
@@ -107,12 +110,50 @@ def test_unknown_models() -> None:
     for name, message in {
         "smal-cnn": r"Did you mean 'small-cnn'\?",
         "wideresnet-20-4": "the depth must be 6n",
+        "wideresnet-10-0": "the width at least 1",
         "text-cnn": "reads texts, but the data are images",
         "hf:nowhere": r"attittud\[transformers\]|cannot be loaded",
         "timm:nonsense_9": r"attittud\[timm\]|cannot be built",
     }.items():
         with pytest.raises(InputError, match=message):
             build_model(model_config(name).model, images(), 0)
+
+
+class WithNeck(nn.Module):
+    """What timm's MobileNetV3 and VGG do: the output without a classifier is wider than `num_features`."""
+
+    num_features = 5
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv, self.neck = nn.Conv2d(channels, 5, 3), nn.Linear(5, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[2] == 16, f"Input height ({x.shape[2]}) doesn't match model (16)."
+        return self.neck(self.conv(x).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def test_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for the package, which needs torchvision; `create_model` has the arguments of timm 1.0."""
+    asked: list[dict[str, Any]] = []
+
+    def create_model(model_name: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
+        asked.append({"name": model_name, "pretrained": pretrained, **arguments})
+        if model_name != "with_neck":
+            raise RuntimeError(f"Unknown model ({model_name})")
+        return WithNeck(arguments["in_chans"])
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    data = images(channels=1)
+    model = build_model(model_config("{name: 'timm:with_neck', pretrained: false, dropout: 0.1}").model, data, 0)
+    assert asked == [{"name": "with_neck", "pretrained": False, "num_classes": 0, "in_chans": 1, "drop_rate": 0.1}]
+    assert model.training and model.heads["primary"].in_features == 9
+    inputs, targets = data.primary.examples.take(torch.arange(4))
+    assert per_example_losses(model, data.primary, inputs, targets).shape == (4,)
+    with pytest.raises(InputError, match=r"Unknown model \(other\)\); check the name"):
+        build_model(model_config("'timm:other'").model, data, 0)
+    with pytest.raises(InputError, match=r"images of size 3x8x8 .*doesn't match model \(16\).*data\.image_size"):
+        build_model(model_config("'timm:with_neck'").model, images(size=8), 0)
 
 
 # ------------------------------------------------------------------------------------------------ texts
@@ -225,6 +266,13 @@ def test_hugging_face_text_model(tmp_path: Path) -> None:
     assert data.primary.examples.inputs[0, 0] == 2  # [CLS]
     result = run(job, run_dir=tmp_path / "run", data=data)
     assert 0 <= result.test["macro_f1"] <= 1
+    longer = replace(job, data=replace(job.data, max_length=64))
+    with pytest.raises(InputError, match=r"cannot read texts of size 64 .*data\.max_length"):
+        build_model(job.model, load_data(longer), 0)
+    for name in ("tokenizer.json", "vocab.txt"):  # without them transformers makes a tokenizer that knows no words
+        (folder / name).unlink(missing_ok=True)
+    with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
+        load_data(job)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")  # pickles are not opened
     with pytest.raises(InputError, match="the network cannot be loaded"):
         build_model(job.model, data, 0)
@@ -241,10 +289,13 @@ def test_hugging_face_image_model(tmp_path: Path) -> None:
     }
     config = transformers.ViTConfig(image_size=16, patch_size=8, **settings)
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
-    data = images()
-    model = build_model(model_config(f"'hf:{tmp_path}'").model, data, 0)
-    inputs, targets = data.primary.examples.take(torch.arange(4))
-    assert per_example_losses(model, data.primary, inputs, targets).shape == (4,)
+    for channels in (3, 1):  # grey pictures too
+        data = images(channels)
+        model = build_model(model_config(f"'hf:{tmp_path}'").model, data, 0)
+        inputs, targets = data.primary.examples.take(torch.arange(4))
+        assert per_example_losses(model, data.primary, inputs, targets).shape == (4,)
+    with pytest.raises(InputError, match=r"cannot read images of size 3x24x24 .*data\.image_size"):
+        build_model(model_config(f"'hf:{tmp_path}'").model, images(size=24), 0)
 
 
 # ------------------------------------------------------------------------------------------------ order

@@ -46,7 +46,9 @@ class ImageFolder:
         labels: list[int] = []
         for number, folder in enumerate(folders):
             found = sorted(
-                path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+                path
+                for path in folder.rglob("*")
+                if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
             )
             if not found:
                 raise InputError(

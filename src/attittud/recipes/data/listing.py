@@ -52,7 +52,7 @@ def chosen(
     for name in [*(config.classes or []), *config.exclude]:
         if name not in listing.classes:
             near = get_close_matches(name, listing.classes, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             known = ", ".join(listing.classes[:20]) + (", ..." if len(listing.classes) > 20 else "")
             raise InputError(f"{where}: there is no class {name!r}{hint} Its classes are {known}")
     classes = [name for name in (config.classes or listing.classes) if name not in config.exclude]

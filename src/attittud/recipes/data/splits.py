@@ -15,9 +15,11 @@ def amount(count: Count, available: int, what: str, total: int | None = None) ->
     """A count, or a fraction of `total` (all that is available where not given), as a number; null is all available."""
     if count is None:
         return available
-    if isinstance(count, float) and not count.is_integer():
+    if isinstance(count, float):
         if not 0 < count < 1:
-            raise InputError(f"{what}: a fraction lies between 0 and 1, got {count}; a whole number is a count")
+            raise InputError(
+                f"{what}: a fraction lies between 0 and 1, got {count}; a whole number is a count, null takes all"
+            )
         count = max(1, round(count * (available if total is None else total)))
     if count < 0:
         raise InputError(f"{what}: must not be negative, got {count}")

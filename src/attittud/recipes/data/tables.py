@@ -69,12 +69,14 @@ class Tables:
 
 def table_listing(table: pa.Table, where: str, input_column: str | None, label_column: str | None) -> Listing:
     """A listing of any table with an image or text column."""
+    if table.num_rows == 0:
+        raise InputError(f"{where}: there are no examples in it")
     column = _choose(table, where, input_column, INPUTS, "input")
     if column is None:
         raise InputError(
             f"{where}: no column looks like an image or a text; name it by input:. Columns: {_names(table)}"
         )
-    values = table[column]
+    values = _plain(table[column])
     kind: Kind = (
         "image"
         if pa.types.is_struct(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
@@ -82,7 +84,7 @@ def table_listing(table: pa.Table, where: str, input_column: str | None, label_c
     )
     if kind == "text" and not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         raise InputError(
-            f"{where}: column {column!r} holds {values.type}, neither text nor images; name another one by input:"
+            f"{where}: column {column!r} holds {str(values.type)[:60]}, neither text nor images; name another one by input:"
         )
 
     def fetch(rows: Rows) -> Sequence[Raw]:
@@ -113,7 +115,7 @@ def _raw(value: Any, where: str, column: str) -> Raw:
 
 def _labels(table: pa.Table, column: str, where: str) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Class numbers with names, or 0/1 for lists of labels. Nulls and negative numbers mean: no label."""
-    values = table[column]
+    values = _plain(table[column])
     names = _class_names(table, column)
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_fixed_size_list(values.type):
         return _multi_label(values, names, where, column)
@@ -133,25 +135,30 @@ def _labels(table: pa.Table, column: str, where: str) -> tuple[npt.NDArray[np.in
         return np.maximum(numbers, -1), names
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         found = values.to_pylist()
-        names = sorted({name for name in found if name is not None})
+        names = sorted({name for name in found if name})  # an empty cell is no class
         index = {name: number for number, name in enumerate(names)}
         return np.array([index.get(name, -1) for name in found], dtype=np.int64), names
     raise InputError(
-        f"{where}: column {column!r} holds {values.type}; a label is a whole number, a text or a list of 0 and 1"
+        f"{where}: column {column!r} holds {str(values.type)[:60]}; a label is a whole number, a text or a list of 0 and 1"
     )
+
+
+def _plain(values: Any) -> Any:
+    """Columns in which pandas has numbered the different values."""
+    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def _multi_label(
     values: Any, names: list[str] | None, where: str, column: str
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
     rows = values.to_pylist()
-    if any(row is None or len(row) != len(rows[0]) for row in rows):
+    if any(not row or len(row) != len(rows[0]) for row in rows):
         raise InputError(
-            f"{where}: the lists in column {column!r} have different lengths; give 0 or 1 for every label in each row"
+            f"{where}: the lists in column {column!r} are empty or have different lengths; give 0 or 1 for each label"
         )
-    matrix = np.array(rows, dtype=np.int64)
-    if not np.isin(matrix, (0, 1)).all():
+    if not all(label in (0, 1) for row in rows for label in row):
         raise InputError(f"{where}: the lists in column {column!r} must hold 0 and 1 only")
+    matrix = np.array(rows, dtype=np.int64)
     return matrix, names if names and len(names) == matrix.shape[1] else [
         str(number) for number in range(matrix.shape[1])
     ]
@@ -192,9 +199,13 @@ def _read_file(path: Path) -> pa.Table:
         options = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         # No word means nothing here: a class may be called NA or null.
         convert = pa.csv.ConvertOptions(null_values=[], strings_can_be_null=False)
-        return pa.csv.read_csv(path, parse_options=options, convert_options=convert)
+        table = pa.csv.read_csv(path, parse_options=options, convert_options=convert)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({_one_line(error)}); check the file") from None
+    for column in table.schema:
+        if pa.types.is_binary(column.type):  # what pyarrow makes of it
+            raise InputError(f"{path}: column {column.name!r} is not UTF-8 text; save the file in that encoding")
+    return table
 
 
 def _one_line(error: Exception) -> str:

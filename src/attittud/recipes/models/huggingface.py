@@ -45,6 +45,9 @@ def hf_tokenizer(folder: str, max_length: int) -> Callable[[Sequence[str]], Tens
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise _failed(folder, "its tokenizer", error) from None
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        # What transformers makes where there are no files: every word would be unknown.
+        raise _failed(folder, "its tokenizer", ValueError("it knows no words"))
 
     def tokenize(texts: Sequence[str]) -> Tensor:
         encoded = tokenizer(
@@ -107,7 +110,11 @@ class HFImageBody(nn.Module):
         sizes = getattr(model.config, "hidden_sizes", None)
         self.features = int(sizes[-1] if sizes else model.config.hidden_size)
 
+        self.channels = int(getattr(model.config, "num_channels", 3))
+
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] == 1:
+            x = x.expand(-1, self.channels, -1, -1)  # grey pictures for a network of colours
         output = self.model(pixel_values=x)
         pooled = getattr(output, "pooler_output", None)
         states: Tensor = pooled if pooled is not None else output.last_hidden_state

@@ -33,8 +33,10 @@ class WideResNet(nn.Module):
     def __init__(self, channels: int, depth: int, width: int, dropout: float) -> None:
         super().__init__()
         blocks, remainder = divmod(depth - 4, 6)
-        if remainder or blocks < 1:
-            raise InputError(f"model wideresnet-{depth}-{width}: the depth must be 6n + 4, such as 10, 16, 22 or 28")
+        if remainder or blocks < 1 or width < 1:
+            raise InputError(
+                f"model wideresnet-{depth}-{width}: the depth must be 6n + 4, such as 10, 16, 22 or 28, and the width at least 1"
+            )
         widths = [16, 16 * width, 32 * width, 64 * width]
         self.stem = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
         groups = []

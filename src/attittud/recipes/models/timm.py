@@ -14,6 +14,7 @@ class TimmBody(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
+        # Some have a layer behind these features; `build_model` looks.
         self.features = int(network.num_features)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
