@@ -143,6 +143,8 @@ def test_tiny_suite_is_written_resumed_and_refused(monkeypatch, tmp_path, capsys
     file = tmp_path / "development.jsonl"
     run_suite(monkeypatch, *given, 1, "--budget", 0)
     assert "22 are left for another call" in capsys.readouterr().out
+    run_suite(monkeypatch, *given, 1, "--rows", "multitask")
+    assert len(record.load(file)[2]) == 8
     run_suite(monkeypatch, *given, 1)
     whole = file.read_bytes()
     header, clocks, runs = record.load(file)
@@ -161,14 +163,14 @@ def test_tiny_suite_is_written_resumed_and_refused(monkeypatch, tmp_path, capsys
         run_suite(monkeypatch, *given, 1)
 
 
-def lines(tests, **scores):
-    """Runs of one pair: `tests` and `scores` by entry, lists over seeds."""
+def lines(given, **scores):
+    """Runs of one pair: test accuracies by entry and seed, and scores by entry."""
     found = {}
-    for entry, values in tests.items():
+    for entry, values in given.items():
         for seed, test in enumerate(values):
             check = {"test": test, "validation": 50, "validation_loss": 1, "judges": 50, "judges_loss": 1}
-            for name, given in scores.items():
-                check[name] = given.get(entry, check[name])
+            for name, score in scores.items():
+                check[name] = score.get(entry, check[name])
             found["p", entry, seed] = {"seconds": 1.0, "at_steps": check, "at_seconds": check}
     return found
 
@@ -186,16 +188,20 @@ BASE = {
 }
 
 
-def outcome(tests, **scores):
-    return table.outcome("p", list(tests), lines(tests, **scores), "at_steps")
+def outcome(given, **scores):
+    return table.outcome("p", list(given), lines(given, **scores), "at_steps")
+
+
+def accuracies(found, row):
+    return list(found.values[row].values())
 
 
 def test_rows_are_chosen_without_the_test_set():
     found = outcome(BASE, validation={"multitask 1": 60}, judges={"preset flip": 60})
-    assert found.values["multitask"] == [70, 70, 70] and found.reference == "primary_only"
-    assert found.chosen == ["flip"] * 3 and found.values["best_preset"] == [60, 60, 60]
+    assert accuracies(found, "multitask") == [70, 70, 70] and found.reference == "primary_only"
+    assert found.chosen == ["flip"] * 3 and accuracies(found, "best_preset") == [60, 60, 60]
     found = outcome(BASE, validation_loss={"multitask 4": 0.5}, judges_loss={"preset flip": 2})
-    assert found.values["multitask"] == [90, 91, 92] and found.reference == "multitask"
+    assert accuracies(found, "multitask") == [90, 91, 92] and found.reference == "multitask"
     assert found.chosen == ["primary_only"] * 3
     assert found.seconds["multitask"] == 2 and found.seconds["auto"] == 1
 
@@ -218,9 +224,11 @@ def test_verdicts(auto, verdict):
     assert goals[3].measured == "2.0"
 
 
-def test_seeds_that_are_not_complete_do_not_count():
+def test_differences_are_taken_over_the_seeds_that_both_rows_have():
     runs = lines(BASE)
-    del runs["p", "bloop", 1]
+    del runs["p", "multitask 4", 1], runs["p", "preset flip", 0]
     found = table.outcome("p", list(BASE), runs, "at_steps")
-    assert found.values["auto"] == [81, 82.5]
-    assert table.outcome("p", [*BASE, "missing"], runs, "at_steps") is None
+    assert found.values["multitask"].keys() == {0, 2} and found.values["best_preset"].keys() == {1, 2}
+    assert found.regret.n == 3 and found.regret.mean == pytest.approx(3.5 / 3)  # to primary_only
+    assert found.control.n == 2 and found.control.mean == pytest.approx((4 + 3.5) / 2)
+    assert table.outcome("p", list(BASE), {key: runs[key] for key in runs if key[1] != "bloop"}, "at_steps") is None

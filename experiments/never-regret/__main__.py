@@ -20,6 +20,7 @@ from attittud.recipes.digits.experiment import one_thread
 from .jobs import QUICK_STEPS, TIMED_STEPS, clock, jobs, train
 from .pairs import SPLIT, choose
 from .record import RESULTS, Record, header
+from .strategies import ROWS
 
 
 def arguments() -> argparse.Namespace:
@@ -31,6 +32,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--held-out", action="store_true", help="the held-out half: once, when the rule is frozen")
     parser.add_argument("--pairs", nargs="+", metavar="PAIR", help="only these pairs (default: the whole half)")
+    parser.add_argument(
+        "--rows", nargs="+", choices=ROWS, default=ROWS, metavar="ROW", help=f"only these of {', '.join(ROWS)}"
+    )
     parser.add_argument("--seeds", type=int, default=10, help="paired seeds (default: %(default)s)")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="processes (default: %(default)s, the cores)"
@@ -107,7 +111,8 @@ def main() -> None:
     untimed = [name for name in names if name not in record.clocks]
     for name, seconds in spread(((clock, (name, steps or TIMED_STEPS)) for name in untimed), given.workers):
         record.add_clock(name, seconds)
-    todo = [job for job in jobs(names, given.seeds, record.clocks, steps) if job.key not in record.runs]
+    wanted = jobs(names, given.rows, given.seeds, record.clocks, steps)
+    todo = [job for job in wanted if job.key not in record.runs]
     progress = Progress(len(todo))
     for line in spread(((train, (job,)) for job in todo), given.workers, late):
         record.add(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -76,13 +77,18 @@ def clocked_as(entry: str, pair: str) -> str:
     return next(name for name, e in entries_of(pair).items() if e.row == row) if row == "multitask" else entry
 
 
-def jobs(pairs: list[str], seeds: int, clocks: dict[str, dict[str, float]], steps: int | None) -> list[Job]:
+Clocks = dict[str, dict[str, float]]
+
+
+def jobs(pairs: list[str], rows: Sequence[str], seeds: int, clocks: Clocks, steps: int | None) -> list[Job]:
     """Seed by seed, so that what is done when time runs out has all strategies."""
     found = []
     for seed in range(seeds):
         for pair in pairs:
             most = steps or PAIRS[pair].steps
-            for entry in entries_of(pair):
+            for entry, about in entries_of(pair).items():
+                if about.row not in rows:
+                    continue
                 share = clocks[pair][AUTO] / clocks[pair][clocked_as(entry, pair)]
                 found.append(Job(pair, entry, seed, most, max(-(-most // CHECKS), round(most * share))))
     return found

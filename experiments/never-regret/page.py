@@ -11,7 +11,7 @@ from typing import Any
 from .pairs import PAIRS, SPLIT
 from .record import RESULTS, Runs, load
 from .strategies import AUTO
-from .table import GOALS, MODES, ROWS, Outcome, goals, outcomes
+from .table import GOALS, MODES, ROWS, Outcome, difference, goals, outcomes
 from .train import RATES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -80,7 +80,7 @@ def pair_table(results: Results) -> str:
     effects = {}
     for half in HALVES:
         for one in found(results, half, "at_steps"):
-            effects[one.pair] = f"{fmean(one.plain) - fmean(one.values['primary_only']):+.1f}"
+            effects[one.pair] = f"{difference(one.plain, one.values['primary_only']).mean:+.1f}"
     lines = [
         "The last column is multitask with weight 1 less `primary_only`, at equal steps.",
         "",
@@ -105,9 +105,9 @@ def tables(results: Results, half: str, mode: str) -> str:
     ]
     for one in chosen:
         means = [interval(one, row) for row in (*rows, AUTO)]
-        difference = f"{one.regret.mean:+.1f} ({one.regret.low:+.1f} to {one.regret.high:+.1f}) to `{one.reference}`"
-        lines.append(f"| {one.pair} | {' | '.join(means)} | {difference} | {one.verdict} |")
-    means = [f"{fmean(fmean(one.values[row]) for one in chosen):.1f}" for row in (*rows, AUTO)]
+        regret = f"{one.regret.mean:+.1f} ({one.regret.low:+.1f} to {one.regret.high:+.1f}) to `{one.reference}`"
+        lines.append(f"| {one.pair} | {' | '.join(means)} | {regret} | {one.verdict} |")
+    means = [f"{fmean(one.mean(row) for one in chosen):.1f}" for row in (*rows, AUTO)]
     lines.append(f"| mean | {' | '.join(means)} | | |")
     return "\n".join(lines) + "\n\n" + losers(chosen)
 
@@ -122,7 +122,7 @@ def losers(chosen: list[Outcome]) -> str:
     lines = []
     for one in chosen:
         if one.verdict in ("**loses**", "unclear"):
-            labels = fmean(one.values["primary_only"]) - fmean(one.without_judges)
+            labels = difference(one.values["primary_only"], one.without_judges).mean
             lines.append(
                 f"* {one.pair}: {one.regret.mean:+.1f} to `{one.reference}`, standard deviation of the differences "
                 f"{one.regret.std:.1f} over {one.regret.n} seeds; the judges' labels are worth {labels:+.1f} to "
@@ -172,9 +172,11 @@ def made_with(results: Results) -> str:
     for half in HALVES:
         if half in results:
             about, runs = results[half][0]["made_with"], results[half][2]
-            seeds = len({seed for _, _, seed in runs})
+            seeds = Counter(len(one.values[row]) for one in found(results, half, "at_steps") for row in ROWS)
             words = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
-            lines.append(f"* {half.replace('_', '-')}: {len(runs)} runs, {seeds} seeds; {words}.")
+            lines.append(
+                f"* {half.replace('_', '-')}: {len(runs)} runs, {' or '.join(map(str, sorted(seeds)))} seeds; {words}."
+            )
     return "\n".join(lines) or "No results have been committed yet."
 
 

@@ -21,8 +21,10 @@ WEIGHTS: dict[int, tuple[Weights, ...]] = {
     2: ((0.1, 0.1), (0.4, 0.4), (1, 1), (3, 3), (1, 0), (0, 1), (1, 0.3), (0.3, 1)),
 }
 """The eight runs of tuned multitask by number of sources: weights of their losses, the best on validation is taken."""
-SINGLE = ("primary_only", "pcgrad", "cosine_gate", "bloop")
 AUTO = "auto"
+SINGLE = ("primary_only", "pcgrad", "cosine_gate", "bloop")
+ROWS = ("primary_only", "multitask", "pcgrad", "cosine_gate", "bloop", "best_preset", AUTO)
+"""Of the table."""
 
 
 @dataclass(frozen=True)

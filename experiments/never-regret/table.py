@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -10,9 +10,8 @@ from typing import Any
 from attittud.recipes.statistics import Difference, Summary, paired, summarise
 
 from .record import Runs
-from .strategies import AUTO
+from .strategies import AUTO, ROWS
 
-ROWS = ("primary_only", "multitask", "pcgrad", "cosine_gate", "bloop", "best_preset", AUTO)
 REFERENCES = ("primary_only", "multitask")
 MODES = {"at_steps": "equal steps", "at_seconds": "equal seconds"}
 MARGIN = -1.0
@@ -23,14 +22,15 @@ VALIDATED = ("validation", "validation_loss")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One pair in one mode. `values` has test accuracies in per cent by row, one for each seed."""
+    """One pair in one mode. Test accuracies in per cent by seed; rows may have been given different numbers of seeds."""
 
     pair: str
-    values: dict[str, list[float]]
-    plain: list[float]
+    values: dict[str, dict[int, float]]
+    """By row, of the seeds of which all its runs are there."""
+    plain: dict[int, float]
     """Multitask with weight 1, as one would begin."""
-    without_judges: list[float]
-    """`primary_only` without the labels that `auto` gives to its judges."""
+    without_judges: dict[int, float]
+    """`primary_only` without the labels that the judges keep."""
     chosen: list[str]
     """The preset that the judges chose, for each seed."""
     seconds: dict[str, float]
@@ -39,12 +39,17 @@ class Outcome:
     @property
     def reference(self) -> str:
         """The better of the two that one would otherwise take, by its mean on the test set: who knew would take it."""
-        return max(REFERENCES, key=lambda row: fmean(self.values[row]))
+        return max(REFERENCES, key=self.mean)
 
     @property
     def regret(self) -> Difference:
         """`auto` less the reference, seed by seed."""
-        return paired(self.values[AUTO], self.values[self.reference])
+        return difference(self.values[AUTO], self.values[self.reference])
+
+    @property
+    def control(self) -> Difference:
+        """`auto` less the best preset chosen on the same judges, seed by seed."""
+        return difference(self.values[AUTO], self.values["best_preset"])
 
     @property
     def verdict(self) -> str:
@@ -56,51 +61,53 @@ class Outcome:
         return "**loses**" if found.high < 0 else "unclear"
 
     def summary(self, row: str) -> Summary:
-        return summarise(self.values[row])
+        return summarise(list(self.values[row].values()))
+
+    def mean(self, row: str) -> float:
+        return fmean(self.values[row].values())
+
+
+def difference(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+    """Over the seeds that both have."""
+    both = sorted(first.keys() & second.keys())
+    return paired([first[seed] for seed in both], [second[seed] for seed in both])
 
 
 def outcome(pair: str, entries: list[str], runs: Runs, mode: str) -> Outcome | None:
-    """Of the seeds of which all runs are there; None where there are none."""
+    """None where a row has no seed of which all its runs are there."""
     seeds = sorted({seed for name, _, seed in runs if name == pair})
-    complete = [
-        {entry: runs[pair, entry, seed] for entry in entries}
-        for seed in seeds
-        if all((pair, entry, seed) in runs for entry in entries)
-    ]
-    if not complete:
-        return None
-    values: dict[str, list[float]] = {row: [] for row in ROWS}
-    chosen = []
-    for found in complete:
-        for row in ROWS:
+    values: dict[str, dict[int, float]] = {}
+    seconds, chosen = {}, []
+    for row in ROWS:
+        own = belonging(entries, row)
+        complete = [seed for seed in seeds if all((pair, entry, seed) in runs for entry in own)]
+        if not complete:
+            return None
+        values[row] = {}
+        for seed in complete:
+            found = {entry: runs[pair, entry, seed] for entry in own}
             entry = choose(found, row, mode)
-            values[row].append(found[entry][mode]["test"])
+            values[row][seed] = found[entry][mode]["test"]
             if row == "best_preset":
                 chosen.append(entry.removeprefix("preset "))
-    plain = "multitask 1" if "multitask 1" in complete[0] else "multitask 1 1"
-    return Outcome(
-        pair,
-        values,
-        [found[plain][mode]["test"] for found in complete],
-        [found["preset primary_only"][mode]["test"] for found in complete],
-        chosen,
-        {row: fmean(sum(found[e]["seconds"] for e in belonging(found, row)) for found in complete) for row in ROWS},
-    )
+        seconds[row] = fmean(sum(runs[pair, entry, seed]["seconds"] for entry in own) for seed in complete)
+    plain = "multitask 1" if "multitask 1" in entries else "multitask 1 1"
+    tests = {e: {s: runs[pair, e, s][mode]["test"] for s in seeds if (pair, e, s) in runs} for e in entries}
+    return Outcome(pair, values, tests[plain], tests["preset primary_only"], chosen, seconds)
 
 
-def belonging(found: Mapping[str, Any], row: str) -> list[str]:
+def belonging(entries: Iterable[str], row: str) -> list[str]:
     """The runs of a row."""
     prefix = {"multitask": "multitask ", "best_preset": "preset "}.get(row)
-    return [entry for entry in found if entry == row or (prefix and entry.startswith(prefix))]
+    return [entry for entry in entries if entry == row or (prefix and entry.startswith(prefix))]
 
 
 def choose(found: Mapping[str, dict[str, Any]], row: str, mode: str) -> str:
     """The run that a row takes: the best on validation, or, for presets, in the eyes of the judges."""
-    entries = belonging(found, row)
-    if len(entries) == 1:
-        return entries[0]
+    if len(found) == 1:
+        return next(iter(found))
     accuracy, loss = JUDGED if row == "best_preset" else VALIDATED
-    return max(entries, key=lambda entry: (found[entry][mode][accuracy], -found[entry][mode][loss]))
+    return max(found, key=lambda entry: (found[entry][mode][accuracy], -found[entry][mode][loss]))
 
 
 def outcomes(header: Mapping[str, Any], runs: Runs, mode: str) -> list[Outcome]:
@@ -131,7 +138,7 @@ def goals(found: list[Outcome]) -> list[Goal]:
     above = [pair for pair, low in lows.items() if low > 0]
     worst = min(lows, key=lambda pair: lows[pair])
     # Seeds of different pairs have nothing in common: the pairs are what is sampled.
-    against = paired([fmean(one.values[AUTO]) for one in found], [fmean(one.values["best_preset"]) for one in found])
+    against = summarise([one.control.mean for one in found])
     ratio = sum(one.seconds["best_preset"] for one in found) / sum(one.seconds[AUTO] for one in found)
     return [
         Goal(f"{len(safe)} of {len(lows)}; lowest {lows[worst]:+.1f} ({worst})", len(safe) == len(lows)),
