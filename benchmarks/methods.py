@@ -72,9 +72,9 @@ class Guided(Method):
             parameters=work.spec.parameters,
             batch_norm="frozen" if frozen else "batch",
         )
-        # `implicit` is fresh at every step. It and `hooks` see the forward pass; the others need only its graph.
+        # `implicit` is fresh at every step. It, `hooks` and `auto` see the forward pass; the others need only its graph.
         self.has_refresh = engine != "implicit"
-        self.watches = engine in ("hooks", "implicit") and not frozen
+        self.watches = engine in ("hooks", "implicit", "auto") and not frozen
         self.in_graph = (
             engine != "implicit"
         )  # its eigensolver waits for the device, and a failed capture breaks the process

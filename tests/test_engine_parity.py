@@ -51,6 +51,18 @@ def compare(engine: str, model: nn.Module, losses, rows: int = 3, tolerance: flo
         assert distance(touched.gram(), J @ J.T) < tolerance
 
 
+def test_what_was_overwritten_is_an_error():
+    """And not a gradient of other numbers."""
+    model = nn.Linear(3, 2)
+    engine, layout = make_engine("hooks"), Layout(model.named_parameters())
+    with engine.watch(model):
+        x = torch.randn(4, 3).clone()
+        losses = model(x).square().sum(1)
+        x.add_(1)
+        with pytest.raises(RuntimeError, match="argument of linear was overwritten in place"):
+            engine.jacobian(losses, layout)
+
+
 @pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
 def test_large_tables(name, monkeypatch):
     """Not formed as products of matrices."""

@@ -51,11 +51,11 @@ class Piece(ABC):
         out, gradients_of = self.ordered(out)
         in_place = out[0].is_contiguous()
         for rows in self.parts(budget):
-            gradients = gradients_of(rows, out.dtype)
+            gradients, some = gradients_of(rows, out.dtype), weights[:, rows]
             if in_place:
-                out.view(out.shape[0], -1).addmm_(weights[:, rows], gradients)
+                out.view(out.shape[0], -1).addmm_(some, gradients)
             else:
-                out.add_((weights[:, rows] @ gradients).view_as(out))
+                out.add_((some @ gradients).view_as(out))
             del gradients  # before the next ones are formed
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:

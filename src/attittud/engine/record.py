@@ -59,8 +59,7 @@ _OPENED: dict[Function, Function] = {f: _opened(f) for f in (_ATTENTION, torch.a
 class _Keep(torch.autograd.Function):
     """A node outside of the loss's graph that saves tensors as autograd does.
 
-    So activation checkpointing recomputes them, offloading moves them, and a tensor that was overwritten in place is an
-    error and not a wrong result.
+    So activation checkpointing recomputes them and offloading moves them.
     """
 
     @staticmethod
@@ -94,31 +93,37 @@ class Call:
             self._flat, self._spec = tree_flatten((args, kwargs))
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
         self._kept: Any = None
+        self._versions: list[int] = []
 
     @property
     def name(self) -> str:
         return str(getattr(self.func, "__name__", self.func))
 
-    def keep(self, anchor: Tensor) -> None:
-        """Let go of the data among the arguments, in favour of a node that saves it."""
-        if self._at:
+    def keep(self, anchor: Tensor, packed: bool) -> None:
+        """Hold the data among the arguments; where autograd packs away what it saves, let it do so with these too."""
+        if packed and self._at:
             # The result and not its grad_fn alone: up to torch 2.11 the node does not outlive it.
             self._kept = _keep(anchor, *(self._flat[at] for at in self._at))
             for at in self._at:
                 self._flat[at] = None
+        else:
+            self._versions = [self._flat[at]._version for at in self._at]
 
     def arguments(self) -> tuple[Any, Any, set[int]]:
         """Positional and keyword arguments as they were, and the ids of the data among them."""
         flat = list(self._flat)
-        data = () if self._kept is None else self._kept.grad_fn.saved_tensors
-        for at, tensor in zip(self._at, data, strict=True):
-            flat[at] = tensor
+        if self._kept is not None:
+            for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
+                flat[at] = tensor
+        elif any(flat[at]._version != version for at, version in zip(self._at, self._versions, strict=True)):
+            raise RuntimeError(f"an argument of {self.name} was overwritten in place, so that its gradient is lost")
+        data = {id(flat[at]) for at in self._at}
         if self._spec is None:
             count = len(flat) - len(self._names)
             args, kwargs = flat[:count], dict(zip(self._names, flat[count:], strict=True))
         else:
             args, kwargs = tree_unflatten(flat, self._spec)
-        return args, kwargs, {id(tensor) for tensor in data}
+        return args, kwargs, data
 
 
 class Record(TorchFunctionMode):
@@ -231,13 +236,14 @@ class Record(TorchFunctionMode):
                 self.derived[id(tensor)] = tensor
 
     def _call(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], data: list[Tensor]) -> Any:
-        self._repeats = self._repeats or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        packed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        self._repeats = self._repeats or packed
         in_place = _in_place(func)
         needed = set() if func in ADDITIONS or func in SPREADING else {id(t) for t in data}
         call = Call(func, args, kwargs, met, needed)
         if in_place:
-            # Before they are overwritten: then autograd notices when they are asked for.
-            call.keep(self._anchor)
+            # Before they are overwritten: then it is noticed when they are asked for.
+            call.keep(self._anchor, packed)
         result = func(*args, **kwargs)
         if in_place:
             self._overwritten(args[0], constant=False)
@@ -250,7 +256,7 @@ class Record(TorchFunctionMode):
             self._derive(result)
             return result
         if not in_place:
-            call.keep(self._anchor)
+            call.keep(self._anchor, packed)
         if self._recording:
             call.shape = outputs[0].shape
             call.in_attention = self._attention
