@@ -104,7 +104,7 @@ def test_tensorboard() -> None:
     assert list(Path("runs/job/drop_harmful/seed-0/tensorboard").glob("events*"))
 
 
-def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wandb.py").write_text(
         "import json\nlines = []\ndef init(**k): lines.append(['init', k['project'], k['name']])\n"
         "def log(v, step): lines.append([step, sorted(v)])\n"
@@ -115,7 +115,11 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, *lines = json.loads(Path("wandb.json").read_text())
     assert first == ["init", "attittud", "drop_harmful-seed-0"]
     assert [step for step, _ in lines] == [6, 6, 10, 10]  # counted over both phases
-    assert "attittud/helpful" in lines[0][1]
+    assert {"attittud/helpful", "attittud/loss/primary", "attittud/lr"} <= set(lines[0][1])
+    assert all(name.startswith("attittud/") for _, names in lines for name in names)
+    (tmp_path / "trackio.py").write_text("def init(**_): raise RuntimeError('nobody is logged in')\n")
+    assert call("train", "job.yaml", "--log", "trackio", "seed=1") == 2
+    assert "nobody is logged in" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "trackio", None)
     assert call("train", "job.yaml", "--log", "trackio", "seed=1") == 2
 

@@ -193,6 +193,23 @@ def test_diverging_strategies_are_left_out_and_baselines_may_not_be(
         compare(config(), tmp_path / "again")
 
 
+def test_a_run_that_diverged_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = module.train
+    unlucky = [1]
+
+    def diverge(job: Config, *arguments: Any, **options: Any) -> Any:
+        if job.strategy.name == "flip" and job.seed in unlucky:
+            raise DivergedError("nan")
+        return original(job, *arguments, **options)
+
+    monkeypatch.setattr(module, "train", diverge)
+    result = compare(config(), tmp_path)
+    assert "flip diverged with seed 1 at equal steps" in " ".join(notes(result))
+    unlucky.clear()  # say, with another version of torch
+    assert "diverged" not in " ".join(notes(compare(config(), tmp_path)))
+    assert result["diverged"] == []
+
+
 def test_open_settings_come_from_the_configured_strategy() -> None:
     job = config(
         "strategy.refresh_every=4",

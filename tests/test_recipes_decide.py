@@ -70,6 +70,22 @@ def test_no_help_needs_a_narrow_interval() -> None:
     assert f"compare.seeds={wide.decision.seeds_needed}" in wide.decision.text
 
 
+@pytest.mark.parametrize(("seeds", "outcome"), [(2, "unclear"), (5, "unclear"), (6, "no_help")])
+def test_equal_figures_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -> None:
+    """Eight test examples, all right in every run: the interval has no width, and says little."""
+    same = dict.fromkeys(range(seeds), 1.0)
+    decision = decide([Scores(label, same, same) for label in ("primary_only", "multitask", "flip")], 0.005).decision
+    assert decision.outcome == outcome and decision.seeds_needed == (6 if outcome == "unclear" else None)
+
+
+def test_a_row_that_lost_seeds_is_not_recommended() -> None:
+    """Its figures are those of the runs that did not diverge."""
+    whole = rows(primary_only=0.8, multitask=0.82, flip=0.9)
+    assert outcome(decide(whole, 0.005)) == ("use", "flip")
+    validation, test = ({seed: side[seed] for seed in range(4)} for side in (whole[2].validation, whole[2].test))
+    assert outcome(decide([*whole[:2], Scores("flip", validation, test)], 0.005)) == ("use", "multitask")
+
+
 def test_harm_is_no_help() -> None:
     assert outcome(decide(rows(primary_only=0.8, multitask=0.7, flip=0.6), 0.005)) == ("no_help", "primary_only")
 

@@ -181,6 +181,17 @@ def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
     assert run(loads(JOB, ["model=mlp"]), run_dir=tmp_path, fresh=True).steps == 40
 
 
+def test_links_are_not_written_through(tmp_path: Path) -> None:
+    """A folder from somebody else, whose metrics lead to a file of ours."""
+    diary = tmp_path / "diary"
+    diary.write_text("my words")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").symlink_to(diary)
+    with pytest.raises(InputError, match=r"metrics\.jsonl: is a link"):
+        train_to_end(tmp_path / "run")
+    assert diary.read_text() == "my words"
+
+
 def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
     shared = torch.randn(3)
     state = {"a": [1, 2.5, None, True, "x"], "b": {0: {"c": shared, "d": shared[:0]}, "e": (shared, torch.tensor(2))}}

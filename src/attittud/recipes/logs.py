@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attittud.recipes.errors import InputError, needs
+from attittud.recipes.files import cannot_write
 
 CHOICES = ("tensorboard", "wandb", "trackio")
 
 
 class Log(Protocol):
-    """Takes figures by name; those of the decomposition are under `attittud/`."""
+    """Takes figures by name, all under `attittud/`."""
 
     def log(self, values: Mapping[str, float], step: int) -> None: ...
 
@@ -27,7 +28,10 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise needs("tensorboard", "tensorboard", "--log tensorboard") from None
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"))
+        try:
+            self._writer = SummaryWriter(str(run_dir / "tensorboard"))
+        except OSError as error:
+            raise cannot_write(run_dir, error) from None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -47,7 +51,13 @@ class Tracker:
             raise needs(None, package, f"--log {package}") from None
         self._module = module
         name = f"{run_dir.parent.name}-{run_dir.name}"
-        module.init(project="attittud", name=name, config=dict(config))
+        try:
+            module.init(project="attittud", name=name, config=dict(config))
+        except Exception as error:  # no network, nobody logged in: each package has its own
+            raise InputError(
+                f"--log {package}: it does not start ({' '.join(str(error).split())[:200]}); see its own documentation, or leave "
+                "--log out"
+            ) from None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._module.log(dict(values), step=step)

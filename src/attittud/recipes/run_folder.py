@@ -48,6 +48,9 @@ class RunFolder:
     def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
         self.path, self.config = path, config
         self.checkpoint_path = path / "checkpoint.safetensors"
+        for name in _FILES:
+            if (path / name).is_symlink():  # writing would go to wherever it leads
+                raise InputError(f"{path / name}: is a link; run folders hold their own files, remove it")
         if fresh:
             try:
                 for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust

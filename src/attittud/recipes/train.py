@@ -185,7 +185,9 @@ class _Job:
             self.progress.evaluated({name: values[f"validation/{name}"] for name in (self.metric, "loss")})
         step = sum(summary["steps"] for summary in self.summaries) + values["step"]
         for log in self.logs:
-            log.log({name: value for name, value in values.items() if name != "step"}, step)
+            # A dashboard may hold more than this run.
+            named = {f"attittud/{name.removeprefix('attittud/')}": v for name, v in values.items() if name != "step"}
+            log.log(named, step)
 
     def checkpoint(self) -> None:
         if not (self.phase.strategy.resumable or self.phase.done):

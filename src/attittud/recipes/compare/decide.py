@@ -12,7 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attittud.recipes.statistics import ALPHA, POWER, Difference, Summary, holm, paired, seeds_needed, summarise
+from attittud.recipes.statistics import (
+    ALPHA,
+    POWER,
+    ROUNDING,
+    Difference,
+    Summary,
+    holm,
+    paired,
+    seeds_needed,
+    summarise,
+)
 
 PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
 SIMPLE = (PRIMARY_ONLY, MULTITASK)
@@ -97,13 +107,16 @@ def differences(scores: Sequence[Scores], reference: Scores) -> dict[str, Differ
 def _decision(rows: Sequence[Row], worthwhile: float) -> Decision:
     by_label = {row.label: row for row in rows}
     users = [row for row in rows if row.to_primary_only is not None]
+    # Whoever diverged with some seeds is known by the others, the lucky ones.
+    whole = max(row.test.n for row in rows)
+    users = [row for row in users if row.test.n == whole] or users
     best = max(users, key=lambda row: row.validation.mean)
     gain = best.to_primary_only
     assert gain is not None
     about = f"{best.label}, the best on validation of those that use it, changes primary_only by {points(gain)}"
     if math.isnan(gain.p):
         return Decision("unclear", None, "Cannot tell: one seed has no interval; raise compare.seeds to at least 5.")
-    if gain.high < worthwhile:
+    if ruled_out(gain, worthwhile):
         text = (
             f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out. "
             "Use primary_only."
@@ -138,6 +151,16 @@ def _which(best: Row, gain: Difference, multitask: Row, worthwhile: float, tests
 def better(difference: Difference) -> bool:
     """Shown to be, not only measured to be."""
     return difference.mean > 0 and difference.p < ALPHA
+
+
+def ruled_out(difference: Difference, worthwhile: float) -> bool:
+    """Shown to be less than that.
+
+    Where all differences are the same, as coarse figures of a small test set can be, their interval has no width after
+    two seeds; as many seeds are asked for then as the sign test needs.
+    """
+    enough = difference.std > ROUNDING or 2 * 0.5**difference.n < ALPHA
+    return difference.high < worthwhile and enough
 
 
 def points(difference: Difference) -> str:

@@ -141,6 +141,9 @@ class Comparison:
                 result = self._one(row.candidate, row.variant, steps[row.label], seed)
                 if result is not None:
                     found[row.label][seed] = result
+        for label in (PRIMARY_ONLY, MULTITASK):
+            if not found[label]:
+                raise _no_baseline(label, "seed")
         return found
 
     def _tune(self, steps: Steps) -> list[Tuned]:
@@ -163,10 +166,7 @@ class Comparison:
             finite = {variant: score for variant, score in scores.items() if score is not None}
             if not finite:
                 if candidate.label in (PRIMARY_ONLY, MULTITASK):
-                    raise InputError(
-                        f"{candidate.label} diverged with every weight, so there is nothing to compare with; lower "
-                        "training.guided.lr"
-                    )
+                    raise _no_baseline(candidate.label, "weight")
                 continue
             # Of equally good weights the one nearest to 1: that is what the strategy was made for. Then by loss.
             best = max(finite, key=lambda v: (finite[v], -abs(math.log(v.weight)), -losses[v]))
@@ -288,6 +288,12 @@ class Comparison:
                 }
             )
         return {"baseline": verdict.baseline, "rows": rows, "decision": asdict(verdict.decision)}
+
+
+def _no_baseline(label: str, what: str) -> InputError:
+    return InputError(
+        f"{label} diverged with every {what}, so there is nothing to compare with; lower training.guided.lr"
+    )
 
 
 def _scores(runs: Mapping[str, Mapping[int, RunResult]]) -> list[Scores]:

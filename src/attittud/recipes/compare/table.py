@@ -96,6 +96,14 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         )
     if result["diverged"]:
         lines.append(f"Left out, as training diverged with every weight: {', '.join(result['diverged'])}.")
+    for table in result["tables"]:
+        for row in table["rows"]:
+            lost = [str(seed) for seed in result["seeds"] if str(seed) not in row["values"]]
+            if lost:
+                lines.append(
+                    f"{row['label']} diverged with seed {', '.join(lost)} at {table['name'].lower()}: its row has the other "
+                    "seeds only, and it is not recommended."
+                )
     first, last = result["tables"][0], result["tables"][-1]
     if first["decision"]["outcome"] != last["decision"]["outcome"] or (
         first["decision"]["strategy"] != last["decision"]["strategy"]
