@@ -384,7 +384,7 @@ def test_checkpointing(engine):
 # ---------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_memory_above_the_multitask_step(engine):
     """At most (k + 3) D numbers between refreshes and (2k + 3) D in one."""
     k = 5
@@ -396,7 +396,7 @@ def test_memory_above_the_multitask_step(engine):
         step()
         return torch.cuda.max_memory_allocated()
 
-    run = Run(Perceptron(width=64, depth=2), rank=k, engine=engine)
+    run = Run(Perceptron(width=64, depth=2), rank=k)
     wide = Perceptron(width=1024, depth=8)  # 8.4 M parameters
     run.model = wide.to(DEVICE)
     run.xp, run.xa = torch.randn(8, 1024, device=DEVICE), torch.randn(8, 1024, device=DEVICE)
@@ -413,7 +413,8 @@ def test_memory_above_the_multitask_step(engine):
 
     def guided(refresh):
         run.optimizer.zero_grad(set_to_none=True)
-        run.guide.backward(primary=run.losses(), auxiliary=run.loss(), refresh=refresh)
+        primary = run.losses if engine == "hooks" else run.losses()
+        run.guide.backward(primary=primary, auxiliary=run.loss(), refresh=refresh)
 
     guided(True)
     size = sum(p.numel() for p in run.guide.shared_parameters.values())

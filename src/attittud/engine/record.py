@@ -34,6 +34,8 @@ _QUESTIONS: set[Function] = {
 }
 # Of the others only type, device or shape matter.
 _FIRST_ONLY: set[Function] = {Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as}
+# Autocast runs them in its own type.
+_CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 SPREADING: set[Function] = {
     *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile),
 }
@@ -236,6 +238,8 @@ class Record(TorchFunctionMode):
                 self.derived[id(tensor)] = tensor
 
     def _call(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], data: list[Tensor]) -> Any:
+        if func in _CAST and args:
+            args, data = self._cast(args, data)
         packed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         self._repeats = self._repeats or packed
         in_place = _in_place(func)
@@ -262,6 +266,17 @@ class Record(TorchFunctionMode):
             call.in_attention = self._attention
             self._watch(call, outputs)
         return result
+
+    @staticmethod
+    def _cast(args: tuple[Any, ...], data: list[Tensor]) -> tuple[tuple[Any, ...], list[Tensor]]:
+        """The input as autocast would take it: then the tensor that autograd saves is the one that is held here too."""
+        x = args[0]
+        if not isinstance(x, Tensor) or x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+            return args, data
+        if all(x is not t for t in data):
+            return args, data
+        cast = x.to(torch.get_autocast_dtype(x.device.type))
+        return (cast, *args[1:]), [cast if t is x else t for t in data]
 
     def _grew(self, before: Tensor, after: Tensor) -> bool:
         """Whether a parameter was repeated along the dimension of the examples."""
