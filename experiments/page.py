@@ -11,7 +11,7 @@ from attittud.recipes.statistics import summarise
 
 from . import paper
 from .claims import MISSING, Claim, against_paper, claim_table, summary_cells, table
-from .rows import RESULTS, Part, Row, part, readable
+from .rows import HERE, RESULTS, Part, Row, part, readable
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, PLOTS = DOCS / "reproduction.md", DOCS / "reproduction"
@@ -19,8 +19,8 @@ PAGE, PLOTS = DOCS / "reproduction.md", DOCS / "reproduction"
 ABOUT = """\
 # Does the paper's vision result hold?
 
-This page is made by `python -m experiments.page` from the runs in `experiments/results/`; `experiments/protocol.md`, written
-before them, says how they were made and what differs from the paper. To run one again, from a checkout:
+This page is made by `python -m experiments.page` from the runs in `experiments/results/`; the protocol at its end,
+written before them, says how they were made and what differs from the paper. To run one again, from a checkout:
 
     attittud reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
 
@@ -63,7 +63,7 @@ MORE = {
 
 def page() -> str:
     """The whole page; what was not run yet says so."""
-    sections = [ABOUT, table2(), table4(), samples(), rank(), captured(), multicifar(), costs()]
+    sections = [ABOUT, table2(), table4(), samples(), rank(), captured(), multicifar(), costs(), protocol()]
     return "\n\n".join(sections) + "\n"
 
 
@@ -284,6 +284,12 @@ def costs() -> str:
     ]
     head = ["experiment", "device", "made with", "repeatable bit by bit", "runs", "minutes"]
     return "## What it cost\n\n" + (table(head, lines) if lines else f"Nothing has been run: {MISSING}.")
+
+
+def protocol() -> str:
+    """The protocol as it was written down, below this page's headings."""
+    title, _, text = (HERE / "protocol.md").read_text(encoding="utf-8").partition("\n")
+    return f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip()
 
 
 def plot(name: str) -> list[str]:
