@@ -25,6 +25,7 @@ def entries(guide: Guide) -> dict[str, Any]:
     """What to put under a key of one's own into the dict given to `torch.distributed.checkpoint.save`."""
     state = guide.state_dict()
     basis = state.pop("basis")
+    del state["worker"]  # it is put together from all
     space = guide.subspace
     if isinstance(basis, Tensor) and space is not None:
         pieces = space.layout.views(basis)

@@ -1,19 +1,14 @@
 """What workers exchange: a few sums, all through one collective, the all-reduce.
 
 Everything the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors), so each worker computes its own
-part and the parts are added up. `Workers` is one process, where nothing is exchanged; `Replicas` are workers that hold
-the whole model each (DistributedDataParallel); `attittud.sharded.Shards` are workers that hold a shard of it (FSDP2).
+part and the parts are added up.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -21,155 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from attittud.engine.base import Engine, Jacobian
-from attittud.graph import Named, gradients
+from attittud.graph import Named
 from attittud.parameters import Layout, is_sharded
-
-
-@dataclass(frozen=True)
-class Share:
-    """This worker's part of the examples behind one loss."""
-
-    first: int | Tensor = 0
-    """The number of its first example when those of all workers are counted through."""
-    total: int | Tensor | None = None
-    """The examples of all workers (on the device); None where there is only this one."""
-    factor: int = 1
-    """By how much a reduction that averages is to be undone."""
-
-    def mean(self, losses: Tensor) -> Tensor:
-        """Its part of the mean loss over all workers' examples."""
-        if self.total is None:
-            return losses.mean()
-        assert isinstance(self.total, Tensor)
-        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
-
-    def count(self, losses: Tensor) -> int | Tensor:
-        """Examples of all workers."""
-        return losses.shape[0] if self.total is None else self.total
-
-
-class Workers:
-    """One process: it has all the examples and all the parameters, so every sum is already there."""
-
-    size = 1
-    splits_examples = False
-    """Gradients are those of this worker's examples until they are summed."""
-    splits_columns = False
-    """Vectors over the parameters hold this worker's columns only."""
-    _told = False
-    _known: Named | None = None
-
-    def engine(self, name: str) -> str:
-        """The engine to use when a user asks for one."""
-        return name
-
-    @contextmanager
-    def remembering(self, model: nn.Module) -> Iterator[None]:
-        """Inside, the model's parameters stay the same: to list them takes longer than a step's arithmetic."""
-        self._known = self.named(model)
-        try:
-            yield
-        finally:
-            self._known = None
-
-    def named(self, model: nn.Module) -> Named:
-        """The parameters that an optimizer sees, by name."""
-        return list(model.named_parameters()) if self._known is None else self._known
-
-    def trainable(self, model: nn.Module) -> Named:
-        """Those that want a gradient; tied ones once, under their first name."""
-        return [(name, parameter) for name, parameter in self.named(model) if parameter.requires_grad]
-
-    def columns(self, layout: Layout) -> Iterable[tuple[slice, int]]:
-        """Ranges of this worker's columns, each with the number that its first one has in V."""
-        return [(slice(0, layout.size), 0)]
-
-    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
-        """A stand-in for the losses of a worker without examples."""
-        return losses
-
-    def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Named losses in the order in which all workers exchange what belongs to them."""
-        return tasks
-
-    def shares(self, losses: Sequence[Tensor]) -> list[Share]:
-        """Which part of each loss's examples is here."""
-        return [Share() for _ in losses]
-
-    def gradients(self, loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
-        """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
-        return gradients(loss, named, retain_graph=retain_graph)
-
-    def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
-        return engine.jacobian(losses, layout)
-
-    def agree(
-        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, final: bool
-    ) -> tuple[set[int], set[int]]:
-        """Parameters that the primary and the auxiliary losses of any worker reach.
-
-        `final`: all losses of the step have been seen.
-        """
-        if not self._told and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            warnings.warn(
-                f"this guide trains alone although torch.distributed has {dist.get_world_size()} workers: replicas of its model "
-                "would drift apart. Give it the DistributedDataParallel model, or process_group=torch.distributed.group.WORLD",
-                stacklevel=2,
-            )
-        self._told = True
-        return primary, auxiliary
-
-    def sum_examples_(self, x: Tensor, what: str) -> Tensor:
-        """Add up over workers what was computed from a worker's own examples."""
-        return x
-
-    def sum_columns(self, x: Tensor) -> Tensor:
-        """Add up over workers what was computed from a worker's own columns."""
-        return x
-
-    def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
-        """The small matrices (r x l) of all workers on top of each other, and where this worker's lies."""
-        return block, slice(0, block.shape[0])
-
-    def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
-        """A copy of V to be saved."""
-        return rows.clone()
-
-    def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
-        """Room for the rows of V over one parameter, as `pack` or a checkpoint has them."""
-        return torch.empty(rank, *parameter.shape, dtype=dtype, device=parameter.device)
-
-    def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
-        """What this worker keeps of rows (k x shape) over a parameter."""
-        return rows.full_tensor() if is_sharded(rows) else rows  # type: ignore[attr-defined]
-
-    def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """V, as far as this worker keeps it, from what workers of any kind and number have saved."""
-        if not isinstance(saved, Mapping):
-            sizes = [math.prod(shape) for shape in layout.shapes]
-            if saved.ndim != 2 or saved.shape[1] != sum(sizes):
-                raise ValueError(f"the saved basis has shape {tuple(saved.shape)}, this model needs k x {sum(sizes)}")
-            if not self.splits_columns:
-                return saved
-            pieces = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
-            saved = dict(zip(layout.names, (piece.view(-1, *shape) for piece, shape in pieces), strict=True))
-        rank = saved[layout.names[0]].shape[0]
-        rows = layout.empty(rank)
-        for view, name, parameter in zip(layout.views(rows), layout.names, layout.parameters, strict=True):
-            view.copy_(self.part(parameter, saved[name]))
-        return rows
-
-    def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
-        """Make k-vectors and inner products those of all workers, in one exchange."""
-        if parts and self.size > 1:
-            summed = self.sum_columns(self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors"))
-            for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
-                part.copy_(whole.view_as(part))
-
-    def sum_rest(self, updates: dict[int, Tensor], named: Named) -> dict[int, Tensor]:
-        """Updates of the parameters `named`, which are not decomposed, over all workers."""
-        return updates
-
+from attittud.workers import Share, Workers
 
 OTHER_GUIDE = (
     "have another model or another guide than worker 0: the trainable parameters and every argument of Guide, also eta and "
@@ -180,19 +29,26 @@ OTHER_GUIDE = (
 class Group(Workers):
     """Several processes that talk through one process group."""
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group = group
         self.device = device
         self.number = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self._names: set[tuple[str, ...]] = set()
 
-    def all_reduce_(self, x: Tensor, what: str) -> Tensor:
-        return self._all_reduce_in_(x, self.group, what)
+    def all_reduce_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
+        return self._all_reduce_in_(x, self.group, what, *beside)
 
-    def _all_reduce_in_(self, x: Tensor, group: dist.ProcessGroup | None, what: str) -> Tensor:
+    def _all_reduce_in_(self, x: Tensor, group: dist.ProcessGroup, what: str, *beside: Tensor) -> Tensor:
         try:
-            dist.all_reduce(x, group=group)
+            together = [other for other in beside if other.dtype == x.dtype]
+            for alone in (other for other in beside if other.dtype != x.dtype):
+                dist.all_reduce(alone, group=group)
+            if together:
+                # One exchange of several vectors; torch.distributed.all_reduce_coalesced is this with a warning.
+                group.allreduce_coalesced([x, *together]).wait()
+            else:
+                dist.all_reduce(x, group=group)
         except RuntimeError as error:
             raise RuntimeError(
                 f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
@@ -248,7 +104,7 @@ class Replicas(Group):
 
     splits_examples = True
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         super().__init__(group, device)
         self._roles: tuple[list[int], set[int], set[int]] | None = None
 
@@ -259,13 +115,15 @@ class Replicas(Group):
         return _Part(self, share, engine, losses, layout)
 
     def agree(
-        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, final: bool
+        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
     ) -> tuple[set[int], set[int]]:
-        """Once every trainable parameter has a role, that stays; until then this waits for the device.
+        """Once every trainable parameter has a role, that stays until the next refresh; until then this waits for the device.
 
         As in DistributedDataParallel, it is parameters that no loss reaches that cost an exchange in every step.
         """
         every = [id(parameter) for _, parameter in named]
+        if anew:
+            self._roles = None
         if self._roles is not None and self._roles[0] == every:
             return self._roles[1], self._roles[2]
         reached = torch.tensor([[key in primary for key in every], [key in auxiliary for key in every]])
@@ -279,17 +137,16 @@ class Replicas(Group):
             self._roles = every, primary, auxiliary
         return primary, auxiliary
 
-    def sum_examples_(self, x: Tensor, what: str) -> Tensor:
-        return self.all_reduce_(x, what)
+    def sum_examples_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
+        return self.all_reduce_(x, what, *beside)
 
-    def sum_rest(self, updates: dict[int, Tensor], named: Named) -> dict[int, Tensor]:
+    def rest(self, updates: dict[int, Tensor], named: Named) -> tuple[dict[int, Tensor], Tensor | None]:
         layout = Layout(named)
         if not layout.parameters:
-            return {}
+            return {}, None
         flat = layout.empty()
         layout.add_(flat, [updates.get(id(parameter)) for parameter in layout.parameters], fresh=True)
-        self.all_reduce_(flat, "gradients that are not decomposed")
-        return dict(zip(map(id, layout.parameters), layout.views(flat), strict=True))
+        return dict(zip(map(id, layout.parameters), layout.views(flat), strict=True)), flat
 
 
 class _Part(Jacobian):

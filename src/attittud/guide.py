@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attittud.basis import make_basis
 from attittud.checks import check_auxiliary, check_callable, check_count, check_eta, check_state, check_weight
-from attittud.distributed import Share, connect
+from attittud.distributed import connect
 from attittud.engine import Implicit, make_engine
 from attittud.eta import Eta
 from attittud.graph import keep_saved_tensors, needed_later, walk, written_into
@@ -23,6 +23,7 @@ from attittud.roles import Roles
 from attittud.scope import BatchNormMode
 from attittud.step import Step
 from attittud.subspace import Subspace
+from attittud.workers import Share
 
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
 
@@ -244,10 +245,10 @@ class Guide:
             # Roles last: a task that is missing in one step does not make its parameters the primary task's own.
             known = step.reached_auxiliary | self._roles.auxiliary_ids()
             reach = self._roles.agree(step.reached_primary(), known, final=True)
-            outcome = step.finish(subspace, self.primary_weight)
             elsewhere = set().union(*reach) - step.layout.ids
             others = [(name, parameter) for name, parameter in named if id(parameter) in elsewhere]
-            rest = self._workers.sum_rest(step.rest_updates(self.primary_weight, reach[1]), others)
+            rest, unsummed = self._workers.rest(step.rest_updates(self.primary_weight, reach[1]), others)
+            outcome = step.finish(subspace, self.primary_weight, unsummed)
             write_gradients(named, step.layout, outcome.update, rest)
         self._refresher.close(step)
         self._step = None

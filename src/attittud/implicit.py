@@ -14,12 +14,12 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
-from attittud.distributed import Workers
 from attittud.engine.base import Jacobian
 from attittud.engine.hooks import HookedJacobian
 from attittud.linalg import Products, dot
 from attittud.parameters import Layout
 from attittud.subspace import Subspace
+from attittud.workers import Workers
 
 Scope = Callable[[], AbstractContextManager[None]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from attittud.basis import Refresh
 from attittud.basis.base import Basis
 from attittud.checks import as_losses, check_dense
-from attittud.distributed import Share, Workers
 from attittud.engine.base import Engine
 from attittud.graph import walk
 from attittud.implicit import ImplicitExact
@@ -23,6 +23,7 @@ from attittud.roles import Roles
 from attittud.scope import BatchNormMode, untraced_forward
 from attittud.step import Step
 from attittud.subspace import Subspace
+from attittud.workers import Share, Workers
 
 Losses = Callable[[], Tensor]
 
@@ -101,9 +102,8 @@ class Refresher:
     def start(self, step: Step, leaves: set[int]) -> None:
         """Decide which parameters take part: those both losses reach, as far as that is known by now."""
         known = step.reach_complete or self.roles.auxiliary is not None
-        leaves, reach = self.roles.agree(
-            leaves, step.reached_auxiliary if step.reach_complete else self.roles.auxiliary_ids()
-        )
+        reach = step.reached_auxiliary if step.reach_complete else self.roles.auxiliary_ids()
+        leaves, reach = self.roles.agree(leaves, reach, anew=True, final=step.reach_complete)
         self.roles.auxiliary = self.roles.names(reach) if known else None
         layout = self.roles.shared(leaves, reach if known else None)
         check_dense(self.model, layout)
@@ -126,7 +126,11 @@ class Refresher:
             working = partial(self.basis.working_rows, examples=losses.shape[0] * self.workers.size)
             check_fits(refresh.layout, self.rank, working, self.dtype or refresh.layout.dtype)
         if self.basis.needs == "jacobian":
-            self.basis.add(refresh, self.workers.jacobian(self.engine, losses, refresh.layout, share))
+            if refresh.calls == 0:
+                refresh.shrink = _shrink(share.count(losses))
+            with torch.enable_grad():
+                shrunk = losses * refresh.shrink
+            self.basis.add(refresh, self.workers.jacobian(self.engine, shrunk, refresh.layout, share))
         refresh.calls += 1
         refresh.examples = refresh.examples + share.count(losses)
 
@@ -206,9 +210,15 @@ class Refresher:
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
             "reached_by_auxiliary": None if reach is None else sorted(reach),
             "basis": self.workers.pack(space.layout, space.rows) if space is not None and saved else None,
+            "worker": self.workers.place if saved else None,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
+        if state.get("worker") not in (None, self.workers.place):
+            raise ValueError(
+                f"this state holds the shards of worker {state['worker']} of a sharded basis (FSDP2), which nobody else "
+                "can go on from; save attittud.checkpoint.entries(guide) with torch.distributed.checkpoint instead"
+            )
         subspace: Subspace | None = None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             named = dict(self.workers.named(self.model))
@@ -222,3 +232,14 @@ class Refresher:
         self.count = state["refreshes"]
         self.index = self.index.new_tensor(state["refreshes"])
         self.skipped = self.skipped.new_tensor(state["skipped_refreshes"])
+
+
+def _shrink(examples: int | Tensor) -> float | Tensor:
+    """A factor for J, whose size no basis depends on, so that its products overflow no sooner than the mean gradient.
+
+    In float16 a loss scale is raised until that one overflows, and it has a factor 1/m which single examples lack. (Three
+    powers of two for the largest entries of Π. A power of two changes no digit.)
+    """
+    if isinstance(examples, Tensor):
+        return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
+    return 2.0 ** -(math.ceil(math.log2(max(1, examples))) + 3)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
-from attittud.distributed import Workers
 from attittud.parameters import Layout, Predicate, allowed
+from attittud.workers import Workers
 
 
 class Roles:
@@ -37,10 +37,12 @@ class Roles:
     def names(self, identities: set[int]) -> set[str]:
         return {name for name, parameter in self.workers.named(self.model) if id(parameter) in identities}
 
-    def agree(self, primary: set[int], auxiliary: set[int], *, final: bool = False) -> tuple[set[int], set[int]]:
-        """Parameters that the primary and the auxiliary losses of any worker reach."""
+    def agree(
+        self, primary: set[int], auxiliary: set[int], *, anew: bool = False, final: bool = False
+    ) -> tuple[set[int], set[int]]:
+        """Parameters that the primary and the auxiliary losses of any worker reach; see `Workers.agree`."""
         trainable = self.workers.trainable(self.model)
-        return self.workers.agree(trainable, primary, auxiliary, self._settings(), final=final)
+        return self.workers.agree(trainable, primary, auxiliary, self._settings(), anew=anew, final=final)
 
     def shared(self, primary: set[int], auxiliary: set[int] | None) -> Layout:
         """What both losses reach and the user lets take part; None: it is not known yet what the auxiliary ones reach."""

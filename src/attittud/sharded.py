@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
-from attittud.distributed import OTHER_GUIDE, Group, Share, described
+from attittud.distributed import OTHER_GUIDE, Group, described
 from attittud.engine.base import Engine, Jacobian, logger
 from attittud.graph import Named
 from attittud.linalg import project
 from attittud.parameters import Layout, local
+from attittud.workers import Share
 
 
 class Shards(Group):
@@ -50,6 +51,7 @@ class Shards(Group):
         for length, position in zip(mesh.shape, coordinate, strict=True):
             self.number = self.number * length + position
         self.shard, self.shards = coordinate[-1], mesh.shape[-1]
+        self.place = f"{self.number} of {self.size}" if self.size > 1 else None
         self._names = set()
 
     def engine(self, name: str) -> str:
@@ -75,7 +77,7 @@ class Shards(Group):
         # FSDP2 averages over workers what is to be summed.
         return [Share(share.first, share.total, self.size) for share in super().shares(losses)]
 
-    def all_reduce_(self, x: Tensor, what: str) -> Tensor:
+    def all_reduce_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
         """Over all workers, replicas too."""
         super().all_reduce_(x, what)
         for group in self.replica_groups:
@@ -117,13 +119,13 @@ class Shards(Group):
         return _Joint(self, share, engine, losses, layout)
 
     def agree(
-        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, final: bool
+        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
     ) -> tuple[set[int], set[int]]:
         """FSDP2 itself demands that all workers reach the same parameters; here only their identities are translated.
 
         A graph ends in the unsharded parameter, what is trained is the sharded one.
         """
-        if not final:
+        if anew:
             prints = self.all_reduce_(self._prints(described(settings, named)), "a comparison of guides")
             self._check_same(prints, OTHER_GUIDE)
         sharded = {id(parameter): id(parameter) for _, parameter in self._named}
@@ -150,7 +152,8 @@ class Shards(Group):
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """This worker's shard of rows (k x shape) over a parameter."""
         if isinstance(rows, DTensor):
-            if rows.device_mesh == self.mesh and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
+            # (A mesh that was saved and loaded is not equal to itself, but its shards are this worker's own: see `place`.)
+            if rows.device_mesh.shape == self.mesh.shape and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
                 return local(rows)
             rows = rows.full_tensor()
         pieces = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from attittud.basis.base import Refresh
 from attittud.decompose import Residual, correction, harmful_mask, residual_tolerance
-from attittud.distributed import Workers
 from attittud.eta import Eta
 from attittud.linalg import chunk_size, dot
 from attittud.parameters import Layout
 from attittud.report import Split, TaskReport, ratio
 from attittud.subspace import Subspace
+from attittud.workers import Workers
 
 
 @dataclass
@@ -90,6 +90,8 @@ class Step:
         self.tasks: dict[str, Task] = {}
         self.sum: Tensor | None = None
         self.rest = Rest()
+        self.beside: list[Tensor] = []
+        """What the next sum over workers takes along."""
         self.reached_auxiliary: set[int] = set()
         self.reach_complete = False
         """No further auxiliary loss will come than those `reached_auxiliary` is of."""
@@ -232,8 +234,12 @@ class Step:
         """The same for the gradient of each task, which must still be held on its own."""
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
-                self.workers.sum_examples_(task.flat, "auxiliary gradients")
+                self._sum_(task.flat, "auxiliary gradients")
                 task.whole = True
+
+    def _sum_(self, x: Tensor, what: str) -> None:
+        self.workers.sum_examples_(x, what, *self.beside)
+        self.beside = []
 
     def _exchange(self, p: Tensor, square: Tensor | None) -> None:
         """One small sum over workers makes all k-vectors and inner products global."""
@@ -251,8 +257,12 @@ class Step:
             self.sum = scaled if self.sum is None else self.sum.add_(scaled)
             task.flat = None
 
-    def finish(self, subspace: Subspace, primary_weight: float) -> Outcome:
-        """Take the signs and form the update over the shared parameters."""
+    def finish(self, subspace: Subspace, primary_weight: float, rest: Tensor | None) -> Outcome:
+        """Take the signs and form the update over the shared parameters.
+
+        `rest`, what is not decomposed, is summed over workers in one exchange with the gradient of a task.
+        """
+        self.beside = [] if rest is None else [rest]
         if not subspace.projects:
             return self._finish_canonical(primary_weight)
         assert self.primary is not None
@@ -315,7 +325,7 @@ class Step:
         if not self.primary_whole:
             self.sum.add_(scaled)
         if not whole:
-            self.workers.sum_examples_(self.sum, "gradients")
+            self._sum_(self.sum, "gradients")
         subspace.add_(self.sum, weights)
         return self.sum.add_(scaled) if self.primary_whole else self.sum
 
@@ -360,5 +370,6 @@ class Step:
                 add_to(updates, key, primary_weight * gradient)
             else:
                 # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
-                updates[key] = gradient
+                # (Workers learn at the next refresh that an auxiliary loss has begun to do so too.)
+                add_to(updates, key, gradient)
         return updates

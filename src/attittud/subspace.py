@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis
-from attittud.distributed import Workers
 from attittud.linalg import Products, add_rows_, lift_, products, project
 from attittud.parameters import Layout
+from attittud.workers import Workers
 
 
 class Subspace:

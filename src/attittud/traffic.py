@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from attittud.basis.svd import OVERSAMPLING, POWER_ITERATIONS
 
 NUMBER = 8  # k-vectors, inner products and counts are float64 or int64
-FLAG = 4  # fingerprints of what must be the same on all workers
+FLAG = 4  # roles of parameters, and fingerprints of what must be the same on all workers
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Setting:
         rank: k.
         tasks: named auxiliary losses.
         examples: of all workers in a refresh (m); only `exact` and `svd` ask for it.
+        tensors: trainable ones (n), whose roles replicas agree on in a refresh.
         itemsize: bytes of a number of a gradient: 4, since arithmetic is in float32 at least.
     """
 
@@ -34,6 +35,7 @@ class Setting:
     rank: int = 10
     tasks: int = 1
     examples: int = 32
+    tensors: int = 0
     basis: str = "sketch"
     include_mean: bool = False
     itemsize: int = 4
@@ -81,7 +83,10 @@ def replicas_refresh(s: Setting) -> Bytes:
         "canonical": 0,
     }[s.basis]
     factors = (1 + POWER_ITERATIONS) * s.workers * wide**2 if s.basis == "svd" and not few else 0
-    return Bytes(rows * s.shared * s.itemsize, factors * NUMBER) if s.workers > 1 else Bytes(0, 0)
+    if s.workers == 1:
+        return Bytes(0, 0)
+    roles = (s.workers + 2 * s.tensors) * FLAG
+    return Bytes(rows * s.shared * s.itemsize, factors * NUMBER + roles)
 
 
 def shards_step(s: Setting) -> Bytes:

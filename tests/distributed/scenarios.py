@@ -235,6 +235,20 @@ def other_heads(w: World) -> None:
         w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=torch.cat(parts) if parts else None))
 
 
+def late_task(w: World, start: int = 4) -> None:
+    """A second task comes in after some steps and reaches the primary task's head, which was its own before."""
+    guide = w.guide(eta={"a": ETA, "b": Eta(0.5, 1, 1)}, auxiliary_weight={"a": 1.0, "b": 0.3})
+    p = w.problem
+    for i in range(6):
+        at = w.share(0, N)
+        tasks = {"a": w.auxiliary(at)}
+        if i >= start:
+            empty = at.start == at.stop
+            some = p.model(p.xa[slice(0, 2) if empty else at], "primary").square().mean(1)
+            tasks["b"] = some if not empty else some[:0] if "sdp" in w.kind else None
+        w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=tasks))
+
+
 def interleaved_with_basis_losses(w: World) -> None:
     """A primary call after an auxiliary one, in a window with a refresh."""
     guide = w.guide()
@@ -323,6 +337,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "narrowed": narrowed,
     "one forward": one_forward,
     "other heads": other_heads,
+    "late task": late_task,
     "interleaved with basis_losses": interleaved_with_basis_losses,
     "not finite": not_finite,
     "not finite, exact": lambda w: not_finite(w, basis="exact"),

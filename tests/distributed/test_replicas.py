@@ -7,7 +7,7 @@ import pytest
 import torch
 from oracle import error
 from processes import outcomes, run
-from scenarios import ETA, World, message_of, twenty_steps
+from scenarios import ETA, World, late_task, message_of, twenty_steps
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -43,6 +43,13 @@ def alone():
     return [str(warning.message) for warning in told]
 
 
+def late_between_refreshes():
+    """The gradients of the primary head in the step in which an auxiliary loss reaches it for the first time."""
+    w = World("ddp")
+    late_task(w, start=3)
+    return w.grads[3]["heads.primary.weight"]
+
+
 def behaviour():
     """Several checks that share one group of processes; each entry is judged by a test of its own."""
     found = {"twenty": [twenty_steps(World("ddp", torch.float32), basis=b) for b in ("sketch", "exact", "random")]}
@@ -57,7 +64,7 @@ def behaviour():
     found["ddp"] = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
     w.optimizer.zero_grad()
     found["state"] = guide.state_dict()
-    found["differing"], found["alone"] = differing(), alone()
+    found["differing"], found["alone"], found["late"] = differing(), alone(), late_between_refreshes()
     return found
 
 
@@ -96,6 +103,20 @@ def test_the_wrapper_can_still_be_used_as_such(behaved):
 def test_workers_that_differ_are_noticed(behaved, name, words):
     for found in behaved:
         assert "workers [1]" in found["differing"][name] and words in found["differing"][name]
+
+
+def test_a_role_that_changes_between_refreshes_loses_no_gradient(behaved):
+    """Other workers learn of it at the next refresh: until then the head keeps weight 1, and the auxiliary gradient is added."""
+    parts = {}
+    for name, start in (("before", 6), ("after", 3)):
+        w = World("one")
+        late_task(w, start=start)
+        parts[name] = w.grads[3]["heads.primary.weight"]
+    # In one process the primary part has weight 0.1 as soon as both losses reach it.
+    auxiliary = parts["after"] - 0.1 * parts["before"]
+    assert auxiliary.abs().max() > 0.01
+    for found in behaved:
+        assert torch.allclose(found["late"], parts["before"] + auxiliary, atol=1e-12)
 
 
 def test_a_guide_that_trains_alone_among_workers_says_so_once(behaved):

@@ -103,6 +103,22 @@ def made_between_passes():
     return hidden, w.grads
 
 
+def state_of_another(folder):
+    """What a framework does that writes a state from one worker and hands it to all (Accelerate's register_for_checkpointing)."""
+    w = World("fsdp")
+    guide = w.guide()
+    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    before = guide.subspace.rows.clone()
+    if w.number == 0:
+        torch.save(guide.state_dict(), f"{folder}/state.pt")
+    dist.barrier()
+    state = torch.load(f"{folder}/state.pt", weights_only=True)
+    message = message_of(lambda: guide.load_state_dict(state))
+    guide.load_state_dict(guide.state_dict())
+    assert torch.equal(guide.subspace.rows, before)
+    return message
+
+
 def train(kind, first, steps, folder=None, save=False, **options):
     """Some steps of a run; from a checkpoint if first > 0, into one if asked."""
     w = World(kind)
@@ -138,6 +154,7 @@ def behaviour(folder):
         "ordinary": ordinary_step(),
         "twenty": twenty_steps(World("fsdp", torch.float32)),
         "between": made_between_passes(),
+        "state of another": state_of_another(folder),
         "resumed": {kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "ddp")}
         | {"from ddp": train("fsdp", BEFORE, AFTER, f"{folder}/ddp")},
     }
@@ -214,6 +231,11 @@ def test_a_guide_may_be_made_between_the_passes(behaved):
     w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
     for hidden, grads in (found["between"] for found in behaved):
         assert hidden and error(grads[0], w.grads[0]) < 1e-10
+
+
+def test_a_worker_does_not_take_the_shards_of_another(behaved):
+    first, second = (found["state of another"] for found in behaved)
+    assert first == "no error" and "worker 0 of 2" in second and "attittud.checkpoint.entries" in second
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attittud.basis.noise import gaussian
 from attittud.basis.orthonormal import Rows, orthonormalise_
-from attittud.distributed import Share, Workers
 from attittud.engine.base import Jacobian
 from attittud.parameters import Layout
+from attittud.workers import Share, Workers
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Refresh:
     calls: int = 0
     share: Share = field(default_factory=Share)
     """This worker's part of the examples of the current call."""
+    shrink: float | Tensor = 1.0
+    """By what J is multiplied on the way."""
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
     """What has to be around every use of the losses' graph."""
 
