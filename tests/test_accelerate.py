@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
 
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from attittud import preset
@@ -79,3 +81,19 @@ def test_bf16(tmp_path: Path) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
     half = accelerate_loop.train(tmp_path, mixed_precision="bf16")
     assert half != full and half == pytest.approx(full, rel=0.05)
+
+
+def test_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a scaler put in by hand, which Accelerate makes for GPUs alone."""
+
+    def scaling(**settings: Any) -> Accelerator:
+        accelerator = Accelerator(**settings)
+        accelerator.scaler, accelerator.native_amp = torch.amp.GradScaler("cpu", init_scale=2.0**10), True
+        accelerator.state._mixed_precision = "fp16"
+        return accelerator
+
+    full = accelerate_loop.train(tmp_path)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setattr(accelerate_loop, "Accelerator", scaling)
+    half = accelerate_loop.train(tmp_path)
+    assert half != full and half == pytest.approx(full, rel=0.02)

@@ -1,7 +1,11 @@
 """Our own arithmetic keeps its precision inside an autocast region."""
 
+import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+from attittud import Eta, Guide
 from attittud.linalg import project
 
 
@@ -12,3 +16,28 @@ def test_projection_inside_autocast():
         assert (rows @ vector).dtype == torch.bfloat16  # what torch would do
         inside = project(rows, vector)
     assert torch.equal(inside, rows.mv(vector).double())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
+@pytest.mark.parametrize("basis", ["sketch", "exact", "svd"])
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+def test_a_refresh_overflows_no_sooner_than_a_step(engine, basis):
+    """A loss scale is raised until the mean gradient overflows in float16; per-example gradients lack its factor 1/m."""
+    torch.manual_seed(0)
+    m = 64
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8))
+    x, y = torch.randn(m, 16), torch.randint(8, (m,))
+
+    def losses(scale: float) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16):
+            return scale * F.cross_entropy(model(x), y, reduction="none")
+
+    def fits(scale: float) -> bool:
+        found = torch.autograd.grad(losses(scale).mean(), list(model.parameters()))
+        return all(bool(gradient.isfinite().all()) for gradient in found)
+
+    scale = max(2.0**power for power in range(8, 40) if fits(2.0**power))
+    assert not fits(2 * scale) and scale > 2**8
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine, basis=basis)
+    report = guide.backward(primary=lambda: losses(scale), auxiliary=losses(scale).mean())
+    assert int(report.skipped_refreshes) == 0 and int(report.effective_rank) == 5

@@ -163,8 +163,43 @@ def accelerate_fsdp2(folder: str) -> list[float]:
         return accelerate(folder)
     from accelerate import FullyShardedDataParallelPlugin
 
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
     with fsdp2_on_cpu():
-        return accelerate(folder, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+        losses = accelerate(folder, fsdp_plugin=plugin)
+        check_hooks(folder, plugin)
+    return losses
+
+
+def check_hooks(folder: str, plugin: Any) -> None:
+    """What docs/integrations.md says for checkpoints under FSDP2: the sharded basis comes back."""
+    from accelerate import Accelerator
+    from accelerate_loop import Model
+    from torch.distributed.checkpoint import save
+
+    from attittud import Guide, checkpoint, preset
+
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    model = Model()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    guide = Guide(model, rank=3, refresh_every=1, **preset("flip"))
+    accelerator.register_save_state_pre_hook(
+        lambda models, weights, path: save({"guide": checkpoint.entries(guide)}, checkpoint_id=f"{path}/guide")
+    )
+    accelerator.register_load_state_pre_hook(lambda models, path: checkpoint.load(guide, f"{path}/guide"))
+
+    def step() -> torch.Tensor:
+        x = torch.randn(8, 6)
+        losses, loss = (model(x, head=name).square().mean(1) for name in ("primary", "auxiliary"))
+        guide.backward(primary=losses, auxiliary=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return guide.subspace.rows.clone()
+
+    before = step()
+    accelerator.save_state(f"{folder}/hooks")
+    assert not torch.equal(step(), before)
+    accelerator.load_state(f"{folder}/hooks")
+    assert torch.equal(guide.subspace.rows, before)
 
 
 RUNS = {
