@@ -12,11 +12,11 @@ from .rows import Row, part
 
 def draw(folder: Path) -> None:
     """Those for which there are runs."""
-    from .page import bases, numbered
+    from .page import bases, numbered, table4_rows
 
     samples = numbered(part("figure2-samples", "figure2-samples").rows, "basis_batch", 100)
     ranks = {size: numbered(part("figure2-rank", f"figure2-rank-{size}").rows, "rank", 10) for size in (50, 1000)}
-    table4 = part("table4-bases", "table4-bases").rows
+    table4 = table4_rows()
     curves = {
         basis: [row for label in bases(basis) if (row := table4.get(label))]
         for basis in paper.TABLE4

@@ -128,8 +128,9 @@ def test_figures_read_labels_as_compare_writes_them(results: Path) -> None:
             for label in rows
             for s in (0, 1)
         ]
-        target = results / f"{name.removesuffix('-50')}.jsonl"
-        target.write_text("\n".join(found) + "\n")
+        target = results / f"{name.removesuffix('-50').removesuffix('-exact')}.jsonl"
+        with target.open("a") as file:
+            file.write("\n".join(found) + "\n")
 
     def labels(name: str) -> list[str]:
         found = [candidate.label.replace(" ", "-") for candidate in candidates(load(HERE / f"{name}.yaml"))]
@@ -137,11 +138,9 @@ def test_figures_read_labels_as_compare_writes_them(results: Path) -> None:
 
     lines("figure2-samples", labels("figure2-samples"))
     lines("figure2-rank-50", labels("figure2-rank-50"))
-    lines(
-        "table4-bases",
-        labels("table4-bases"),
-        curves={"step": [1], "captured_auxiliary": [0.25], "captured_primary": [0.5]},
-    )
+    curves = {"step": [1], "captured_auxiliary": [0.25], "captured_primary": [0.5]}
+    lines("table4-bases", labels("table4-bases"), curves=curves)
+    lines("table4-bases-exact", labels("table4-bases-exact"), curves=curves)
     text = page()
     samples = text.partition("## Figure 2, left")[2].partition("## Figure 2, right")[0]
     ranks = text.partition("## Figure 2, right")[2].partition("## Figure 3")[0]

@@ -71,7 +71,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "cifar10",
     ),
     "table4-bases": Experiment(
-        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)", _files("table4-bases"), "cifar10"
+        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)", _files("table4-bases", "table4-bases-exact"), "cifar10"
     ),
     "figure2-samples": Experiment(
         "Figure 2, left: accuracy against m, the examples that build a basis of rank 5",
@@ -85,7 +85,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "figure3-captured-norm": Experiment(
         "Figure 3: the share of both gradients' norm inside each basis, in the runs of Table 4",
-        _files("table4-bases"),
+        _files("table4-bases", "table4-bases-exact"),
         "cifar10",
         runs_of="table4-bases",
     ),
