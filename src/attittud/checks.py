@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from attittud.eta import Eta
 from attittud.parameters import Layout, sparse_message
+
+AnyEta = Eta | Literal["auto"]
 
 
 def as_losses(losses: object, where: str, *, may_be_empty: bool = False) -> Tensor:
@@ -93,14 +95,14 @@ def check_count(name: str, value: object) -> int:
     return int(value)
 
 
-def check_eta(eta: object) -> Eta | dict[str, Eta]:
-    if isinstance(eta, Eta):
+def check_eta(eta: object) -> AnyEta | dict[str, AnyEta]:
+    if isinstance(eta, Eta) or eta == "auto":
         return eta
-    if isinstance(eta, Mapping) and eta and all(isinstance(value, Eta) for value in eta.values()):
+    if isinstance(eta, Mapping) and eta and all(isinstance(value, Eta) or value == "auto" for value in eta.values()):
         return {str(name): value for name, value in eta.items()}
     raise TypeError(
-        f"eta must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), or a dict of one for each named auxiliary "
-        f"loss; got {eta!r}"
+        f"eta must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), 'auto', or a dict of one for each named "
+        f"auxiliary loss; got {eta!r}"
     )
 
 

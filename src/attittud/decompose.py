@@ -19,6 +19,15 @@ from torch import Tensor
 from attittud.eta import Eta
 
 
+@dataclass(frozen=True)
+class Weights:
+    """The weights of an `Eta` as numbers on the device, each between 0 and 1: those of eta="auto"."""
+
+    neutral: Tensor
+    helpful: Tensor
+    harmful: Tensor
+
+
 def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
     """Where the auxiliary and the primary coefficient point in opposite directions.
 
@@ -27,7 +36,7 @@ def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
     return torch.sign(a) * torch.sign(p) < 0
 
 
-def correction(a: Tensor, harmful: Tensor, eta: Eta) -> Tensor:
+def correction(a: Tensor, harmful: Tensor, eta: Eta | Weights) -> Tensor:
     """Coefficients (eta_j - neutral) a_j of the correction Vᵀ(...); exactly zero for three equal weights."""
     return torch.where(harmful, (eta.harmful - eta.neutral) * a, (eta.helpful - eta.neutral) * a)
 

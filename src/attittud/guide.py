@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from attittud.basis import make_basis
 from attittud.checks import check_auxiliary, check_callable, check_count, check_eta, check_state, check_weight
+from attittud.decompose import Weights
 from attittud.distributed import connect
 from attittud.engine import Implicit, make_engine
 from attittud.eta import Eta
 from attittud.graph import keep_saved_tensors, needed_later, walk, written_into
+from attittud.hearing import Hearings
 from attittud.implicit import implicit_basis
 from attittud.parameters import Predicate, write_gradients
 from attittud.refreshing import Losses, Refresher
@@ -42,7 +44,8 @@ class Guide:
     Args:
         model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model brings its
             process group along, one under `fully_shard` (FSDP2) its mesh.
-        eta: weights of the neutral, helpful and harmful part; for named auxiliary losses also a dict of them.
+        eta: weights of the neutral, helpful and harmful part; for named auxiliary losses also a dict of them. "auto" lets
+            every part earn its weight, between 0 and 1, before judges (`judge=` of `backward`).
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
         basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
@@ -60,6 +63,7 @@ class Guide:
         process_group: the workers that train replicas of the model together. The update is that of one process on all
             workers' examples joined; the guide does all reductions itself.
         seed: of the random numbers of the bases; the global random state is never touched.
+        judge_every: with eta="auto" the judges are heard in every n-th step.
         report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model: spend
             it in steps with a "refresh", or "always". (They are NaN where it is not spent.)
     """
@@ -68,7 +72,7 @@ class Guide:
         self,
         model: nn.Module,
         *,
-        eta: Eta | Mapping[str, Eta],
+        eta: Eta | Literal["auto"] | Mapping[str, Eta | Literal["auto"]],
         primary_weight: float = 1.0,
         basis: str = "sketch",
         rank: int = 10,
@@ -81,6 +85,7 @@ class Guide:
         auxiliary_weight: float | Mapping[str, float] = 1.0,
         process_group: torch.distributed.ProcessGroup | None = None,
         seed: int = 0,
+        judge_every: int = 4,
         report_norms: Literal["refresh", "always"] = "refresh",
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -97,6 +102,7 @@ class Guide:
             raise ValueError(f"report_norms must be 'refresh' or 'always', got {report_norms!r}")
         self.model, self._workers = connect(model, process_group)
         self.report_norms = report_norms
+        self.judge_every = check_count("judge_every", judge_every)
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = (
@@ -126,6 +132,10 @@ class Guide:
             dtype=basis_dtype,
             batch_norm=batch_norm,
         )
+        wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
+        self._hearings = Hearings(
+            self.model, self._workers, wanted=wanted, every=self.judge_every, seed=seed, batch_norm=batch_norm
+        )
         self._step: Step | None = None
         self._warn = SkipWarning()
 
@@ -150,11 +160,11 @@ class Guide:
                 are averaged over the examples of all workers, scalars over the workers.
             basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
                 called only when a refresh is due.
-            judge: only with eta="auto".
+            judge: with eta="auto", returns the judges' losses (a vector): primary examples that neither train the model nor
+                build its basis. Called every `judge_every` steps; without it the weights stay as they are, so that judges
+                may retire and join the training set.
             refresh: True or False overrides the schedule.
         """
-        if judge is not None:
-            raise ValueError("judge= is only used with eta='auto', which this version does not have yet; leave it out")
         if self._step is not None:
             self._step = None
             raise RuntimeError(
@@ -163,17 +173,20 @@ class Guide:
             )
         check_callable("basis_losses", basis_losses)
         with self._workers.remembering(self.model):
-            return self._whole_step(primary, self._named(auxiliary), basis_losses, refresh)
+            return self._whole_step(primary, self._named(auxiliary), basis_losses, judge, refresh)
 
     def _whole_step(
         self,
         primary: Tensor | Losses | None,
         tasks: dict[str, Tensor],
         basis_losses: Losses | None,
+        judge: Losses | None,
         refresh: bool | None,
     ) -> Report:
         step = self._begin(refresh)
         try:
+            self._hearings.call(step, judge)
+            self._hearings.check(step)
             with self._refresher.computed(step, primary, basis_losses) as losses:
                 shares = self._workers.shares([losses, *tasks.values()])
                 graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
@@ -215,11 +228,26 @@ class Guide:
             share = self._workers.shares([computed])[0]
             self._primary(step, computed, share, basis_losses, leaves, retain_graph=retain_graph)
 
+    def judge(self, judge: Losses) -> None:
+        """With eta="auto": take in a callable that returns the judges' losses, called where they are due.
+
+        Once in a step and before its first `auxiliary` call.
+        """
+        with self._discard_on_error():
+            step = self._step or self._begin(None)
+            if step.tasks or step.judge is not None:
+                raise RuntimeError(
+                    "judge() came twice or after auxiliary() in this step, whose gradients the judges must meet; call it "
+                    "once, before the first auxiliary(). The unfinished step is discarded."
+                )
+            self._hearings.call(step, judge)
+
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
         with self._discard_on_error():
             tasks = self._named(loss)
             step = self._step or self._begin(None)
+            self._hearings.check(step)
             shares = self._workers.shares(list(tasks.values()))
             graphs = [walk(value) for value in tasks.values()]
             step.reached_auxiliary |= set().union(*(graph.leaves for graph in graphs))
@@ -238,7 +266,7 @@ class Guide:
             )
         with self._discard_on_error():
             if not step.fixed:
-                self._refresher.fix(step)
+                self._fix(step)
             subspace = self._refresher.subspace
             assert subspace is not None and step.layout is not None
             named = self._workers.trainable(self.model)
@@ -251,6 +279,7 @@ class Guide:
             outcome = step.finish(subspace, self.primary_weight, unsummed)
             write_gradients(named, step.layout, outcome.update, rest)
         self._refresher.close(step)
+        self._hearings.close(step, outcome.cosines)
         self._step = None
         self._roles.auxiliary = self._roles.names(reach[1]) | (self._roles.auxiliary or set())
         return Report(
@@ -258,7 +287,7 @@ class Guide:
             effective_rank=subspace.effective_rank,
             skipped_refreshes=self._refresher.skipped.clone(),
             refreshed=step.refreshing,
-            tasks=outcome.tasks,
+            tasks=self._hearings.reports(step, outcome.tasks),
             _warn=self._warn,
         )
 
@@ -267,9 +296,15 @@ class Guide:
         """Whether the next step computes the basis anew, if `refresh=` does not tell otherwise."""
         return self._refresher.due(self.refresh_every)
 
-    def replayed(self, *, refresh: bool) -> None:
+    @property
+    def judge_due(self) -> bool:
+        """Whether the next step hears the judges, if it is given some."""
+        return self._hearings.due
+
+    def replayed(self, *, refresh: bool, judge: bool = False) -> None:
         """Count a step that a CUDA graph repeated on the device, so that the schedule and `state_dict` stay right."""
         self._refresher.count_replay(refresh=refresh)
+        self._hearings.count_replay(judge=judge)
 
     @property
     def shared_parameters(self) -> dict[str, nn.Parameter]:
@@ -310,7 +345,22 @@ class Guide:
     def _describe(self) -> str:
         """What must be the same on all workers."""
         weights = self.eta, self.primary_weight, self.auxiliary_weight
-        return repr((self._refresher.settings(), weights, self.refresh_every, self.include_mean, self.report_norms))
+        every = self.refresh_every, self.judge_every
+        return repr((self._refresher.settings(), weights, every, self.include_mean, self.report_norms))
+
+    def _fix(self, step: Step) -> None:
+        """From here on gradients meet the basis, and the judges where they are called."""
+        if not step.fixed:
+            self._refresher.fix(step)
+        self._hearings.hear(step)
+        assert self.subspace is not None
+        step.release_waiting(self.subspace)
+
+    def _eta(self, name: str, device: torch.device) -> Eta | Weights:
+        eta = self.eta[name] if isinstance(self.eta, dict) else self.eta
+        if isinstance(eta, Eta):
+            return eta
+        return self._hearings.weights(name, device)
 
     def _named(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Tensor]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
@@ -372,15 +422,15 @@ class Guide:
 
     def _auxiliary(self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool) -> None:
         known = self._roles.auxiliary is not None
-        if not step.fixed and step.primary_calls and known:
-            self._refresher.fix(step)
+        if step.fixed or (step.primary_calls and known):
+            self._fix(step)
         room = step.room_for(name, self.subspace) if step.fixed and self.subspace is not None else None
         with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
             found = self._gradients(loss, share, retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
-            self._refresher.fix(step)
-        eta = self.eta[name] if isinstance(self.eta, dict) else self.eta
+            self._fix(step)
+        eta = self._eta(name, loss.device)
         weight = self.auxiliary_weight[name] if isinstance(self.auxiliary_weight, dict) else self.auxiliary_weight
         step.add_auxiliary(name, found, eta, weight, self.subspace if step.fixed else None, room)
 
@@ -393,11 +443,13 @@ class Guide:
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
-        return {"version": 1, **self._refresher.state(include_basis)}
+        judges = {"judges": self._hearings.state()} if self._hearings.wanted else {}
+        return {"version": 1, **self._refresher.state(include_basis), **judges}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
         check_state(state, self._refresher.settings(), dict(self._workers.named(self.model)))
         self._refresher.load(state)
+        self._hearings.load(state.get("judges"))
         self._step = None
         self._warn.seen = state["skipped_refreshes"]

@@ -184,7 +184,6 @@ class Refresher:
         self.index += 1
         self.count += 1
         step.refresh, step.fixed = None, True
-        step.release_waiting(self.subspace)
 
     def close(self, step: Step) -> None:
         """The step is over."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from attittud.judges import Verdict
+
 
 @dataclass(frozen=True)
 class Split:
@@ -62,6 +64,8 @@ class TaskReport:
     _inner: Tensor
     _primary: Tensor
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
+    verdict: Verdict | None = None
+    """With eta="auto": the weights of this step, and the scores that later ones are earned with."""
 
     @property
     def _parts(self) -> Split:
@@ -191,6 +195,10 @@ class Report:
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
                 values |= {f"{task}/{name}": float(getattr(report, name)) for name in TASK_VALUES}
+        verdicts = {name: report.verdict for name, report in self.tasks.items() if report.verdict is not None}
+        for task, verdict in verdicts.items():
+            prefix = "" if len(self.tasks) == 1 else f"{task}/"
+            values |= {f"{prefix}{name}": value for name, value in verdict.to_dict().items()}
         return values | {
             "captured_primary": float(self.captured_primary),
             "effective_rank": int(self.effective_rank),

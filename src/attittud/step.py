@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from attittud.basis.base import Refresh
-from attittud.decompose import Residual, correction, harmful_mask, residual_tolerance
+from attittud.decompose import Residual, Weights, correction, harmful_mask, residual_tolerance
 from attittud.eta import Eta
+from attittud.judges import Meeting, rounding
 from attittud.linalg import chunk_size, dot
 from attittud.parameters import Layout
 from attittud.report import Split, TaskReport, ratio
@@ -23,7 +24,7 @@ from attittud.workers import Workers
 class Task:
     """One auxiliary task in this step."""
 
-    eta: Eta
+    eta: Eta | Weights
     weight: float
     flat: Tensor | None = None
     """Its gradient over the shared parameters, until it is folded into the common sum."""
@@ -32,6 +33,8 @@ class Task:
     """‖g_aux‖²; None where the whole gradient was never held at once."""
     inner: Tensor | None = None
     """⟨g_prim, g_aux⟩, or None."""
+    judged: Tensor | None = None
+    """⟨g_judge, g_aux⟩, or None."""
     whole: bool = True
     """`flat` is over the examples of all workers."""
     primary_calls: int = 0
@@ -52,12 +55,23 @@ def add_to(sums: dict[int, Tensor], key: int, gradient: Tensor) -> None:
 
 
 @dataclass(frozen=True)
+class Judges:
+    """V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
+
+    rows: Tensor
+    square: Tensor
+    primary: Tensor
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The update over the shared parameters, what each task looked like, and the captured share of g_prim."""
 
     update: Tensor
     tasks: dict[str, TaskReport]
     captured_primary: Tensor
+    cosines: dict[str, Tensor]
+    """Of each task's parts with the judges' gradient, where it was taken in."""
 
 
 class Step:
@@ -89,6 +103,10 @@ class Step:
         """`primary` is over the examples of all workers."""
         self.tasks: dict[str, Task] = {}
         self.sum: Tensor | None = None
+        self.judge: Callable[[], Tensor] | None = None
+        """Where the judges' losses come from, in a step in which they are heard."""
+        self.judges: Tensor | None = None
+        """The judges' mean gradient, over the judges of all workers."""
         self.rest = Rest()
         self.beside: list[Tensor] = []
         """What the next sum over workers takes along."""
@@ -108,10 +126,10 @@ class Step:
     def room_for(self, name: str, subspace: Subspace) -> Tensor | None:
         """Memory that the gradient of a second or later task is written into as it comes up.
 
-        Beside the common sum it would otherwise be held twice, as autograd returns it and as one vector.
+        Beside the common sum or the judges' gradient it would otherwise be held twice, as autograd returns it and as one vector.
         """
         known = self.tasks.get(name)
-        alone = not self.tasks.keys() - {name}
+        alone = not self.tasks.keys() - {name} and self.judges is None
         if alone or self.layout is None or (known is not None and known.flat is not None):
             return None
         if not self._folds(subspace) or self.workers.size > 1 or self.workers.splits_columns:
@@ -122,9 +140,9 @@ class Step:
     def _folds(self, subspace: Subspace) -> bool:
         """Whether only one task's gradient is held on its own, the others being k-vectors and a common sum.
 
-        With the mean as a direction that has to wait for the whole primary gradient.
+        With the mean as a direction that has to wait for the whole primary gradient, with judges for the whole of each.
         """
-        return subspace.projects and (self.primary_complete or not self.include_mean)
+        return subspace.projects and (self.primary_complete or not (self.include_mean or self.judges is not None))
 
     def _fold_others(self, name: str, subspace: Subspace) -> None:
         for other, task in self.tasks.items():
@@ -136,7 +154,7 @@ class Step:
         self,
         name: str,
         found: dict[int, Tensor],
-        eta: Eta,
+        eta: Eta | Weights,
         weight: float,
         subspace: Subspace | None,
         flat: Tensor | None = None,
@@ -207,6 +225,13 @@ class Step:
             a = subspace.project(task.flat)
             square = dot(task.flat, task.flat) if task.whole else None
             inner = dot(task.flat, self.primary) if self.primary is not None and self.primary_whole else None
+        if self.judges is not None:
+            if square is None:
+                # Parts of it on several workers do not add up; the exchange counts this once for every worker.
+                whole = self.workers.sum_examples_(task.flat.clone(), "auxiliary gradients")
+                square = dot(whole, whole) / self.workers.size
+            judged = dot(task.flat, self.judges)
+            task.judged = judged if task.judged is None else task.judged + judged
         if task.a is None:
             task.a, task.square, task.inner = a, square, inner
         else:
@@ -223,6 +248,13 @@ class Step:
             return self.measured[1:]
         square = dot(self.primary, self.primary) if self.primary_whole else None
         return subspace.project(self.primary), square
+
+    def _measure_judges(self, subspace: Subspace | None) -> Judges | None:
+        if self.judges is None:
+            return None
+        assert self.primary is not None and self.primary_whole
+        rows = self.judges if subspace is None else subspace.project(self.judges)
+        return Judges(rows, dot(self.judges, self.judges), dot(self.judges, self.primary))
 
     def _sum_primary_(self) -> None:
         """Make the primary gradient that of all workers' examples."""
@@ -241,13 +273,15 @@ class Step:
         self.workers.sum_examples_(x, what, *self.beside)
         self.beside = []
 
-    def _exchange(self, p: Tensor, square: Tensor | None) -> None:
+    def _exchange(self, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
         """One small sum over workers makes all k-vectors and inner products global."""
         partial = self.workers.splits_columns
         parts = [p, square] if partial or not self.primary_whole else []
+        if judges is not None and partial:
+            parts += [judges.rows, judges.square, judges.primary]
         for task in self.tasks.values():
             if partial or not task.whole:
-                parts += [task.a, task.square, task.inner]
+                parts += [task.a, task.square, task.inner, task.judged]
         self.workers.sum_numbers_([part for part in parts if part is not None])
 
     def _fold(self, task: Task) -> None:
@@ -273,14 +307,18 @@ class Step:
         for task in self.tasks.values():
             self._measure(task, subspace)
         p, square = self._measure_primary(subspace)
-        self._exchange(p, square)
+        judges = self._measure_judges(subspace)
+        self._exchange(p, square, judges)
         unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
         residual = Residual.of(p, square, residual_tolerance(self.primary.dtype)) if self.include_mean else None
+        if judges is not None and residual is not None:
+            row = residual.coefficient(judges.rows, judges.primary)
+            judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
         weights: Tensor | None = None
         primary_factor = torch.full((), primary_weight, dtype=torch.float64, device=p.device)
         still = subspace.active.clone()  # a report may be read after the next refresh
-        reports = {}
+        reports, found = {}, {}
         for name, task in self.tasks.items():
             a, directions, active = task.a, p, still
             assert a is not None
@@ -293,6 +331,10 @@ class Step:
                 directions = torch.cat([p, residual.norm[None]])
                 active = torch.cat([active, (residual.norm > 0)[None]])
             harmful = harmful_mask(a, directions)
+            if judges is not None and isinstance(task.eta, Weights) and task.judged is not None:
+                parts = Meeting.parts(a, harmful, judges.rows)
+                met = Meeting(*parts, task.judged, unknown if task.square is None else task.square)
+                found[name] = met.cosines(judges.primary, square, judges.square, rounding(self.primary.dtype))
             change = task.weight * correction(a, harmful, task.eta)
             if residual is not None:
                 in_span, times_primary = residual.lift(change[-1])
@@ -304,11 +346,11 @@ class Step:
         inside = p.square().sum() if residual is None else p.square().sum() + residual.norm.square()
         assert weights is not None
         update = self._update(subspace, weights, primary_factor)
-        return Outcome(update, reports, ratio(inside, square))
+        return Outcome(update, reports, ratio(inside, square), found)
 
     def _update(self, subspace: Subspace, weights: Tensor, primary_factor: Tensor) -> Tensor:
         assert self.primary is not None
-        factor = 1.0
+        factor: float | Tensor = 1.0
         if len(self.tasks) == 1 and self.sum is None:
             # The only task: its weight is applied in the same pass as all the rest.
             (task,) = self.tasks.values()
@@ -335,13 +377,19 @@ class Step:
         self._sum_primary_()
         self._sum_tasks_()
         square = dot(self.primary, self.primary)
-        found = {}
+        judges = self._measure_judges(None)
+        found, met = {}, {}
         for name, task in self.tasks.items():
             assert task.flat is not None
             inner, split = dot(task.flat, self.primary), Split.none(task.flat.device)
             size = chunk_size(task.flat)
-            for a, p in zip(task.flat.split(size), self.primary.split(size), strict=True):
+            if self.judges is not None and isinstance(task.eta, Weights):
+                met[name] = torch.zeros(2, 2, dtype=torch.float64, device=task.flat.device), dot(task.flat, self.judges)
+            for at, (a, p) in enumerate(zip(task.flat.split(size), self.primary.split(size), strict=True)):
                 harmful = harmful_mask(a, p)
+                if self.judges is not None and name in met:
+                    j = self.judges[at * size : (at + 1) * size]
+                    met[name][0].add_(torch.stack(Meeting.parts(a.double(), harmful, j.double())))
                 split = split + Split.of(a, harmful, torch.ones_like(harmful))
                 change = task.weight * correction(a, harmful, task.eta)
                 a.mul_(task.weight * task.eta.neutral).add_(change)
@@ -350,14 +398,20 @@ class Step:
         assert self.sum is not None
         self.sum.add_(self.primary.mul_(primary_weight))
         if self.workers.splits_columns:
-            self.workers.sum_numbers_(
-                [square, *(x for split, inner in found.values() for x in (*split.parts(), inner))]
-            )
+            numbers = [square, *(x for split, inner in found.values() for x in (*split.parts(), inner))]
+            numbers += [x for pair in met.values() for x in pair]
+            self.workers.sum_numbers_(numbers + ([judges.square, judges.primary] if judges is not None else []))
         reports = {
             name: TaskReport(split.itself, split.helpful + split.harmful, inner, square)
             for name, (split, inner) in found.items()
         }
-        return Outcome(self.sum, reports, torch.ones_like(square))
+        heard = {}
+        for name, (parts, judged) in met.items():
+            assert judges is not None
+            split = found[name][0]
+            meeting = Meeting(parts[0], parts[1], judged, split.helpful + split.harmful)
+            heard[name] = meeting.cosines(judges.primary, square, judges.square, rounding(self.primary.dtype))
+        return Outcome(self.sum, reports, torch.ones_like(square), heard)
 
     def rest_updates(self, primary_weight: float, auxiliary: set[int]) -> dict[int, Tensor]:
         """Updates of the parameters outside of the decomposition, by identity.

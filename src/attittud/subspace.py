@@ -81,7 +81,7 @@ class Subspace:
         """x += Vᵀ weights."""
         add_rows_(x, self.rows, weights)
 
-    def lift_(self, weights: Tensor, x: Tensor, y: Tensor, x_factor: float, y_factor: Tensor) -> Tensor:
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
         """x becomes x_factor * x + Vᵀ weights + y_factor * y; y may be overwritten."""
         if self.stored:
             return lift_(self.rows, weights, x, y, x_factor, y_factor)

@@ -304,6 +304,25 @@ def message_of(call: Callable[[], Any]) -> str:
     return "no error"
 
 
+def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
+    """Judges on all workers, or on some; each part's weight is the same on all."""
+    eta = "auto" if tasks == 1 else {"a": "auto", "b": ETA, "c": "auto"}
+    guide = w.guide(eta=eta, judge_every=2, **options)
+    for i in range(5):
+        own = w.auxiliary(w.share(0, N - 3 * i))
+        at = w.share(i, 18)
+        given = own if tasks == 1 else {"a": own, "b": half(own), "c": None if own is None else own.square()}
+        judge = lambda: w.losses(w.share(18, M, [*[0] * (w.size - 1), 1] if "sdp" not in w.kind else None))  # noqa: E731
+        if not verbs:
+            w.take(guide.backward(primary=w.losses(at), auxiliary=given, judge=judge))
+            continue
+        with w.no_sync():
+            guide.primary(w.losses(at))
+            guide.judge(judge)
+            guide.auxiliary(given)
+        w.take(guide.combine())
+
+
 SCENARIOS: dict[str, Callable[[World], None]] = {
     **{
         basis: lambda w, basis=basis: plain(w, basis=basis)
@@ -335,6 +354,11 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "three verbs": three_verbs_first_refresh,
     "auxiliary first": auxiliary_first,
     "narrowed": narrowed,
+    **{f"auto, {basis}": lambda w, basis=basis: auto(w, basis=basis) for basis in ("sketch", "exact", "canonical")},
+    "auto, include_mean": lambda w: auto(w, include_mean=True),
+    "auto, named": lambda w: auto(w, tasks=3),
+    "auto, named, three verbs": lambda w: auto(w, tasks=3, verbs=True),
+    "auto, three verbs": lambda w: auto(w, verbs=True),
     "one forward": one_forward,
     "other heads": other_heads,
     "late task": late_task,
