@@ -14,14 +14,14 @@ pytest.importorskip("peft", reason="needs peft")
 import datasets
 import transformers
 from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers
-from trainers import NUMBERS, arguments, curve, llama, sequences, summed
+from trainers import arguments, curve, sequences, summed
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer, pack_dataset
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+from trl_trainers import MAKE, GuidedDPO, GuidedSFT, make_model, make_tokenizer, pairs, text
 
 from attittud import Eta, preset
 from attittud.integrations.cut import Cut
-from attittud.integrations.transformers import AttittudMixin, AttittudTrainer
+from attittud.integrations.transformers import AttittudTrainer
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -33,14 +33,6 @@ pytestmark = [
 SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
 
 
-class SFT(AttittudMixin, SFTTrainer):
-    pass
-
-
-class DPO(AttittudMixin, DPOTrainer):
-    pass
-
-
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
@@ -48,82 +40,64 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets.disable_progress_bars()
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> transformers.PreTrainedTokenizerFast:
-    words = {word: i for i, word in enumerate(["<pad>", "<eos>", *(f"w{i}" for i in range(NUMBERS - 2))])}
-    rule = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    rule.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=rule, pad_token="<pad>", eos_token="<eos>")
-
-
-def texts(count: int, seed: int, end: str = "") -> list[str]:
-    random = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(2, 8, (count,), generator=random).tolist()
-    return [
-        " ".join(f"w{i}" for i in torch.randint(NUMBERS - 2, (length,), generator=random).tolist()) + end
-        for length in lengths
-    ]
-
-
-def documents(count: int, seed: int) -> datasets.Dataset:
-    return datasets.Dataset.from_dict({"text": texts(count, seed)})
-
-
-def preferences(count: int, seed: int) -> datasets.Dataset:
-    columns = {"prompt": texts(count, seed, " "), "chosen": texts(count, seed + 1), "rejected": texts(count, seed + 2)}
-    return datasets.Dataset.from_dict(columns)
-
-
-def sft(
-    folder: Path, tokenizer: Any, cls: type[SFT] = SFT, *, guide: Any = SUM, peft: Any = None, **settings: Any
-) -> SFT:
+def sft(folder: Path, cls: type = GuidedSFT, *, guide: Any = SUM, peft: Any = None, **settings: Any) -> GuidedSFT:
     return cls(
-        model=llama(),
+        model=make_model(),
         args=arguments(folder, SFTConfig, max_length=16, **settings),
-        train_dataset=documents(20, 1),
-        processing_class=tokenizer,
+        train_dataset=text(20, [1], 1),
+        processing_class=make_tokenizer(),
         peft_config=peft,
-        auxiliary_datasets={"web": documents(12, 2)},
+        auxiliary_datasets={"web": text(12, [1, -1], 2)},
         guide=guide,
     )
 
 
-def dpo(folder: Path, tokenizer: Any, cls: type[DPO] = DPO, **settings: Any) -> DPO:
-    more = {name: settings.pop(name) for name in ("auxiliary_losses", "auxiliary_collators") if name in settings}
+def dpo(folder: Path, cls: type = GuidedDPO, **settings: Any) -> GuidedDPO:
     return cls(
-        model=llama(),
-        ref_model=llama(),
+        model=make_model(),
+        ref_model=make_model(),
         args=arguments(folder, DPOConfig, max_length=24, **settings),
-        train_dataset=preferences(20, 1),
-        processing_class=tokenizer,
-        auxiliary_datasets={"web": documents(12, 2) if more else preferences(12, 5)},
+        train_dataset=pairs(20, 1),
+        processing_class=make_tokenizer(),
+        auxiliary_datasets={"web": pairs(12, 5)},
         guide=SUM,
-        **more,
     )
 
 
+@pytest.mark.parametrize("kind", MAKE)
+def test_the_example_resumes_to_the_same_run(tmp_path: Path, kind: str) -> None:
+    """A checkpoint after 4 steps, in the middle of an interval of 3 between refreshes. DPO has plain text beside its pairs."""
+    settings = {"max_steps": 6, "save_steps": 4, "disable_tqdm": True}
+    whole, resumed = (MAKE[kind](str(tmp_path), **settings) for _ in range(2))
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    for name in ("loss", "loss_primary", "loss_updown", "attittud/share_harmful"):
+        assert len(curve(whole, name)) == 6 and curve(resumed, name) == curve(whole, name)
+    assert curve(whole, "loss_updown")[-1] < curve(whole, "loss_updown")[0]
+
+
 @pytest.mark.parametrize("loss_type", ["nll", "dft"])
-def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path: Path, tokenizer: Any, loss_type: str) -> None:
+def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path: Path, loss_type: str) -> None:
     runs = []
-    for cls in (SFT, summed(SFT, SFTTrainer)):
-        trainer = sft(tmp_path, tokenizer, cls, loss_type=loss_type, gradient_accumulation_steps=3)
+    for cls in (GuidedSFT, summed(GuidedSFT, SFTTrainer)):
+        trainer = sft(tmp_path, cls, loss_type=loss_type, gradient_accumulation_steps=3)
         trainer.train()
         runs.append(curve(trainer))
     assert runs[0] == pytest.approx(runs[1], rel=2e-5)
 
 
-def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path, tokenizer: Any) -> None:
+def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
     runs = []
-    for cls in (DPO, summed(DPO, DPOTrainer)):
-        trainer = dpo(tmp_path, tokenizer, cls, gradient_accumulation_steps=2)
+    for cls in (GuidedDPO, summed(GuidedDPO, DPOTrainer)):
+        trainer = dpo(tmp_path, cls, gradient_accumulation_steps=2)
         trainer.train()
         runs.append(curve(trainer))
     assert runs[0] == pytest.approx(runs[1], rel=2e-5)
 
 
 @pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
-def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, tokenizer: Any, loss_type: list[str]) -> None:
-    trainer = dpo(tmp_path, tokenizer, loss_type=loss_type)
+def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, loss_type: list[str]) -> None:
+    trainer = dpo(tmp_path, loss_type=loss_type)
     trainer.model.eval()
     parameters = list(trainer.model.parameters())
     with torch.no_grad():
@@ -144,35 +118,18 @@ def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, tokenizer
             assert torch.allclose(mine, theirs, atol=1e-5 * max(scale, 1e-3))
 
 
-def test_dpo_with_plain_text_beside_it(tmp_path: Path, tokenizer: Any) -> None:
-    def collate(rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
-        batch = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
-
-    trainer = dpo(
-        tmp_path,
-        tokenizer,
-        remove_unused_columns=False,
-        auxiliary_collators={"web": collate},
-        auxiliary_losses={"web": lambda model, inputs: model(**inputs).loss},
-    )
-    trainer.train()
-    assert curve(trainer, "loss_web")[-1] < curve(trainer, "loss_web")[0]
-
-
-def test_lora(tmp_path: Path, tokenizer: Any) -> None:
+def test_lora(tmp_path: Path) -> None:
     """Only the adapters move, and a resumed run is the same run."""
     peft = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
     guide = {**preset("drop_harmful"), "rank": 3, "refresh_every": 2}
     settings = {"guide": guide, "peft": peft, "bf16": True, "save_strategy": "steps", "save_steps": 3}
-    trainer = sft(tmp_path, tokenizer, **settings)
+    trainer = sft(tmp_path, **settings)
     before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
     trainer.train()
     moved = {name for name, parameter in trainer.model.named_parameters() if not torch.equal(parameter, before[name])}
     assert moved and all("lora_" in name for name in moved)
     assert trainer.guide is not None and set(trainer.guide.shared_parameters) == moved
-    resumed = sft(tmp_path, tokenizer, **settings)
+    resumed = sft(tmp_path, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert curve(resumed) == curve(trainer) and len(curve(resumed)) == 6
 
@@ -182,7 +139,7 @@ def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> 
     runs = []
     for cls in (AttittudTrainer, summed(AttittudTrainer, transformers.Trainer)):
         torch.manual_seed(0)
-        model = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+        model = get_peft_model(make_model(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
         trainer = cls(
             model=model,
             args=arguments(tmp_path, label_smoothing_factor=0.1, learning_rate=0.1),
@@ -197,29 +154,30 @@ def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> 
 
 @pytest.mark.filterwarnings("ignore:You are using packing:UserWarning")
 @pytest.mark.parametrize("setting", ["packing", "padding_free"])
-def test_packing_the_primary_side_is_refused(tmp_path: Path, tokenizer: Any, setting: str) -> None:
+def test_packing_the_primary_side_is_refused(tmp_path: Path, setting: str) -> None:
     with pytest.raises(ValueError, match=f"{setting}=True on the primary side.*{setting}=False"):
-        SFT(
-            model=llama(),
+        GuidedSFT(
+            model=make_model(),
             args=arguments(tmp_path, SFTConfig, max_length=16 if setting == "packing" else None, **{setting: True}),
-            train_dataset=documents(20, 1),
-            processing_class=tokenizer,
-            auxiliary_datasets=documents(12, 2),
+            train_dataset=text(20, [1], 1),
+            processing_class=make_tokenizer(),
+            auxiliary_datasets=text(12, [1], 2),
             guide=SUM,
         )
 
 
-def test_packing_the_auxiliary_side_is_allowed(tmp_path: Path, tokenizer: Any) -> None:
+def test_packing_the_auxiliary_side_is_allowed(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
     ids = (
-        documents(40, 2)
+        text(40, [1], 2)
         .map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
         .select_columns(["input_ids"])
     )
-    trainer = SFT(
-        model=llama(),
+    trainer = GuidedSFT(
+        model=make_model(),
         args=arguments(tmp_path, SFTConfig, max_length=16),
-        train_dataset=documents(20, 1),
-        processing_class=tokenizer,
+        train_dataset=text(20, [1], 1),
+        processing_class=make_tokenizer(),
         auxiliary_datasets={"packed": pack_dataset(ids, seq_length=16)},
         auxiliary_collators={"packed": DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)},
         guide=SUM,
@@ -228,12 +186,12 @@ def test_packing_the_auxiliary_side_is_allowed(tmp_path: Path, tokenizer: Any) -
     assert curve(trainer, "loss_packed")[-1] < curve(trainer, "loss_packed")[0]
 
 
-def test_a_loss_that_is_not_from_the_outputs_is_refused(tmp_path: Path, tokenizer: Any) -> None:
-    class Decayed(SFT):
+def test_a_loss_that_is_not_from_the_outputs_is_refused(tmp_path: Path) -> None:
+    class Decayed(GuidedSFT):
         def compute_loss(self, model: Any, inputs: Any, **more: Any) -> Any:
             return super().compute_loss(model, inputs, **more) + self.model.lm_head.weight.square().sum()
 
     with pytest.raises(
         ValueError, match=r"Decayed.compute_loss is not a function of the model's logits or log_probs alone"
     ):
-        sft(tmp_path, tokenizer, Decayed).train()
+        sft(tmp_path, Decayed).train()
