@@ -175,6 +175,18 @@ def test_the_precision_plugin_scales(tmp_path: Path) -> None:
     assert torch.linalg.vector_norm(moved - right) < 0.05 * torch.linalg.vector_norm(right)
 
 
+def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """Nine in batches of eight: there the old basis stays."""
+    module = closer(Plain)
+    module.guide_settings |= {"refresh_every": 1}
+    data = torch.utils.data.DataLoader(torch.randn(9, 4), batch_size=8)
+    module.train_dataloader = lambda: data
+    seen: list[bool] = []
+    module.on_train_batch_end = lambda *_: seen.append(module._latest.report.refreshed)
+    run(tmp_path, module, max_epochs=2)
+    assert seen == [True, False] * 2
+
+
 def test_missing_settings(tmp_path: Path) -> None:
     module = closer(Plain)
     del module.guide_settings

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +101,29 @@ def test_without_auxiliary_weight_it_is_the_stock_trainer_itself(tmp_path: Path)
     guided.train()
     assert curve(guided, "loss_primary") == pytest.approx(curve(stock), rel=2e-5)
     assert curve(guided, "grad_norm") == pytest.approx(curve(stock, "grad_norm"), rel=1e-3)
+
+
+def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """17 sequences in batches of 4, and a refresh in every step: the fifth one, of one example, goes on with the old basis."""
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, max_steps=7),
+        train_dataset=sequences(17, [1], 1),
+        auxiliary_datasets=sequences(12, [1], 2),
+        guide={**preset("flip"), "rank": 3, "refresh_every": 1},
+    )
+    refreshed = []
+    trainer.add_callback(Watch(lambda: refreshed.append(trainer.report.refreshed)))
+    trainer.train()
+    assert refreshed == [True] * 4 + [False] + [True] * 2
+
+
+class Watch(transformers.TrainerCallback):
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.look()
 
 
 def test_shares_and_losses_are_logged(tmp_path: Path) -> None:

@@ -78,6 +78,14 @@ class Refresher:
         self.age = 1 if refresh else (self.age or 0) + 1
         self.count += refresh
 
+    def can_wait(self, examples: int) -> bool:
+        """Whether a step of so many primary examples had better go on with the old basis: one spans no subspace.
+
+        (On several workers nobody knows how many the others have.)
+        """
+        asks = self.basis.needs == "jacobian" and not self.basis.keeps_graph
+        return examples < 2 and asks and self.workers.size == 1 and self.subspace is not None
+
     def losses(self, losses: Tensor | None, where: str) -> Tensor:
         filled = self.workers.losses(losses, where)
         return as_losses(filled, where, may_be_empty=self.workers.size > 1)

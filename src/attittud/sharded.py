@@ -41,6 +41,7 @@ class Shards(Group):
         for name, parameter in self._named:
             _check_placement(name, parameter, first)
         mesh = first.device_mesh
+        _check_not_offloaded(first.device.type, mesh.device_type)
         self.mesh, self.device = mesh, first.device
         self.group: dist.ProcessGroup = mesh.get_group(mesh.ndim - 1)
         self.replica_groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim - 1)]
@@ -258,6 +259,14 @@ def _like(parameter: nn.Parameter, piece: Tensor, leading: int) -> Tensor:
         shape=shape,
         stride=torch.empty(shape, device="meta").stride(),
     )
+
+
+def _check_not_offloaded(lies: str, runs: str) -> None:
+    if lies != runs:
+        raise ValueError(
+            f"the shards lie on {lies} while the model runs on {runs} (CPUOffloadPolicy), and V would have to follow them; leave "
+            "offload_policy= out (Accelerate: fsdp_offload_params: false). V in bf16 (basis_dtype=) or more workers save memory"
+        )
 
 
 def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from zoo import problem
 
 from attittud import Eta, Guide, checkpoint
+from attittud.sharded import _check_not_offloaded
 
 
 def mixed_precision(eta):
@@ -199,6 +200,13 @@ def test_mixed_precision_policy_is_respected(behaved):
 def test_what_cannot_work_is_refused_with_its_cure(behaved, name, words):
     for found in behaved:
         assert words in found["refusals"][name]
+
+
+def test_shards_that_lie_elsewhere_are_refused():
+    """Not by a model: without a GPU all of it lies on the CPU."""
+    _check_not_offloaded("cpu", "cpu")
+    with pytest.raises(ValueError, match="CPUOffloadPolicy.*fsdp_offload_params"):
+        _check_not_offloaded("cpu", "cuda")
 
 
 def test_gradients_add_up(behaved):

@@ -81,6 +81,9 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             tasks = {name: self.scaled(loss) for name, loss in auxiliary.items()}
         else:
             tasks = self.scaled(auxiliary)
+        if more.get("basis_losses") is None and self.guide._refresher.can_wait(primary.numel()):
+            # The last batch of an epoch may be a single example, at which a run should not end.
+            more = {"refresh": False, **more}
         report = self._latest.take(self.guide.backward(self.scaled(primary), tasks, **more))
         self.finish_backward(primary.detach().mean())
         if log and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1) % self.trainer.log_every_n_steps == 0:

@@ -47,6 +47,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         auxiliary_losses: functions by name that return a loss from (model, inputs), in place of the Trainer's own.
     """
 
+    current_gradient_accumulation_steps: int
+
     def __init__(
         self,
         *args: Any,
@@ -94,7 +96,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             self.optimizer.train()
         with self.compute_loss_context_manager():
             losses = self.objective.primary(model, self._prepare_inputs(inputs), num_items_in_batch)
-        guide.primary(self._scaled(losses))
+        # The last batch of an epoch may be a single example, at which a run should not end.
+        examples = losses.numel() * self.current_gradient_accumulation_steps
+        guide.primary(self._scaled(losses), refresh=False if guide._refresher.can_wait(examples) else None)
         total = guide.primary_weight * self._latest.add("primary", losses.detach().mean())
         if not self.accelerator.sync_gradients:
             return total
