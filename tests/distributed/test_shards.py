@@ -205,7 +205,7 @@ def test_what_cannot_work_is_refused_with_its_cure(behaved, name, words):
 def test_shards_that_lie_elsewhere_are_refused():
     """Not by a model: without a GPU all of it lies on the CPU."""
     _check_not_offloaded("cpu", "cpu")
-    with pytest.raises(ValueError, match="CPUOffloadPolicy.*fsdp_offload_params"):
+    with pytest.raises(ValueError, match=r"CPUOffloadPolicy.*fsdp_offload_params"):
         _check_not_offloaded("cpu", "cuda")
 
 
