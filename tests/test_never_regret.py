@@ -113,9 +113,8 @@ def test_judges_are_taken_from_the_primary_labels():
     with pytest.raises(ValueError, match=r"judges=0\.2"):
         train.run(pair, Spy, 0, steps=1)
     sizes.clear()
-    with pytest.raises(ValueError, match="retired"):
-        train.run(pair, Spy, 0, judges=0.2, retire=0.1)
-    assert len(sizes) == 0.1 * pair.steps
+    train.run(pair, Spy, 0, crossed=True, steps=3)
+    assert sizes == [train.CROSSED] * 3  # of 100 examples 32 train and 32 others judge
 
 
 def test_stopping_looks_at_validation_and_not_at_the_test_set():

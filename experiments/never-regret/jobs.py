@@ -10,7 +10,7 @@ from typing import Any
 
 from .pairs import PAIRS, Pair
 from .strategies import AUTO, Entry, entries
-from .train import AUXILIARY_BATCH, CHECKS, JUDGES, PRIMARY_BATCH, RETIRE, Check, best, learning_rate, run
+from .train import AUXILIARY_BATCH, CHECKS, CROSSED, JUDGES, PRIMARY_BATCH, Check, best, learning_rate, run
 
 TIMED_STEPS = 60
 REPEATS = 2
@@ -50,7 +50,7 @@ def settings(pair: Pair) -> dict[str, Any]:
         "auxiliary_batch": AUXILIARY_BATCH,
         "checks": CHECKS,
         "judges": JUDGES,
-        "retire": RETIRE,
+        "crossed": CROSSED,
     }
 
 
@@ -62,7 +62,7 @@ def clock(pair: str, steps: int) -> tuple[str, dict[str, float]]:
     found: dict[str, float] = {}
     for _ in range(REPEATS):
         for name, entry in timed(pair).items():
-            last = run(replace(PAIRS[pair], steps=steps), entry.make, 0, judges=entry.judges, retire=entry.retire)[-1]
+            last = run(replace(PAIRS[pair], steps=steps), entry.make, 0, judges=entry.judges, crossed=entry.crossed)[-1]
             found[name] = min(found.get(name, math.inf), last.seconds / last.step)
     return pair, found
 
@@ -99,7 +99,7 @@ def train(job: Job) -> dict[str, Any]:
     entry = entries_of(job.pair)[job.entry]
     most = max(job.steps, job.equal_seconds)
     pair = replace(PAIRS[job.pair], steps=job.steps)  # others than its own in quick runs alone
-    checks = run(pair, entry.make, job.seed, judges=entry.judges, retire=entry.retire, steps=most)
+    checks = run(pair, entry.make, job.seed, judges=entry.judges, crossed=entry.crossed, steps=most)
     full = max((c for c in checks if c.step <= job.steps), key=lambda c: c.step)
     return {
         "pair": job.pair,

@@ -36,9 +36,8 @@ after it was frozen.
   `auto` takes what suits them.
 * `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. `best_preset` is the
   best of nine presets in the eyes of the judges. All others, `auto` too, are one run.
-* `auto` and `best_preset` give a fifth of the primary training labels to their judges and train without them; all others
-  train with them. The judges of `auto` join the training after seven tenths of the steps, those of `best_preset` choose at
-  the end.
+* `best_preset` gives a fifth of the primary training labels to its judges, who choose at the end, and trains without them; all
+  others train with all labels. The judges of `auto` in a step are up to 32 training examples that are not in its batch.
 * At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
   of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
   eight times as much.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from attittud import Guide, presets
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.strategies import make_strategy
 
-from .train import JUDGES, RETIRE, Make, StepLosses, Stepper
+from .train import JUDGES, Make, StepLosses, Stepper
 
 Weights = tuple[float, ...]
 WEIGHTS: dict[int, tuple[Weights, ...]] = {
@@ -36,7 +35,7 @@ class Entry:
     """The row of the table that it belongs to; the best of its runs is taken."""
     make: Make
     judges: float = 0.0
-    retire: float = math.inf
+    crossed: bool = False
 
 
 class Auto:
@@ -68,5 +67,5 @@ def entries(sources: int = 1) -> dict[str, Entry]:
         name = " ".join(f"{weight:g}" for weight in weights)
         found.append(Entry(f"multitask {name}", "multitask", partial(named, "multitask", weights)))
     found += [Entry(f"preset {name}", "best_preset", partial(named, name, (1.0,)), JUDGES) for name in presets()]
-    found += [Entry(AUTO, AUTO, Auto, JUDGES, RETIRE)]
+    found += [Entry(AUTO, AUTO, Auto, crossed=True)]
     return {entry.name: entry for entry in found}

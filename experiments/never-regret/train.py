@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attittud.losses import expected_error
+
 from .models import make_model
 from .pairs import Examples, Pair, generator
 
@@ -22,9 +23,9 @@ AUXILIARY_BATCH = 64
 CHECKS = 15
 """Looks at the validation set in the pair's number of steps; longer runs look as often."""
 JUDGES = 0.2
-"""Share of the primary training labels that a strategy with judges sets aside."""
-RETIRE = 0.7
-"""Share of the steps after which the judges of `auto` join the primary training set; its weights then stay."""
+"""Share of the primary training labels that is set aside where presets are chosen by judges."""
+CROSSED = 32
+"""Judges of `auto` in a step: primary training examples that are not in its batch, as many as there are up to this."""
 RATES = Path(__file__).parent / "rates.json"
 
 
@@ -64,16 +65,14 @@ class StepLosses:
 
     @property
     def judging(self) -> bool:
-        """Whether there are judges: not in runs without, nor after they have retired."""
+        """Whether there are judges."""
         return self._judges is not None
 
     def judge(self) -> Tensor:
-        """Per-example losses of the judges, all of them."""
+        """How wrong the model is about each of the judges."""
         if self._judges is None:
-            raise ValueError(
-                "there are no judges: the run was not given judges=0.2, or they have retired (see judging)"
-            )
-        return F.cross_entropy(self._model(self._judges[0]), self._judges[1], reduction="none")
+            raise ValueError("there are no judges: the run was given neither judges=0.2 nor crossed=True (see judging)")
+        return expected_error(self._model(self._judges[0]), self._judges[1])
 
     @property
     def auxiliary_examples(self) -> int:
@@ -110,7 +109,7 @@ def run(
     seed: int,
     *,
     judges: float = 0.0,
-    retire: float = math.inf,
+    crossed: bool = False,
     steps: int | None = None,
     rate: float | None = None,
     watch: Callable[[int, Stepper], None] | None = None,
@@ -118,7 +117,8 @@ def run(
     """Train, and look at the model `CHECKS` times in every `pair.steps` steps.
 
     `judges` is the share of the primary training labels that is set aside for `StepLosses.judge`; the other sizes stay
-    as they are. After a share `retire` of the pair's steps they train like the others. `watch` is called after every step.
+    as they are. `crossed` takes as judges of a step the examples that are not in its batch instead, so that all labels
+    train. `watch` is called after every step.
     """
     data = pair.build(seed)
     primary, kept = data.primary, None
@@ -140,9 +140,10 @@ def run(
     checks, seconds = [], 0.0
     for step in range(1, steps + 1):
         start = time.process_time()
-        if step > retire * pair.steps:
-            primary, kept = data.primary, None
-        i = torch.randperm(len(primary[1]), generator=random)[:PRIMARY_BATCH]
+        order = torch.randperm(len(primary[1]), generator=random)
+        i, others = order[:PRIMARY_BATCH], order[PRIMARY_BATCH : PRIMARY_BATCH + CROSSED]
+        if crossed and len(others):
+            kept = primary[0][others], primary[1][others]
         auxiliary = {}
         for name, (x, y) in data.auxiliary.items():
             j = torch.randint(len(y), (AUXILIARY_BATCH // len(data.auxiliary),), generator=random)
