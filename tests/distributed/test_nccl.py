@@ -8,7 +8,7 @@ from oracle import error
 from scenarios import ETA, whole
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from zoo import problem
 
@@ -112,3 +112,9 @@ def test_a_step_does_not_wait_for_the_device(kind):
             guide.backward(primary=losses, auxiliary=loss)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def test_cpu_offload_is_refused():
+    model = shard(problem("mlp").model, offload_policy=CPUOffloadPolicy())
+    with pytest.raises(ValueError, match="fsdp_offload_params"):
+        Guide(model, eta=ETA)
