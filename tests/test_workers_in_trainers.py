@@ -44,7 +44,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
     }
     processes = []
     for number in "01":
-        env = {**os.environ, **common, "RANK": number, "LOCAL_RANK": number, "TORCHELASTIC_RUN_ID": "none"}
+        env = {**os.environ, **common, "CI": "1", "RANK": number, "LOCAL_RANK": number, "TORCHELASTIC_RUN_ID": "none"}
         command = [sys.executable, str(Path(__file__).with_name("two_workers.py")), str(folder)]
         processes.append(
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -56,9 +56,10 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
 
 @pytest.mark.parametrize("name", RUNS)
 def test_two_workers_are_one_process_on_the_joined_batch(
-    workers: list[dict[str, list[float]]], name: str, tmp_path: Path
+    workers: list[dict[str, list[float]]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
     alone = RUNS[name](str(tmp_path))
     # Accelerate's loop knows its own worker's losses only; in the other two every worker has the same numbers.
     found = [[sum(pair) / 2 for pair in zip(*(worker[name] for worker in workers), strict=True)]]

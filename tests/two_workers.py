@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -52,22 +53,30 @@ def hugging_face_trainer(folder: str, **settings: Any) -> Any:
     return trainer
 
 
-def logged(trainer: Any) -> list[float]:
+def logged(trainer: Any, *, since_refresh: bool = True) -> list[float]:
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     for entry in logs:
-        assert "attittud/share_harmful" in entry, "steps without norms show those of the last refresh"
+        # Replicas know norms in steps with a refresh only, and show those of the last one.
+        assert "attittud/share_harmful" in entry or not since_refresh
         assert abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"]) < 1e-4 * entry["loss"]
     return [entry["loss"] for entry in logs]
 
 
+def resumed(folder: str, **settings: Any) -> tuple[Any, list[float]]:
+    """Saved in the middle of an interval between refreshes, and resumed: the same losses as undisturbed."""
+    settings |= {"save_strategy": "steps", "save_steps": 2}
+    whole, again = (hugging_face_trainer(folder, **settings) for _ in range(2))
+    whole.train()
+    again.train(resume_from_checkpoint=f"{folder}/checkpoint-2")
+    assert logged(again, since_refresh=False) == logged(whole)
+    return whole, logged(whole)
+
+
 def hugging_face(folder: str) -> list[float]:
-    trainer = hugging_face_trainer(folder)
-    trainer.train()
-    return logged(trainer)
+    return resumed(f"{folder}/ddp")[1]
 
 
 def hugging_face_fsdp2(folder: str) -> list[float]:
-    """Saved in the middle of an interval between refreshes, and resumed."""
     if workers() == 1:
         return hugging_face(folder)
     from attittud.sharded import Shards
@@ -78,14 +87,27 @@ def hugging_face_fsdp2(folder: str) -> list[float]:
         "state_dict_type": "SHARDED_STATE_DICT",
         "reshard_after_forward": True,
     }
-    settings = {"fsdp": True, "fsdp_config": config, "save_strategy": "steps", "save_steps": 2}
     with fsdp2_on_cpu():
-        whole, resumed = (hugging_face_trainer(f"{folder}/fsdp2", **settings) for _ in range(2))
-        whole.train()
-        assert isinstance(whole.guide._workers, Shards)
-        resumed.train(resume_from_checkpoint=f"{folder}/fsdp2/checkpoint-2")
-    assert logged(resumed) == logged(whole)
-    return logged(whole)
+        trainer, losses = resumed(f"{folder}/fsdp2", fsdp=True, fsdp_config=config)
+    assert isinstance(trainer.guide._workers, Shards)
+    return losses
+
+
+def trl(folder: str) -> list[float]:
+    from trl_trainers import make_sft
+
+    backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
+    trainer = make_sft(
+        f"{folder}/trl",
+        use_cpu=True,
+        per_device_train_batch_size=8 // workers(),
+        max_steps=3,
+        save_strategy="no",
+        disable_tqdm=True,
+        **backend,
+    )
+    trainer.train()
+    return logged(trainer)
 
 
 def lightning_module(**guide: Any) -> Any:
@@ -204,7 +226,8 @@ def check_hooks(folder: str, plugin: Any) -> None:
 
 RUNS = {
     run.__name__: run
-    for run in (hugging_face, hugging_face_fsdp2, lightning, lightning_fsdp2, accelerate, accelerate_fsdp2)
+    for run in (hugging_face, hugging_face_fsdp2, trl, lightning, lightning_fsdp2, accelerate, accelerate_fsdp2)
+    if run.__name__ != "trl" or find_spec("trl")
 }
 
 if __name__ == "__main__":
