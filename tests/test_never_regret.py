@@ -119,8 +119,8 @@ def test_judges_are_taken_from_the_primary_labels():
 
 def test_stopping_looks_at_validation_and_not_at_the_test_set():
     checks = [
-        train.Check(10, 80, 0.5, 10, 0, 0, 1),
-        train.Check(20, 80, 0.4, 20, 0, 0, 2),
+        train.Check(10, 80, 0.4, 10, 0, 0, 1),
+        train.Check(20, 80, 0.5, 20, 0, 0, 2),
         train.Check(30, 70, 0.1, 99, 0, 0, 3),
     ]
     assert train.best(checks, 30).step == 20

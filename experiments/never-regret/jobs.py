@@ -10,10 +10,10 @@ from typing import Any
 
 from .pairs import PAIRS, Pair
 from .strategies import AUTO, Entry, entries
-from .train import AUXILIARY_BATCH, CHECKS, CROSSED, JUDGES, PRIMARY_BATCH, Check, best, learning_rate, run
+from .train import AUXILIARY_BATCH, CHECKS, CROSSED, JUDGES, PRIMARY_BATCH, WARM, Check, best, learning_rate, run
 
 TIMED_STEPS = 60
-REPEATS = 2
+REPEATS = 3
 QUICK_STEPS = 20
 
 
@@ -51,13 +51,14 @@ def settings(pair: Pair) -> dict[str, Any]:
         "checks": CHECKS,
         "judges": JUDGES,
         "crossed": CROSSED,
+        "warm": WARM,
     }
 
 
 def clock(pair: str, steps: int) -> tuple[str, dict[str, float]]:
     """Processor seconds per step of each entry; runs of one row that differ in a weight alone are timed once.
 
-    Strategies take turns, so that a busy machine slows all of them; the faster of two turns counts.
+    Strategies take turns, so that a busy machine slows all of them; the fastest turn counts.
     """
     found: dict[str, float] = {}
     for _ in range(REPEATS):

@@ -26,6 +26,8 @@ JUDGES = 0.2
 """Share of the primary training labels that is set aside where presets are chosen by judges."""
 CROSSED = 32
 """Judges of `auto` in a step: primary training examples that are not in its batch, as many as there are up to this."""
+WARM = 0.1
+"""Share of the pair\'s steps in which the learning rate rises to its value."""
 RATES = Path(__file__).parent / "rates.json"
 
 
@@ -94,8 +96,8 @@ class Check:
 
 
 def best(checks: Sequence[Check], most: int) -> Check:
-    """Where a run of `most` steps is stopped: at the best validation accuracy, equal ones at the lower loss."""
-    return max((c for c in checks if c.step <= most), key=lambda c: (c.validation, -c.validation_loss))
+    """Where a run of `most` steps is stopped: at the best validation accuracy, the last of equal ones."""
+    return max((c for c in checks if c.step <= most), key=lambda c: (c.validation, c.step))
 
 
 def learning_rate(pair: Pair) -> float:
@@ -135,6 +137,8 @@ def run(
         if pair.optimizer == "adam"
         else torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     )
+    warm = max(1, round(WARM * pair.steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / warm))
     random = generator("batches", seed)
     steps, every = steps or pair.steps, max(1, pair.steps // CHECKS)
     checks, seconds = [], 0.0
@@ -151,6 +155,7 @@ def run(
         optimizer.zero_grad()
         strategy.step(StepLosses(model, (primary[0][i], primary[1][i]), auxiliary, kept))
         optimizer.step()
+        schedule.step()
         seconds += time.process_time() - start
         if watch is not None:
             watch(step, strategy)
