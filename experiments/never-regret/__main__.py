@@ -17,10 +17,11 @@ import torch
 
 from attittud.recipes.digits.experiment import one_thread
 
-from .jobs import QUICK_STEPS, TIMED_STEPS, clock, jobs, train
+from .jobs import QUICK_STEPS, TIMED_STEPS, Job, clock, job, jobs, train
 from .pairs import SPLIT, choose
 from .record import RESULTS, Record, header
 from .strategies import ROWS
+from .table import to_retrain
 
 
 def arguments() -> argparse.Namespace:
@@ -102,7 +103,8 @@ def main() -> None:
     everything = choose(SPLIT[half], held_out=given.held_out)
     steps = QUICK_STEPS if given.quick else None
     # The header names the whole half, so that pairs can come in several calls.
-    record = Record(given.out / f"{half}.jsonl", header(half, pairs if given.quick else everything, given.quick))
+    about = header(half, pairs if given.quick else everything, given.quick)
+    record = Record(given.out / f"{half}.jsonl", about)
     start = time.perf_counter()
 
     def late() -> bool:
@@ -112,14 +114,21 @@ def main() -> None:
     for name, seconds in spread(((clock, (name, steps or TIMED_STEPS)) for name in untimed), given.workers):
         record.add_clock(name, seconds)
     wanted = jobs(names, given.rows, given.seeds, record.clocks, steps)
-    todo = [job for job in wanted if job.key not in record.runs]
-    progress = Progress(len(todo))
-    for line in spread(((train, (job,)) for job in todo), given.workers, late):
-        record.add(line)
-        progress.advance()
-    left = len(todo) - progress.done
+    left = work_off([one for one in wanted if one.key not in record.runs], record, given.workers, late)
+    if "best_preset" in given.rows:
+        chosen = [key for key in to_retrain(about, record.runs) if key[0] in names and key[2] < given.seeds]
+        left += work_off([job(*key, record.clocks, steps) for key in chosen], record, given.workers, late)
     rest = f"; {left} are left for another call, the budget is spent" if left else ""
     print(f"{record.path}: {len(record.runs)} runs{rest}")
+
+
+def work_off(todo: list[Job], record: Record, workers: int, late: Callable[[], bool]) -> int:
+    """How many were left because it was late."""
+    progress = Progress(len(todo))
+    for line in spread(((train, (one,)) for one in todo), min(workers, max(1, len(todo))), late):
+        record.add(line)
+        progress.advance()
+    return len(todo) - progress.done
 
 
 if __name__ == "__main__":

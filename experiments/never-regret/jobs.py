@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from .pairs import PAIRS, Pair
-from .strategies import AUTO, Entry, entries
+from .strategies import AUTO, PRESET, RETRAINED, Entry, entries
 from .train import AUXILIARY_BATCH, CHECKS, CROSSED, JUDGES, PRIMARY_BATCH, WARM, Check, best, learning_rate, run
 
 TIMED_STEPS = 60
@@ -38,6 +38,11 @@ def entries_of(pair: str) -> dict[str, Entry]:
     return entries(PAIRS[pair].sources)
 
 
+def first(pair: str) -> list[str]:
+    """The runs that depend on no other."""
+    return [name for name in entries_of(pair) if not name.startswith(RETRAINED)]
+
+
 def settings(pair: Pair) -> dict[str, Any]:
     """All that a result of the pair depends on beside the code."""
     return {
@@ -45,7 +50,7 @@ def settings(pair: Pair) -> dict[str, Any]:
         "optimizer": pair.optimizer,
         "learning_rate": learning_rate(pair),
         "steps": pair.steps,
-        "entries": list(entries_of(pair.name)),
+        "entries": first(pair.name),
         "primary_batch": PRIMARY_BATCH,
         "auxiliary_batch": AUXILIARY_BATCH,
         "checks": CHECKS,
@@ -74,6 +79,8 @@ def timed(pair: str) -> dict[str, Entry]:
 
 def clocked_as(entry: str, pair: str) -> str:
     """The entry whose time is that of this one."""
+    if entry.startswith(RETRAINED):
+        return PRESET + entry.removeprefix(RETRAINED)
     row = entries_of(pair)[entry].row
     return next(name for name, e in entries_of(pair).items() if e.row == row) if row == "multitask" else entry
 
@@ -83,16 +90,19 @@ Clocks = dict[str, dict[str, float]]
 
 def jobs(pairs: list[str], rows: Sequence[str], seeds: int, clocks: Clocks, steps: int | None) -> list[Job]:
     """Seed by seed, so that what is done when time runs out has all strategies."""
-    found = []
-    for seed in range(seeds):
-        for pair in pairs:
-            most = steps or PAIRS[pair].steps
-            for entry, about in entries_of(pair).items():
-                if about.row not in rows:
-                    continue
-                share = clocks[pair][AUTO] / clocks[pair][clocked_as(entry, pair)]
-                found.append(Job(pair, entry, seed, most, max(-(-most // CHECKS), round(most * share))))
-    return found
+    return [
+        job(pair, entry, seed, clocks, steps)
+        for seed in range(seeds)
+        for pair in pairs
+        for entry in first(pair)
+        if entries_of(pair)[entry].row in rows
+    ]
+
+
+def job(pair: str, entry: str, seed: int, clocks: Clocks, steps: int | None) -> Job:
+    most = steps or PAIRS[pair].steps
+    share = clocks[pair][AUTO] / clocks[pair][clocked_as(entry, pair)]
+    return Job(pair, entry, seed, most, max(-(-most // CHECKS), round(most * share)))
 
 
 def train(job: Job) -> dict[str, Any]:

@@ -34,10 +34,11 @@ after it was frozen.
 * Every strategy has the same model, optimizer, learning rate and batches, and is stopped where its validation accuracy is
   best. The learning rate of a pair is the one that is best on validation for the better of `primary_only` and multitask;
   `auto` takes what suits them.
-* `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. `best_preset` is the
-  best of nine presets in the eyes of the judges. All others, `auto` too, are one run.
-* `best_preset` gives a fifth of the primary training labels to its judges, who choose at the end, and trains without them; all
-  others train with all labels. The judges of `auto` in a step are up to 32 training examples that are not in its batch.
+* `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. All others but
+  `best_preset`, `auto` too, are one run.
+* The judges of `auto` in a step are up to 32 training examples that are not in its batch, so that all labels train. For
+  `best_preset` a fifth of the labels is set aside for judges, nine presets are trained with the others, and the one that the
+  judges find best is trained again with all labels: ten runs.
 * At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
   of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
   eight times as much.

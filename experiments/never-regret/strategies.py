@@ -21,6 +21,8 @@ WEIGHTS: dict[int, tuple[Weights, ...]] = {
 }
 """The eight runs of tuned multitask by number of sources: weights of their losses, the best on validation is taken."""
 AUTO = "auto"
+PRESET, RETRAINED = "preset ", "retrained "
+"""Runs before and after judges have chosen: with the labels that are not theirs, then, the chosen one alone, with all."""
 SINGLE = ("primary_only", "pcgrad", "cosine_gate", "bloop")
 ROWS = ("primary_only", "multitask", "pcgrad", "cosine_gate", "bloop", "best_preset", AUTO)
 """Of the table."""
@@ -66,6 +68,8 @@ def entries(sources: int = 1) -> dict[str, Entry]:
     for weights in WEIGHTS[sources]:
         name = " ".join(f"{weight:g}" for weight in weights)
         found.append(Entry(f"multitask {name}", "multitask", partial(named, "multitask", weights)))
-    found += [Entry(f"preset {name}", "best_preset", partial(named, name, (1.0,)), JUDGES) for name in presets()]
+    for name in presets():
+        make = partial(named, name, (1.0,))
+        found += [Entry(PRESET + name, "best_preset", make, JUDGES), Entry(RETRAINED + name, "best_preset", make)]
     found += [Entry(AUTO, AUTO, Auto, crossed=True)]
     return {entry.name: entry for entry in found}

@@ -10,7 +10,7 @@ from typing import Any
 from attittud.recipes.statistics import Difference, Summary, paired, summarise
 
 from .record import Runs
-from .strategies import AUTO, ROWS
+from .strategies import AUTO, PRESET, RETRAINED, ROWS
 
 REFERENCES = ("primary_only", "multitask")
 MODES = {"at_steps": "equal steps", "at_seconds": "equal seconds"}
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def control(self) -> Difference:
-        """`auto` less the best preset chosen on the same judges, seed by seed."""
+        """`auto` less the best preset chosen by judges, seed by seed."""
         return difference(self.values[AUTO], self.values["best_preset"])
 
     @property
@@ -79,26 +79,51 @@ def outcome(pair: str, entries: list[str], runs: Runs, mode: str) -> Outcome | N
     values: dict[str, dict[int, float]] = {}
     seconds, chosen = {}, []
     for row in ROWS:
-        own = belonging(entries, row)
-        complete = [seed for seed in seeds if all((pair, entry, seed) in runs for entry in own)]
-        if not complete:
-            return None
-        values[row] = {}
-        for seed in complete:
-            found = {entry: runs[pair, entry, seed] for entry in own}
-            entry = choose(found, row, mode)
-            values[row][seed] = found[entry][mode]["test"]
+        values[row], spent = {}, []
+        for seed in seeds:
+            entry = taken(pair, belonging(entries, row), row, seed, runs, mode)
+            if entry is None:
+                continue
+            values[row][seed] = runs[pair, entry, seed][mode]["test"]
+            needed = {*belonging(entries, row), entry}
+            spent.append(sum(runs[pair, name, seed]["seconds"] for name in needed))
             if row == "best_preset":
-                chosen.append(entry.removeprefix("preset "))
-        seconds[row] = fmean(sum(runs[pair, entry, seed]["seconds"] for entry in own) for seed in complete)
+                chosen.append(entry.removeprefix(RETRAINED))
+        if not spent:
+            return None
+        seconds[row] = fmean(spent)
     plain = "multitask 1" if "multitask 1" in entries else "multitask 1 1"
     tests = {e: {s: runs[pair, e, s][mode]["test"] for s in seeds if (pair, e, s) in runs} for e in entries}
-    return Outcome(pair, values, tests[plain], tests["preset primary_only"], chosen, seconds)
+    return Outcome(pair, values, tests[plain], tests[PRESET + "primary_only"], chosen, seconds)
+
+
+def taken(pair: str, own: list[str], row: str, seed: int, runs: Runs, mode: str) -> str | None:
+    """The run whose test accuracy is a row's; None where one that it takes is not there."""
+    if not all((pair, entry, seed) in runs for entry in own):
+        return None
+    entry = choose({entry: runs[pair, entry, seed] for entry in own}, row, mode)
+    if row == "best_preset":
+        entry = RETRAINED + entry.removeprefix(PRESET)
+    return entry if (pair, entry, seed) in runs else None
+
+
+def to_retrain(header: Mapping[str, Any], runs: Runs) -> list[tuple[str, str, int]]:
+    """Pair, entry and seed of the presets that judges have chosen and that have not been trained with all labels yet."""
+    found = set()
+    for pair, about in header["pairs"].items():
+        own = belonging(about["entries"], "best_preset")
+        for seed in {seed for name, _, seed in runs if name == pair}:
+            if all((pair, entry, seed) in runs for entry in own):
+                lines = {entry: runs[pair, entry, seed] for entry in own}
+                for mode in MODES:
+                    preset = choose(lines, "best_preset", mode).removeprefix(PRESET)
+                    found.add((pair, RETRAINED + preset, seed))
+    return sorted(found - runs.keys(), key=lambda key: (key[2], key))
 
 
 def belonging(entries: Iterable[str], row: str) -> list[str]:
     """The runs of a row."""
-    prefix = {"multitask": "multitask ", "best_preset": "preset "}.get(row)
+    prefix = {"multitask": "multitask ", "best_preset": PRESET}.get(row)
     return [entry for entry in entries if entry == row or (prefix and entry.startswith(prefix))]
 
 

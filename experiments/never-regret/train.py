@@ -27,7 +27,7 @@ JUDGES = 0.2
 CROSSED = 32
 """Judges of `auto` in a step: primary training examples that are not in its batch, as many as there are up to this."""
 WARM = 0.1
-"""Share of the pair\'s steps in which the learning rate rises to its value."""
+"""Share of the pair's steps in which the learning rate rises to its value."""
 RATES = Path(__file__).parent / "rates.json"
 
 
