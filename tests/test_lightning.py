@@ -21,7 +21,7 @@ from attittud.integrations.lightning import STATE_KEY, AttittudMixin
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from lightning_module import Closer, make_trainer  # noqa: E402
+from lightning_module import Closer, make_trainer, points  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
@@ -173,6 +173,29 @@ def test_the_precision_plugin_scales(tmp_path: Path) -> None:
     moved = parameters_to_vector(module.parameters()) - parameters_to_vector(closer(Plain).parameters())
     right = expected() - parameters_to_vector(closer(Plain).parameters())
     assert torch.linalg.vector_norm(moved - right) < 0.05 * torch.linalg.vector_norm(right)
+
+
+class Judged(Closer):
+    """The last eight pairs are the judges."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        judges = [part[8:] for part in points(16, wrong=0, seed=5).tensors]
+        primary, auxiliary = (self.losses(name, batch[name]) for name in ("primary", "auxiliary"))
+        self.guided_backward(primary, auxiliary.mean(), judge=lambda: self.losses("primary", judges))
+        optimizer.step()
+        self.log_dict({"loss_primary": primary.detach().mean()})
+
+
+def test_eta_auto_with_judges(tmp_path: Path) -> None:
+    auto = {"eta": "auto", "judge_every": 1}
+    run(tmp_path, closer(Judged, **auto), max_epochs=3)
+    resumed = run(tmp_path, closer(Judged, **auto), resume=True, max_epochs=4)
+    whole = run(tmp_path / "whole", closer(Judged, **auto), max_epochs=4)
+    assert resumed == whole[12:]
+    weights = [step[f"attittud/weight_{part}"] for step in whole for part in ("neutral", "helpful", "harmful")]
+    assert all(0 <= weight <= 1 for weight in weights) and weights[0] == 0 and any(weights)
 
 
 def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:

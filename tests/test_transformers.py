@@ -395,6 +395,48 @@ def test_refusals_name_the_culprit_and_the_cure(
         check_trainer(trainer)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_eta_auto_with_judges(tmp_path: Path, accumulate: int) -> None:
+    """Judges are heard every second step, and resumed. Counting down earns less than counting up as the primary task does."""
+
+    def auto() -> AttittudTrainer:
+        return AttittudTrainer(
+            model=llama(),
+            args=arguments(
+                tmp_path, gradient_accumulation_steps=accumulate, save_strategy="steps", save_steps=5, max_steps=8
+            ),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets={"up": sequences(12, [1], 2), "down": sequences(12, [-1], 3)},
+            judge_dataset=sequences(6, [1], 4),
+            guide={"eta": "auto", "rank": 3, "refresh_every": 3, "judge_every": 2},
+        )
+
+    whole, resumed = auto(), auto()
+    whole.train()
+    assert whole.auxiliary.drawn["judge_dataset"] == 4
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert curve(resumed) == curve(whole) and len(curve(whole)) == 8
+    scores = whole.report.tasks
+    assert float(scores["up"].verdict.score.sum()) > float(scores["down"].verdict.score.sum())
+    assert curve(whole, "attittud/up/weight_helpful")[-1] > curve(whole, "attittud/down/weight_helpful")[-1]
+
+
+def test_judges_and_eta_auto_belong_together(tmp_path: Path) -> None:
+    def trainer(eta: Any, judges: Any) -> AttittudTrainer:
+        return AttittudTrainer(
+            model=llama(),
+            args=arguments(tmp_path),
+            auxiliary_datasets={"web": []},
+            guide={"eta": eta},
+            judge_dataset=judges,
+        )
+
+    with pytest.raises(ValueError, match="eta='auto' needs judges: pass judge_dataset="):
+        trainer("auto", None)
+    with pytest.raises(ValueError, match="judge_dataset= is only used with eta='auto'"):
+        trainer(Eta(1, 1, 0), sequences(4, [1], 1))
+
+
 def test_names_are_checked_at_once(tmp_path: Path) -> None:
     for wrong in ({"auxiliary_collators": {"wbe": None}}, {"auxiliary_losses": {"wbe": None}}):
         with pytest.raises(ValueError, match="no auxiliary dataset 'wbe', only 'web'"):

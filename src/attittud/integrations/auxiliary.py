@@ -13,11 +13,21 @@ Window = dict[str, tuple[list[Any], Any]]
 """By name: the batches for one step, and the items in them as the Trainer counts them."""
 
 
+JUDGES = "judge_dataset"
+
+
 class AuxiliaryData:
     """Args as those of `AttittudMixin`; `known` are names that its other arguments use."""
 
     def __init__(
-        self, trainer: Any, datasets: Any, collators: Mapping[str, Any], batch_size: int | None, known: Iterable[str]
+        self,
+        trainer: Any,
+        datasets: Any,
+        collators: Mapping[str, Any],
+        batch_size: int | None,
+        *,
+        judges: Any,
+        known: Iterable[str],
     ) -> None:
         named = datasets if isinstance(datasets, Mapping) else {SINGLE: datasets}
         for name in {*collators, *known}:
@@ -27,6 +37,8 @@ class AuxiliaryData:
         self.collators = dict(collators)
         self.batch_size = batch_size
         self.datasets = {name: self._prepared(name, data) for name, data in named.items()}
+        if judges is not None:
+            self.datasets[JUDGES] = self._prepared(JUDGES, judges)
         self.streams: dict[str, Stream] = {}
 
     @property
@@ -41,6 +53,8 @@ class AuxiliaryData:
     def draw(self, count: int, device: Any) -> Window:
         window = {}
         for name, stream in self.streams.items():
+            if name == JUDGES:
+                continue
             batches = [stream.draw() for _ in range(count)]
             window[name] = batches, self.trainer._get_num_items_in_batch(batches, device)
         return window

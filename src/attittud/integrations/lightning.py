@@ -84,6 +84,8 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         if more.get("basis_losses") is None and self.guide._refresher.can_wait(primary.numel()):
             # The last batch of an epoch may be a single example, at which a run should not end.
             more = {"refresh": False, **more}
+        if (judge := more.get("judge")) is not None:
+            more["judge"] = lambda: self.scaled(judge())
         report = self._latest.take(self.guide.backward(self.scaled(primary), tasks, **more))
         self.finish_backward(primary.detach().mean())
         if log and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1) % self.trainer.log_every_n_steps == 0:

@@ -59,6 +59,8 @@ def numbers(report: Report) -> dict[str, float]:
         total = sum(squares.values())
         for part, square in squares.items():
             result[f"attittud/{prefix}share_{part}"] = square / total if total else 0.0
+            if f"{prefix}weight_{part}" in values:  # eta="auto"
+                result[f"attittud/{prefix}weight_{part}"] = float(values[f"{prefix}weight_{part}"])
         result[f"attittud/{prefix}agreement"] = float(values[f"{prefix}agreement"])
     for name in ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes"):
         result[f"attittud/{name}"] = float(values[name])

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from attittud.guide import Guide
+
 FSDP2 = """\
 distributed_type: FSDP
 mixed_precision: bf16
@@ -61,6 +63,18 @@ def check_trainer(trainer: Any) -> None:
             raise ValueError(
                 f"{name}={getattr(mesh, name)}: tensor, context and sequence parallelism are not supported; use FSDP2"
             )
+
+
+def check_judges(guide: Guide, judge_dataset: Any) -> None:
+    """eta="auto" and judges belong together."""
+    if guide.judge_due and judge_dataset is None:
+        raise ValueError(
+            "eta='auto' needs judges: pass judge_dataset=, primary examples that are kept out of train_dataset"
+        )
+    if not guide.judge_due and judge_dataset is not None:
+        raise ValueError(
+            "judge_dataset= is only used with eta='auto', but every eta of this guide is fixed; leave it out"
+        )
 
 
 def check_batch(inputs: Any) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from attittud.guide import Guide
-from attittud.integrations.auxiliary import AuxiliaryData, Window
+from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, Window
 from attittud.integrations.logs import Latest
 from attittud.integrations.objective import LossFunction, Objective
-from attittud.integrations.refusals import check_trainer
+from attittud.integrations.refusals import check_judges, check_trainer
 from attittud.integrations.state import load_guide, save_guide
 from attittud.report import Report
 
@@ -45,6 +45,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         auxiliary_batch_size: per device; that of the primary dataset unless given.
         primary_losses: returns per-example losses from (model, inputs), in place of the Trainer's own loss.
         auxiliary_losses: functions by name that return a loss from (model, inputs), in place of the Trainer's own.
+        judge_dataset: with eta="auto", primary examples that are kept out of training.
     """
 
     current_gradient_accumulation_steps: int
@@ -58,15 +59,22 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         auxiliary_batch_size: int | None = None,
         primary_losses: LossFunction | None = None,
         auxiliary_losses: Mapping[str, LossFunction] | None = None,
+        judge_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         check_trainer(self)
         self.guide_settings = dict(guide)
-        Guide(self.model, **self.guide_settings)  # wrong settings are told before any data is prepared
+        # Wrong settings are told before any data is prepared.
+        check_judges(Guide(self.model, **self.guide_settings), judge_dataset)
         own_losses = dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
-            self, auxiliary_datasets, auxiliary_collators or {}, auxiliary_batch_size, known=own_losses
+            self,
+            auxiliary_datasets,
+            auxiliary_collators or {},
+            auxiliary_batch_size,
+            judges=judge_dataset,
+            known=own_losses,
         )
         self.objective = Objective(
             self,
@@ -102,6 +110,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         total = guide.primary_weight * self._latest.add("primary", losses.detach().mean())
         if not self.accelerator.sync_gradients:
             return total
+        if guide.judge_due:
+            guide.judge(lambda: self._judges(model))
         # The basis adds up over all primary micro-batches of a window and is fixed by the first auxiliary one.
         for name, (batches, items) in self._window.items():
             weights = guide.auxiliary_weight
@@ -113,6 +123,11 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
                 total = total + weight * self._latest.add(name, loss.detach())
         self._latest.take(guide.combine())
         return total
+
+    def _judges(self, model: nn.Module) -> Tensor:
+        inputs = self._prepare_inputs(self.auxiliary.streams[JUDGES].draw())
+        with self.compute_loss_context_manager():
+            return self._scaled(self.objective.primary(model, inputs, None))
 
     def _scaled(self, loss: Tensor) -> Tensor:
         scaler = self.accelerator.scaler
