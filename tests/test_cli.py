@@ -1,5 +1,6 @@
 """The command line, as somebody meets it who types."""
 
+import errno
 import json
 import os
 import pty
@@ -118,6 +119,15 @@ def test_what_a_recipe_says_of_the_input_is_passed_on(monkeypatch, capsys):
 
     monkeypatch.setattr(experiment, "run", refuse)
     assert run(*QUICK, capsys=capsys) == (2, "", "attittud: the digits are missing; find them\n")
+
+
+def test_a_file_that_may_not_be_read_is_named(monkeypatch, capsys):
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "cat/1.png")
+
+    monkeypatch.setattr(experiment, "run", refuse)
+    code, _, err = run(*QUICK, capsys=capsys)
+    assert code == 2 and err.startswith("attittud: cat/1.png: may not be read (Permission denied); ")
 
 
 def test_an_error_of_ours_is_not_hidden_either(monkeypatch):

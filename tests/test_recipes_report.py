@@ -257,6 +257,25 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
     assert "primary_batch: 16" in texts(clean, "pre")[0]
 
 
+def test_a_single_logged_step_is_seen(clean: Any, run_dir: Path, tmp_path: Path) -> None:
+    show(clean, write_page(tmp_path, lambda _: collect(run_dir, 1)))
+    painted = clean.execute_script(
+        """
+        const canvas = document.querySelectorAll(".uplot canvas")[1], ctx = canvas.getContext("2d");
+        const pixels = ctx.getImageData(0, 0, canvas.width, canvas.height).data;
+        return ["helpful", "harmful", "neutral"].map((part) => {
+          ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${part}`).trim();
+          const [r, g, b] = [1, 3, 5].map((at) => parseInt(ctx.fillStyle.slice(at, at + 2), 16));
+          let count = 0;
+          for (let i = 0; i < pixels.length; i += 4)
+            count += pixels[i] === r && pixels[i + 1] === g && pixels[i + 2] === b && pixels[i + 3] === 255;
+          return count;
+        });
+        """
+    )
+    assert min(painted) > 5, painted
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_colours_follow_the_system(clean: Any, comparison: Path, dark: bool) -> None:
     show(clean, comparison / "report.html", dark=dark)

@@ -57,7 +57,11 @@ def compare(
         if sys.stderr.isatty() and not quiet:
             progress = bars = CompareBars()
             stack.enter_context(bars)
-        result = run(settings, folder, progress, fresh=fresh)
+        try:
+            result = run(settings, folder, progress, fresh=fresh)
+        except KeyboardInterrupt:
+            typer.echo("interrupted; give the same command again to continue with what is left", err=True)
+            raise
     show(result, Console(), write_report(folder))
 
 

@@ -167,11 +167,14 @@
     place.append(box);
   }
 
+  // A line through a single value is not seen.
+  const lonely = (ys, fill) => ({ show: ys.filter((y) => y != null).length < 2, size: 8, fill });
+
   function lines(place, row, names, options = {}) {
     const present = names.filter(([name]) => row.train[name]);
     if (!present.length) return false;
     const format = shown(present[0][0]);
-    const series = present.map(([name, , stroke]) => ({ ys: row.train[name], stroke: color(stroke), width: 2, spanGaps: true, points: { show: false } }));
+    const series = present.map(([name, , stroke]) => ({ ys: row.train[name], stroke: color(stroke), width: 2, spanGaps: true, points: lonely(row.train[name], color(stroke)) }));
     const [box, write] = keys(present.map(([, label, stroke]) => ({ label, stroke: color(stroke) })));
     plot(place, {
       x: row.train[state.x], series, format, range: options.range,
@@ -189,7 +192,7 @@
     });
     // From the top down: each area is painted over the one above it.
     const series = [...PARTS.keys()].reverse().map((i) => ({
-      ys: tops[i], stroke: color(PARTS[i]), width: 1, fill: color(PARTS[i]), spanGaps: true, points: { show: false },
+      ys: tops[i], stroke: color(PARTS[i]), width: 1, fill: color(PARTS[i]), spanGaps: true, points: lonely(tops[i], color(PARTS[i])),
     }));
     const [box, write] = keys(PARTS.map((part) => ({ label: part, stroke: color(part) })));
     plot(place, {
