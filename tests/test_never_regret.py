@@ -98,8 +98,14 @@ def test_judges_are_taken_from_the_primary_labels():
     with pytest.raises(ValueError, match=r"judges=0\.2"):
         train.run(pair, Spy, 0, steps=1)
     sizes.clear()
-    train.run(pair, Spy, 0, crossed=True, steps=3)
-    assert sizes == [train.CROSSED] * 3  # of 100 examples 32 train and 32 others judge
+    with pytest.raises(ValueError, match="retired"):
+        train.run(pair, Spy, 0, judges=0.2, retire=0.1)
+    assert len(sizes) == 0.1 * pair.steps
+
+
+def test_judges_are_of_all_classes():
+    labels = torch.tensor([2, 0, 0, 0, 1, 2, 0, 1])
+    assert train.by_turns(labels).tolist() == [0, 1, 4, 2, 5, 7, 3, 6]
 
 
 def test_stopping_looks_at_validation_and_not_at_the_test_set():

@@ -10,7 +10,19 @@ from typing import Any
 
 from .pairs import PAIRS, Pair
 from .strategies import AUTO, PRESET, RETRAINED, Entry, entries
-from .train import AUXILIARY_BATCH, CHECKS, CROSSED, JUDGES, PRIMARY_BATCH, WARM, Check, best, learning_rate, run
+from .train import (
+    AUTO_JUDGES,
+    AUXILIARY_BATCH,
+    CHECKS,
+    JUDGES,
+    PRIMARY_BATCH,
+    RETIRE,
+    WARM,
+    Check,
+    best,
+    learning_rate,
+    run,
+)
 
 TIMED_STEPS = 60
 REPEATS = 3
@@ -55,7 +67,8 @@ def settings(pair: Pair) -> dict[str, Any]:
         "auxiliary_batch": AUXILIARY_BATCH,
         "checks": CHECKS,
         "judges": JUDGES,
-        "crossed": CROSSED,
+        "auto_judges": AUTO_JUDGES,
+        "retire": RETIRE,
         "warm": WARM,
     }
 
@@ -68,7 +81,7 @@ def clock(pair: str, steps: int) -> tuple[str, dict[str, float]]:
     found: dict[str, float] = {}
     for _ in range(REPEATS):
         for name, entry in timed(pair).items():
-            last = run(replace(PAIRS[pair], steps=steps), entry.make, 0, judges=entry.judges, crossed=entry.crossed)[-1]
+            last = run(replace(PAIRS[pair], steps=steps), entry.make, 0, judges=entry.judges, retire=entry.retire)[-1]
             found[name] = min(found.get(name, math.inf), last.seconds / last.step)
     return pair, found
 
@@ -110,7 +123,7 @@ def train(job: Job) -> dict[str, Any]:
     entry = entries_of(job.pair)[job.entry]
     most = max(job.steps, job.equal_seconds)
     pair = replace(PAIRS[job.pair], steps=job.steps)  # others than its own in quick runs alone
-    checks = run(pair, entry.make, job.seed, judges=entry.judges, crossed=entry.crossed, steps=most)
+    checks = run(pair, entry.make, job.seed, judges=entry.judges, retire=entry.retire, steps=most)
     full = max((c for c in checks if c.step <= job.steps), key=lambda c: c.step)
     return {
         "pair": job.pair,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from attittud import Guide, presets
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.strategies import make_strategy
 
-from .train import JUDGES, Make, StepLosses, Stepper
+from .train import AUTO_JUDGES, JUDGES, RETIRE, Make, StepLosses, Stepper
 
 Weights = tuple[float, ...]
 WEIGHTS: dict[int, tuple[Weights, ...]] = {
@@ -37,7 +38,7 @@ class Entry:
     """The row of the table that it belongs to; the best of its runs is taken."""
     make: Make
     judges: float = 0.0
-    crossed: bool = False
+    retire: float = math.inf
 
 
 class Auto:
@@ -71,5 +72,5 @@ def entries(sources: int = 1) -> dict[str, Entry]:
     for name in presets():
         make = partial(named, name, (1.0,))
         found += [Entry(PRESET + name, "best_preset", make, JUDGES), Entry(RETRAINED + name, "best_preset", make)]
-    found += [Entry(AUTO, AUTO, Auto, crossed=True)]
+    found += [Entry(AUTO, AUTO, Auto, AUTO_JUDGES, RETIRE)]
     return {entry.name: entry for entry in found}

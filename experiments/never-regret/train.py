@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attittud.losses import expected_error
-
 from .models import make_model
 from .pairs import Examples, Pair, generator
 
@@ -24,8 +23,10 @@ CHECKS = 15
 """Looks at the validation set in the pair's number of steps; longer runs look as often."""
 JUDGES = 0.2
 """Share of the primary training labels that is set aside where presets are chosen by judges."""
-CROSSED = 32
-"""Judges of `auto` in a step: primary training examples that are not in its batch, as many as there are up to this."""
+AUTO_JUDGES = 0.1
+"""The same for `auto`, which gives them back: chosen with the development pairs, see docs/auto.md."""
+RETIRE = 0.5
+"""Share of the steps after which the judges of `auto` join the primary training set; its weights then stay."""
 WARM = 0.1
 """Share of the pair's steps in which the learning rate rises to its value."""
 RATES = Path(__file__).parent / "rates.json"
@@ -67,14 +68,16 @@ class StepLosses:
 
     @property
     def judging(self) -> bool:
-        """Whether there are judges."""
+        """Whether there are judges: not in runs without, nor after they have retired."""
         return self._judges is not None
 
     def judge(self) -> Tensor:
-        """How wrong the model is about each of the judges."""
+        """Per-example losses of the judges, all of them."""
         if self._judges is None:
-            raise ValueError("there are no judges: the run was given neither judges=0.2 nor crossed=True (see judging)")
-        return expected_error(self._model(self._judges[0]), self._judges[1])
+            raise ValueError(
+                "there are no judges: the run was not given judges=0.2, or they have retired (see judging)"
+            )
+        return F.cross_entropy(self._model(self._judges[0]), self._judges[1], reduction="none")
 
     @property
     def auxiliary_examples(self) -> int:
@@ -105,28 +108,37 @@ def learning_rate(pair: Pair) -> float:
     return float(json.loads(RATES.read_text(encoding="utf-8"))[pair.name]["rate"])
 
 
+def by_turns(labels: Tensor) -> Tensor:
+    """Rows in an order in which the classes take turns."""
+    turn = torch.zeros_like(labels)
+    for label in labels.unique():
+        rows = (labels == label).nonzero().flatten()
+        turn[rows] = torch.arange(len(rows))
+    return turn.argsort(stable=True)
+
+
 def run(
     pair: Pair,
     make: Make,
     seed: int,
     *,
     judges: float = 0.0,
-    crossed: bool = False,
+    retire: float = math.inf,
     steps: int | None = None,
     rate: float | None = None,
     watch: Callable[[int, Stepper], None] | None = None,
 ) -> list[Check]:
     """Train, and look at the model `CHECKS` times in every `pair.steps` steps.
 
-    `judges` is the share of the primary training labels that is set aside for `StepLosses.judge`; the other sizes stay
-    as they are. `crossed` takes as judges of a step the examples that are not in its batch instead, so that all labels
-    train. `watch` is called after every step.
+    `judges` is the share of the primary training labels that is set aside for `StepLosses.judge`, as many of each class;
+    the other sizes stay as they are. After a share `retire` of the pair's steps they train like the others. `watch` is
+    called after every step.
     """
     data = pair.build(seed)
     primary, kept = data.primary, None
     if judges:
-        cut = max(2, round(judges * len(primary[1])))  # their order is random, with all classes, already
-        primary, kept = (primary[0][cut:], primary[1][cut:]), (primary[0][:cut], primary[1][:cut])
+        cut, turns = max(2, round(judges * len(primary[1]))), by_turns(primary[1])
+        primary, kept = ((primary[0][rows], primary[1][rows]) for rows in (turns[cut:], turns[:cut]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make_model(pair, data)
@@ -144,10 +156,9 @@ def run(
     checks, seconds = [], 0.0
     for step in range(1, steps + 1):
         start = time.process_time()
-        order = torch.randperm(len(primary[1]), generator=random)
-        i, others = order[:PRIMARY_BATCH], order[PRIMARY_BATCH : PRIMARY_BATCH + CROSSED]
-        if crossed and len(others):
-            kept = primary[0][others], primary[1][others]
+        if step > retire * pair.steps:
+            primary, kept = data.primary, None
+        i = torch.randperm(len(primary[1]), generator=random)[:PRIMARY_BATCH]
         auxiliary = {}
         for name, (x, y) in data.auxiliary.items():
             j = torch.randint(len(y), (AUXILIARY_BATCH // len(data.auxiliary),), generator=random)

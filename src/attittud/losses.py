@@ -87,23 +87,6 @@ def per_example(logits: Tensor, labels: Tensor, *, problem_type: ProblemType | N
     return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=1)
 
 
-def expected_error(logits: Tensor, labels: Tensor) -> Tensor:
-    """How likely each example (logits m x C) is to be answered wrongly, by the model's own probabilities: for judges.
-
-    Labels (m) are class numbers, or 0/1 decisions (m x C), over which is averaged. Unlike cross-entropy it is bounded: the
-    few examples that a confident model gets wrong do not outvote all others, and less confidence, which a noisy
-    auxiliary task brings along, is hardly punished while the answers stay right.
-
-    >>> expected_error(torch.zeros(2, 4), torch.tensor([1, 3]))
-    tensor([0.7500, 0.7500])
-    """
-    logits = _full(logits if logits.ndim > 1 else logits[:, None])
-    if not labels.is_floating_point() and labels.numel() == logits.shape[0] and logits.shape[1] > 1:
-        return 1 - logits.softmax(dim=1).gather(1, labels.view(-1, 1)).squeeze(1)
-    labels = labels.view(logits.shape).to(logits.dtype)
-    return ((1 - 2 * labels) * logits).sigmoid().mean(dim=1)
-
-
 def _full(logits: Tensor) -> Tensor:
     """Losses are never summed up in half precision."""
     return logits if logits.dtype == torch.float64 else logits.float()
