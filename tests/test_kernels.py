@@ -8,7 +8,7 @@ from attittud.basis.orthonormal import orthonormalise_
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-SHAPES = [(1, 1000), (5, 4301), (10, 1_000_003), (20, 70_000), (33, 99_999), (64, 12_345)]
+SHAPES = [(1, 1000), (5, 4301), (10, 1_000_003), (13, 5003), (20, 70_000), (33, 99_999), (64, 12_345)]
 
 
 def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -36,6 +36,46 @@ def test_transform(rows):
         copy = rows.clone()
         assert relative(linalg.transform_(copy, matrix[:kept]), wanted) < 1e-6
         assert torch.equal(copy[kept:], rows[kept:])
+
+
+def test_transform_by_a_lower_triangle(rows):
+    matrix = torch.randn(len(rows), len(rows), dtype=torch.float64, device="cuda").tril()
+    wanted = matrix @ rows.double()
+    assert relative(linalg.transform_(rows, matrix, lower=True), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("rank", ["full", "half", "none"])
+def test_factors_are_those_of_plain_torch(rows, rank):
+    k = len(rows)
+    if rank == "half":
+        rows = torch.randn(k, (k + 1) // 2, device="cuda") @ rows[: (k + 1) // 2]
+    elif rank == "none":
+        rows.zero_()
+    matrix = linalg.gram(rows)
+    factor, inverse = linalg.factorise(matrix, 1e-4)
+    wanted, wanted_inverse = (x.cuda() for x in linalg.factorise(matrix.cpu(), 1e-4))
+    torch.testing.assert_close(factor, wanted, rtol=1e-6, atol=1e-8 * float(wanted.abs().max()))
+    torch.testing.assert_close(inverse, wanted_inverse, rtol=1e-4, atol=1e-6 * float(wanted_inverse.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_taken_where_finite(rows, dtype):
+    old = torch.randn_like(rows).to(dtype)
+    before = old.clone()
+    linalg.take_(old, rows, torch.zeros((), dtype=torch.bool, device="cuda"))
+    assert torch.equal(old, before)
+    linalg.take_(old, rows, torch.ones((), dtype=torch.bool, device="cuda"))
+    assert torch.equal(old, rows.to(dtype))
+
+
+@pytest.mark.parametrize(("k", "m", "size"), [(5, 64, 300_000), (10, 32, 131_072), (12, 7, 200_001), (20, 9, 200_000)])
+def test_products_of_matrices_are_added(k, m, size):
+    """Into some of the columns of a larger matrix, with some of the columns of the weights."""
+    whole, weights = torch.randn(k, size + 100, device="cuda"), torch.randn(k, m + 5, device="cuda")[:, 3 : 3 + m]
+    rows, before = torch.randn(m, size, device="cuda"), whole.clone()
+    linalg.add_product_(whole[:, 50:-50], weights, rows)
+    assert relative(whole[:, 50:-50], before[:, 50:-50].double() + weights.double() @ rows.double()) < 1e-6
+    assert torch.equal(whole[:, :50], before[:, :50]) and torch.equal(whole[:, -50:], before[:, -50:])
 
 
 def test_orthonormal_rows(rows):
@@ -73,8 +113,8 @@ def test_products(rows, dtype):
     found = linalg.products(rows, x, y)
     V, u, v = rows.double(), x.double(), y.double()
     scale = V.norm() * u.norm()
-    assert float((found.rows_x - V @ u).norm() / scale) < 1e-7
-    assert float((found.rows_y - V @ v).norm() / scale) < 1e-7
+    assert float((found.rows_x - V @ u).norm() / scale) < 1e-13
+    assert float((found.rows_y - V @ v).norm() / scale) < 1e-13
     assert [float(z) for z in (found.xx, found.yy, found.xy)] == pytest.approx(
         [float(u @ u), float(v @ v), float(u @ v)], rel=1e-12, abs=1e-9
     )

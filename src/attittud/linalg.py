@@ -100,6 +100,16 @@ def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
         piece.addmv_(chunk.to(piece.dtype).T, weights)
 
 
+def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
+    """out (k x D) += weights (k x m) @ rows (m x D)."""
+    found = _kernels() if out.is_cuda and all(x.dtype == torch.float32 for x in (out, weights, rows)) else None
+    k, size = out.shape
+    if found is None or k > found.MOST_SUMS or size < found.LEAST_COLUMNS or not out.stride(1) == rows.stride(1) == 1:
+        out.addmm_(weights, rows)
+    else:
+        found.add_product_(out, weights, rows)
+
+
 def gram(rows: Tensor) -> Tensor:
     """rows @ rowsᵀ."""
     if fast := _fast(rows):
@@ -112,13 +122,51 @@ def gram(rows: Tensor) -> Tensor:
     return total
 
 
-def transform_(rows: Tensor, matrix: Tensor) -> Tensor:
-    """The first rows of `rows` become `matrix @ rows`; returns those rows."""
+def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
+    """The first rows of `rows` become `matrix @ rows`; returns those rows. `lower`: the matrix is lower triangular."""
     if fast := _fast(rows):
-        changed: Tensor = fast.transform_(rows, matrix)
+        changed: Tensor = fast.transform_(rows, matrix, lower)
         return changed
     out = rows[: matrix.shape[0]]
     size = chunk_size(rows)
     for target, chunk in zip(out.split(size, dim=1), rows.split(size, dim=1), strict=True):
         target.copy_(matrix @ chunk.double())
     return out
+
+
+def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Lower factor L of a float64 Gram matrix, and L⁻¹; directions weaker than `tolerance` times the longest row are zeroed.
+
+    `torch.linalg.cholesky_ex` stops at the first vanishing pivot; here k is small and the later rows still count.
+    """
+    k = matrix.shape[0]
+    if matrix.is_cuda and (found := _kernels()) is not None and k <= found.MOST_ROWS:
+        # A hundred operations on a few numbers each: what takes time is to launch them.
+        pair: tuple[Tensor, Tensor] = found.factorise(matrix, tolerance)
+        return pair
+    rest = matrix.clone()
+    threshold = tolerance**2 * matrix.diagonal().amax()
+    factor = torch.zeros_like(matrix)
+    for j in range(k):
+        pivot = rest[j, j]
+        kept = pivot > threshold
+        column = torch.where(kept, rest[:, j] / torch.where(kept, pivot, 1.0).sqrt(), 0.0)
+        factor[j:, j] = column[j:]
+        rest = rest - torch.outer(column, column)
+    kept_rows = factor.diagonal() > 0
+    # Weak rows become rows of the identity so that the triangular solve is regular, with a zero right-hand side.
+    regular = torch.where(kept_rows[:, None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device))
+    inverse = torch.linalg.solve_triangular(regular, torch.diag(kept_rows.to(factor.dtype)), upper=False)
+    return factor, inverse
+
+
+def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
+    """old becomes new where `finite`, a boolean on the device, holds; row by row, so that no copy is made of them all."""
+    if (fast := _fast(new)) and old.is_contiguous() and new.is_contiguous():
+        fast.take_(old, new, finite)
+        return
+    for before, after in zip(old, new, strict=True):
+        if after.dtype == before.dtype:
+            torch.where(finite, after, before, out=before)
+        else:
+            before.copy_(torch.where(finite, after, before))

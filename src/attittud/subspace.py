@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis
-from attittud.linalg import Products, add_rows_, lift_, products, project
+from attittud.linalg import Products, add_rows_, lift_, products, project, take_
 from attittud.parameters import Layout
 from attittud.workers import Workers
 
@@ -48,11 +48,7 @@ class Subspace:
             if self._rows is None:
                 self._rows = torch.zeros(self.rank, self.layout.size, dtype=self.dtype, device=self.layout.device)
             count = rows.shape[0]
-            for old, new in zip(self.rows[:count], rows, strict=True):
-                if new.dtype == old.dtype:
-                    torch.where(finite, new, old, out=old)
-                else:
-                    old.copy_(torch.where(finite, new, old))
+            take_(self.rows[:count], rows, finite)
             self.rows[count:].masked_fill_(finite, 0.0)
         # Not in float64, for which torch would copy all of V: rows are of length 1 or 0.
         wide = torch.promote_types(self.rows.dtype, torch.float32)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attittud.linalg import gram, transform_
+from attittud.linalg import factorise, gram, transform_
 
 
 @dataclass(frozen=True)
@@ -42,30 +42,8 @@ def orthonormalise_(rows: Tensor, sum_columns: Callable[[Tensor], Tensor] = lamb
     first = sum_columns(gram(rows))
     finite = torch.isfinite(first).all()
     # Zeros pass through what follows without a special case; the caller looks at `finite`.
-    factor, inverse = _cholesky(torch.where(finite, first, 0.0), tolerance(rows.dtype))
-    transform_(rows, inverse)
-    again, inverse = _cholesky(torch.where(finite, sum_columns(gram(rows)), 0.0), 0.5)
-    transform_(rows, inverse)
+    factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
+    transform_(rows, inverse, lower=True)
+    again, inverse = factorise(torch.where(finite, sum_columns(gram(rows)), 0.0), 0.5)
+    transform_(rows, inverse, lower=True)
     return Rows(factor @ again, finite)
-
-
-def _cholesky(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Lower factor L and its inverse; directions weaker than `tolerance` times the longest row are zeroed in both.
-
-    `torch.linalg.cholesky_ex` stops at the first vanishing pivot; here k is small and the later rows still count.
-    """
-    k = matrix.shape[0]
-    rest = matrix.clone()
-    threshold = tolerance**2 * matrix.diagonal().amax()
-    factor = torch.zeros_like(matrix)
-    for j in range(k):
-        pivot = rest[j, j]
-        kept = pivot > threshold
-        column = torch.where(kept, rest[:, j] / torch.where(kept, pivot, 1.0).sqrt(), 0.0)
-        factor[j:, j] = column[j:]
-        rest = rest - torch.outer(column, column)
-    kept_rows = factor.diagonal() > 0
-    # Weak rows become rows of the identity so that the triangular solve is regular, with a zero right-hand side.
-    regular = torch.where(kept_rows[:, None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device))
-    inverse = torch.linalg.solve_triangular(regular, torch.diag(kept_rows.to(factor.dtype)), upper=False)
-    return factor, inverse

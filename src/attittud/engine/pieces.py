@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from attittud.linalg import add_product_
+
 
 class Piece(ABC):
     """What some examples of one call contribute to the gradient of one parameter."""
@@ -53,7 +55,7 @@ class Piece(ABC):
         for rows in self.parts(budget):
             gradients, some = gradients_of(rows, out.dtype), weights[:, rows]
             if in_place:
-                out.view(out.shape[0], -1).addmm_(some, gradients)
+                add_product_(out.view(out.shape[0], -1), some, gradients)
             else:
                 out.add_((some @ gradients).view_as(out))
             del gradients  # before the next ones are formed
