@@ -126,7 +126,7 @@ def _passes(results: Results) -> list[Goal]:
             rows.append(Goal(what, "≤ 1.5"))
             continue
         text = ", ".join(f"{value:.2f} (k = {k})" for k, value in sorted(values.items()))
-        rows.append(Goal(f"{what}, D = {largest:,}", "≤ 1.5", text, values.get(10, max(values.values())) <= 1.5))
+        rows.append(Goal(f"{what}, D = {largest:,}", "≤ 1.5", text, max(values.values()) <= 1.5))
     return rows
 
 
@@ -170,20 +170,39 @@ def _growth(results: Results, found: list[Figures]) -> list[Goal]:
             what = f"growth of all passes over V with {key}, from {small:,} to {large:,} (exponent)"
             rows.append(Goal(what, "1", f"{power:.2f}", power <= 1.15))
     for job in dict.fromkeys(f.job for f in found):
-        base = base_point(results, job)
-        sizes = results.get(job, {}).get("points", {})
+        rows += _growth_with_m(results, found, job)
+    return rows
+
+
+def _growth_with_m(results: Results, found: list[Figures], job: str) -> list[Goal]:
+    """The slope of the memory of a refresh, held against the gradient of one example over one layer of average size.
+
+    Whatever stores gradients of single examples, be it for one layer, grows by at least that. Gradients of activations
+    grow with m as well, in every backward pass, and count here all the same; beside the slope stands how much the
+    multitask step itself grows by an example, which is its activations.
+    """
+    base = base_point(results, job)
+    if base is None:
+        return []
+    points = {name: p for name, p in results[job]["points"].items() if p["k"] == base[1]["k"]}
+    layers, rows = base[1].get("layers"), []
+    for method in dict.fromkeys(f.method for f in found if f.job == job and f.method.startswith("attittud")):
         line = sorted(
-            (sizes[f.point]["m"], f.memory_refresh)
+            (points[f.point]["m"], f.memory_refresh, points[f.point]["methods"]["multitask"]["peak_step"])
             for f in found
-            if (f.job, f.method, f.mode) == (job, "attittud loop", "eager") and f.memory_refresh is not None
-            if base is not None and sizes[f.point]["k"] == base[1]["k"]
+            if (f.job, f.method, f.mode) == (job, method, "eager") and f.point in points
+            if f.memory_refresh is not None
         )
-        if len(line) > 1:
-            text = ", ".join(f"{value:.1f} (m = {m})" for m, value in line)
-            each = (line[-1][1] - line[0][1]) / (line[-1][0] - line[0][0])
-            what = f"memory of a refresh above multitask as m grows, {job}, in vectors of D float32"
-            # A term in m D would be 1 per example. Gradients of activations, which a kept graph keeps company, are less.
-            rows.append(Goal(what, "no term in m D", f"{text}: {each:.3f} per example", each < 0.1))
+        if len(line) < 2:
+            continue
+        (fewest, first, small), (most, last, large) = line[0], line[-1]
+        slope = (last - first) / (most - fewest)
+        activations = (large - small) / (most - fewest) / (4 * base[1]["D"])
+        text = ", ".join(f"{value:.1f} (m = {m})" for m, value, _ in line)
+        what = f"memory of a refresh above multitask as m grows, {job}, {method}, in vectors of D float32"
+        goal = "no term in m D" + (f": < {1 / layers:.3f} per example, the gradient of a layer" if layers else "")
+        measured = f"{text}: {slope:.3f} per example, beside {activations:.2f} of activations in the multitask step"
+        rows.append(Goal(what, goal, measured, slope < 1 / layers if layers else None))
     return rows
 
 

@@ -34,8 +34,8 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
 * A step copies two gradients into flat vectors (4), takes both projections and all inner products in one pass over V
   (k + 2) and forms the whole update in another (k + 3).
 * A refresh writes ΠJ (2k), orthonormalises (twice a read for the Gram matrix and a read and a write for the
-  transformation, 6k) and keeps the old basis where a number is not finite (3k). `hooks` also writes and reads the
-  per-example gradients (2m), which live one layer long.
+  transformation, 6k), takes the new basis over unless a number is not finite (2k) and looks at the lengths of its rows
+  (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long.
 * The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
   vectors, and k more in a refresh. Nothing grows with m D.
 """

@@ -71,6 +71,7 @@ class Bench:
             "m": self.point.m,
             "auxiliary": self.work.spec.auxiliary,
             "D": sum(p.numel() for p in self.work.shared().values()),
+            "layers": sum(p.ndim > 1 for p in self.work.shared().values()),
             "parameters": sum(p.numel() for p in self.work.model.parameters()),
             "forward_flops_per_example": flops,
             "copy_bytes_per_second": bandwidth,

@@ -98,3 +98,18 @@ def test_the_first_goal_is_judged_on_whole_cycles_in_graphs(cycle, met):
     graph = {"graph": {"step": 1.0, "refresh": 2.0}, "cycle": {"steps": cycle}}
     data = rows(multitask={"cycle": {"steps": 10.0}}, **{"attittud loop": graph}, **others)
     assert goals({"wrn22": {"points": {"k=5 m=64": data}}})[0].met is met
+
+
+@pytest.mark.parametrize(("slope", "met"), [(0.09, True), (0.11, False)])
+def test_a_refresh_may_grow_with_m_by_less_than_the_gradient_of_a_layer(slope, met):
+    others = {f"peer {i}": {} for i in range(6)}
+
+    def point(m):
+        ours = {"eager": {"step": 1.0, "refresh": 2.0}, "peak_step": 0, "peak_refresh": 4 * 100 * (m + 12 + slope * m)}
+        data = rows(multitask={"eager": {"step": 1.0}, "peak_step": 4 * 100 * m}, **{"attittud loop": ours}, **others)
+        return {**data, "m": m, "layers": 10}
+
+    found = goals({"wrn22": {"points": {f"k=5 m={m}": point(m) for m in (16, 64)}}})
+    (row,) = [goal for goal in found if "as m grows" in goal.what]
+    assert row.met is met
+    assert f"{slope:.3f} per example, beside 1.00 of activations" in row.measured
