@@ -191,7 +191,7 @@ def test_only_what_the_judges_chose_is_trained_again():
         for seed, preset in ((0, "flip"), (1, "flip"), (1, "primary_only"), (2, "flip"))
     ]
     assert table.to_retrain(header, runs) == found
-    assert table.outcome("p", FIRST, runs, "at_steps") is None  # nothing is trained again yet
+    assert table.outcome("p", FIRST, runs, "at_steps").control is None  # nothing is trained again yet
     assert table.to_retrain(header, runs | {key: {} for key in found[:3]}) == found[3:]
 
 
@@ -234,4 +234,8 @@ def test_differences_are_taken_over_the_seeds_that_both_rows_have():
     assert found.values["multitask"].keys() == {0, 2} and found.values["best_preset"].keys() == {1, 2}
     assert found.regret.n == 3 and found.regret.mean == pytest.approx(3.5 / 3)  # to primary_only
     assert found.control.n == 2 and found.control.mean == pytest.approx((3 + 2.5) / 2)
-    assert table.outcome("p", FIRST, {key: runs[key] for key in runs if key[1] != "bloop"}, "at_steps") is None
+    without = {key: line for key, line in runs.items() if key[1] not in ("bloop", "preset flip")}
+    found = table.outcome("p", FIRST, without, "at_steps")
+    assert found.regret.n == 3 and not {"bloop", "best_preset"} & found.values.keys()
+    assert len(table.goals([found])) == 2
+    assert table.outcome("p", FIRST, {key: runs[key] for key in runs if key[1] != "auto"}, "at_steps") is None

@@ -107,14 +107,15 @@ def main() -> None:
     record = Record(given.out / f"{half}.jsonl", about)
     start = time.perf_counter()
 
-    def late() -> bool:
-        return given.budget is not None and time.perf_counter() - start > given.budget
+    def late(share: float = 1.0) -> bool:
+        return given.budget is not None and time.perf_counter() - start > share * given.budget
 
     untimed = [name for name in names if name not in record.clocks]
     for name, seconds in spread(((clock, (name, steps or TIMED_STEPS)) for name in untimed), given.workers):
         record.add_clock(name, seconds)
     wanted = jobs(names, given.rows, given.seeds, record.clocks, steps)
-    left = work_off([one for one in wanted if one.key not in record.runs], record, given.workers, late)
+    # The rest of the budget is for what follows from these.
+    left = work_off([one for one in wanted if one.key not in record.runs], record, given.workers, lambda: late(0.9))
     if "best_preset" in given.rows:
         chosen = [key for key in to_retrain(about, record.runs) if key[0] in names and key[2] < given.seeds]
         left += work_off([job(*key, record.clocks, steps) for key in chosen], record, given.workers, late)

@@ -69,7 +69,8 @@ def goal_tables(results: Results) -> str:
     for halves in (*([half] for half in HALVES), list(HALVES)):
         for mode, words in MODES.items():
             chosen = [one for half in halves for one in found(results, half, mode)]
-            cells = [f"{g.measured}: {'met' if g.met else '**missed**'}" for g in goals(chosen)] if chosen else [""] * 4
+            cells = [f"{g.measured}: {'met' if g.met else '**missed**'}" for g in goals(chosen)] if chosen else []
+            cells += [""] * (len(GOALS) - len(cells))
             name = "all" if len(halves) > 1 else halves[0].replace("_", "-")
             lines.append(f"| {name} | {words} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -107,27 +108,27 @@ def tables(results: Results, half: str, mode: str) -> str:
         means = [interval(one, row) for row in (*rows, AUTO)]
         regret = f"{one.regret.mean:+.1f} ({one.regret.low:+.1f} to {one.regret.high:+.1f}) to `{one.reference}`"
         lines.append(f"| {one.pair} | {' | '.join(means)} | {regret} | {one.verdict} |")
-    means = [f"{fmean(one.mean(row) for one in chosen):.1f}" for row in (*rows, AUTO)]
+    whole = {row for row in ROWS if all(row in one.values for one in chosen)}
+    means = [f"{fmean(one.mean(row) for one in chosen):.1f}" if row in whole else "" for row in (*rows, AUTO)]
     lines.append(f"| mean | {' | '.join(means)} | | |")
     return "\n".join(lines) + "\n\n" + losers(chosen)
 
 
 def interval(one: Outcome, row: str) -> str:
+    if row not in one.values:
+        return ""
     found = one.summary(row)
     return f"{found.mean:.1f} ± {found.high - found.mean:.1f}" if found.n > 1 else f"{found.mean:.1f}"
 
 
 def losers(chosen: list[Outcome]) -> str:
-    """Where the goal is missed, with what the judges' labels alone would have been worth."""
-    lines = []
-    for one in chosen:
-        if one.verdict in ("**loses**", "unclear"):
-            labels = difference(one.values["primary_only"], one.without_judges).mean
-            lines.append(
-                f"* {one.pair}: {one.regret.mean:+.1f} to `{one.reference}`, standard deviation of the differences "
-                f"{one.regret.std:.1f} over {one.regret.n} seeds; the judges' labels are worth {labels:+.1f} to "
-                f"`primary_only`."
-            )
+    """Where the goal is missed, and how much the seeds differ there."""
+    lines = [
+        f"* {one.pair}: {one.regret.mean:+.1f} to `{one.reference}`, standard deviation of the differences "
+        f"{one.regret.std:.1f} over {one.regret.n} seeds."
+        for one in chosen
+        if one.verdict in ("**loses**", "unclear")
+    ]
     return "Goal missed:\n\n" + "\n".join(lines) if lines else "The goal is met on each of these pairs."
 
 
@@ -142,7 +143,10 @@ def cost(results: Results) -> str:
     for half in HALVES:
         chosen = found(results, half, "at_steps")
         if chosen:
-            ratios = [f"{fmean(one.seconds[row] / one.seconds[AUTO] for one in chosen):.2f}" for row in ROWS]
+            ratios = []
+            for row in ROWS:
+                found_ratios = [one.seconds[row] / one.seconds[AUTO] for one in chosen if row in one.seconds]
+                ratios.append(f"{fmean(found_ratios):.2f}" if found_ratios else "")
             counts = Counter(name for one in chosen for name in one.chosen)
             names = ", ".join(f"{name} {count}" for name, count in counts.most_common())
             lines.append(f"| {half.replace('_', '-')} | {' | '.join(ratios)} | {names} |")
@@ -172,7 +176,7 @@ def made_with(results: Results) -> str:
     for half in HALVES:
         if half in results:
             about, runs = results[half][0]["made_with"], results[half][2]
-            seeds = Counter(len(one.values[row]) for one in found(results, half, "at_steps") for row in ROWS)
+            seeds = {len(values) for one in found(results, half, "at_steps") for values in one.values.values()}
             words = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
             lines.append(
                 f"* {half.replace('_', '-')}: {len(runs)} runs, {' or '.join(map(str, sorted(seeds)))} seeds; {words}."

@@ -29,8 +29,6 @@ class Outcome:
     """By row, of the seeds of which all its runs are there."""
     plain: dict[int, float]
     """Multitask with weight 1, as one would begin."""
-    without_judges: dict[int, float]
-    """`primary_only` without the labels that the judges keep."""
     chosen: list[str]
     """The preset that the judges chose, for each seed."""
     seconds: dict[str, float]
@@ -47,9 +45,9 @@ class Outcome:
         return difference(self.values[AUTO], self.values[self.reference])
 
     @property
-    def control(self) -> Difference:
+    def control(self) -> Difference | None:
         """`auto` less the best preset chosen by judges, seed by seed."""
-        return difference(self.values[AUTO], self.values["best_preset"])
+        return difference(self.values[AUTO], self.values["best_preset"]) if "best_preset" in self.values else None
 
     @property
     def verdict(self) -> str:
@@ -74,7 +72,7 @@ def difference(first: Mapping[int, float], second: Mapping[int, float]) -> Diffe
 
 
 def outcome(pair: str, entries: list[str], runs: Runs, mode: str) -> Outcome | None:
-    """None where a row has no seed of which all its runs are there."""
+    """Rows without a seed of which all runs are there are left out; None where that leaves nothing to compare."""
     seeds = sorted({seed for name, _, seed in runs if name == pair})
     values: dict[str, dict[int, float]] = {}
     seconds, chosen = {}, []
@@ -89,12 +87,15 @@ def outcome(pair: str, entries: list[str], runs: Runs, mode: str) -> Outcome | N
             spent.append(sum(runs[pair, name, seed]["seconds"] for name in needed))
             if row == "best_preset":
                 chosen.append(entry.removeprefix(RETRAINED))
-        if not spent:
-            return None
-        seconds[row] = fmean(spent)
+        if spent:
+            seconds[row] = fmean(spent)
+        else:
+            del values[row]
+    if not {AUTO, *REFERENCES} <= values.keys():
+        return None
     plain = "multitask 1" if "multitask 1" in entries else "multitask 1 1"
-    tests = {e: {s: runs[pair, e, s][mode]["test"] for s in seeds if (pair, e, s) in runs} for e in entries}
-    return Outcome(pair, values, tests[plain], tests[PRESET + "primary_only"], chosen, seconds)
+    tests = {seed: runs[pair, plain, seed][mode]["test"] for seed in seeds if (pair, plain, seed) in runs}
+    return Outcome(pair, values, tests, chosen, seconds)
 
 
 def taken(pair: str, own: list[str], row: str, seed: int, runs: Runs, mode: str) -> str | None:
@@ -157,17 +158,23 @@ GOALS = (
 
 
 def goals(found: list[Outcome]) -> list[Goal]:
-    """In the order of `GOALS`, for the outcomes of one mode."""
+    """In the order of `GOALS`, for the outcomes of one mode; the last two are missing where no preset was chosen."""
     lows = {one.pair: one.regret.low for one in found}
     safe = [pair for pair, low in lows.items() if low >= MARGIN]
     above = [pair for pair, low in lows.items() if low > 0]
     worst = min(lows, key=lambda pair: lows[pair])
-    # Seeds of different pairs have nothing in common: the pairs are what is sampled.
-    against = summarise([one.control.mean for one in found])
-    ratio = sum(one.seconds["best_preset"] for one in found) / sum(one.seconds[AUTO] for one in found)
-    return [
+    measured = [
         Goal(f"{len(safe)} of {len(lows)}; lowest {lows[worst]:+.1f} ({worst})", len(safe) == len(lows)),
         Goal(f"{len(above)} of {len(lows)}", 3 * len(above) >= len(lows)),
-        Goal(f"{against.mean:+.2f} ({against.low:+.2f} to {against.high:+.2f})", against.mean >= 0),
-        Goal(f"{ratio:.1f}", ratio > 1),
     ]
+    controls = {one.pair: one.control.mean for one in found if one.control is not None}
+    if controls:
+        # Seeds of different pairs have nothing in common: the pairs are what is sampled.
+        against = summarise(list(controls.values()))
+        both = [one.seconds for one in found if one.pair in controls]
+        ratio = sum(spent["best_preset"] for spent in both) / sum(spent[AUTO] for spent in both)
+        measured += [
+            Goal(f"{against.mean:+.2f} ({against.low:+.2f} to {against.high:+.2f})", against.mean >= 0),
+            Goal(f"{ratio:.1f}", ratio > 1),
+        ]
+    return measured
