@@ -117,7 +117,8 @@ def one(x: Tensor, y: Tensor) -> dict[str, Examples]:
 def copies(examples: Examples, count: int, classes: int, seed: int, *, wrong_label: bool = False) -> Examples:
     """Only copies of `count` examples of one class, with the label they have or that of the next class."""
     x, y = examples
-    found = (y == seed % classes).nonzero().flatten()[:count]
+    # At random: the first ones of a class are those that `train.run` makes judges.
+    found = shuffled((y == seed % classes).nonzero().flatten(), "copies", seed)[:count]
     return x[found], (y[found] + wrong_label) % classes
 
 
