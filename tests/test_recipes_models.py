@@ -18,7 +18,7 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
 from attittud.recipes.models.build import build_model
 from attittud.recipes.models.network import Network, statistics
-from attittud.recipes.models.text import HashingTokenizer
+from attittud.recipes.models.text import HashingTokenizer, TextCNN
 from attittud.recipes.tasks import Examples, Order, Task, per_example_losses
 from attittud.recipes.train import load_data, run
 
@@ -217,6 +217,26 @@ def test_masked_losses_are_of_masked_tokens_only() -> None:
     assert torch.equal(losses > 1, hidden.any(1))
     assert float(hidden[:, :40].float().mean()) == pytest.approx(0.15 * (0.8 + 0.1 * 4 / 5), abs=0.02)
     assert float((body.seen == 1)[:, :40].float().mean()) == pytest.approx(0.15 * (0.8 + 0.1 / 5), abs=0.02)
+
+
+def test_masked_losses_are_those_of_all_places() -> None:
+    """Against the head at every token, with the same draws."""
+    torch.manual_seed(0)
+    model = Network(TextCNN(60, 6, 0.0), {"lm": 60}).double()
+    inputs = torch.randint(2, 60, (40, 32), dtype=torch.int32)
+    inputs[:, 25:] = 0
+    torch.manual_seed(1)
+    draw, kind = torch.rand(40, 32), torch.rand(40, 32)
+    random = torch.randint_like(inputs, 60)
+    chosen = (draw < 0.15) & (inputs != 0)
+    hidden = torch.where(chosen & (kind < 0.8), 1, inputs)
+    hidden = torch.where(chosen & (kind >= 0.8) & (kind < 0.9), random, hidden)
+    logits = model.heads["lm"](model.body.tokens(hidden))
+    losses = nn.functional.cross_entropy(logits.transpose(1, 2), inputs.long(), reduction="none")
+    torch.manual_seed(1)
+    found = model.masked_losses(inputs, "lm")
+    torch.testing.assert_close(found.mean(), losses[chosen].mean().float())
+    torch.testing.assert_close(found, ((losses * chosen).sum(1) * (40 / chosen.sum())).float())
 
 
 def hugging_face_text(folder: Path) -> None:

@@ -108,7 +108,7 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         f"    lr: {lr}  # {rate}",
         "  finetune:",
         f"    steps: {finetune}  # about 50 passes over the primary set, between 100 and 2000",
-        f"    primary_batch: {batch}",
+        f"    primary_batch: {batch}  # as above",
         "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
         "    patience: 10  # stop after 10 evaluations without improvement",
         "strategy:",
@@ -119,7 +119,7 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         "  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster"
         if kind == "image"
         else "  refresh_every: 4  # the paper's choice for text",
-        "seed: 0",
+        "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
         "output: runs  # run folders go below it",
     ]
     return "\n".join(lines) + "\n"
