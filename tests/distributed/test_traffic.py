@@ -62,8 +62,22 @@ def windows():
     return found
 
 
+def judged(kind, tasks):
+    """The large collectives of a step that hears the judges, and its backward passes."""
+    w = World(kind, torch.float32)
+    guide = w.guide(eta=dict.fromkeys("ab"[:tasks], "auto"), judge_every=1)
+    for _ in range(2):
+        primary, loss = w.losses(w.even(0, 18)), w.auxiliary(w.even(0, N))
+        named = dict(zip("ab"[:tasks], (loss, loss.square()), strict=False))
+        with Traffic() as seen:
+            guide.backward(primary=primary, auxiliary=named, judge=lambda: w.losses(w.even(18, N)))
+    sums = sorted(size for name, size in seen.sizes if name in SUMS and size >= 4 * REST)
+    return sums, sum("scatter" in name for name, _ in seen.sizes) // 2
+
+
 def count():
     return {
+        "judged": {(kind, tasks): judged(kind, tasks) for kind in ("ddp", "fsdp") for tasks in (1, 2)},
         "ddp": {name: steps("ddp", options) for name, options in GUIDES.items()},
         "fsdp": {name: steps("fsdp", options) for name, options in GUIDES.items()},
         "windows": windows(),
@@ -114,6 +128,14 @@ def test_bytes_of_replicas(counted, name):
     assert large == [*[4 * SHARED] * seconds, 4 * (SHARED + REST)]
     step, refresh = traffic.replicas_step(s, norms=True), traffic.replicas_refresh(s)
     assert total(refreshing, *SUMS) == step.large + step.small + refresh.large + refresh.small
+
+
+@pytest.mark.parametrize(("tasks", "vectors"), [(1, 3), (2, 5)])
+def test_steps_that_hear_the_judges(counted, tasks, vectors):
+    sums, passes = counted["judged"]["ddp", tasks]
+    assert sums == [*[4 * SHARED] * (vectors - 1), 4 * (SHARED + REST)] and passes == 0
+    sums, passes = counted["judged"]["fsdp", tasks]
+    assert not sums and passes == tasks + 2
 
 
 def test_one_sum_of_rows_in_a_refresh(counted):
