@@ -15,11 +15,13 @@ pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 import transformers
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import DistributedType
 from trainers import EXAMPLES, NUMBERS, arguments, curve, llama, make_trainer, sequences, summed
 from transformers import Trainer
 
 from attittud import Eta, preset
-from attittud.integrations.refusals import check_trainer
+from attittud.integrations.refusals import FSDP2, check_trainer
 from attittud.integrations.state import STATE_FILE
 from attittud.integrations.transformers import AttittudTrainer
 from attittud.losses import per_sequence
@@ -393,6 +395,13 @@ def test_refusals_name_the_culprit_and_the_cure(
     setattr(trainer.args if where else trainer, name, value)
     with pytest.raises(ValueError, match=f"(?s){message}"):
         check_trainer(trainer)
+
+
+def test_the_config_in_the_refusals_is_one_of_accelerate(tmp_path: Path) -> None:
+    file = tmp_path / "fsdp2.yaml"
+    file.write_text(FSDP2)
+    config = load_config_from_file(str(file))
+    assert config.distributed_type == DistributedType.FSDP and config.fsdp_config["fsdp_version"] == 2
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
