@@ -289,7 +289,7 @@ def twenty_steps(w: World, **options: Any) -> dict[str, Tensor]:
     optimizer = torch.optim.Adam(w.model.parameters(), lr=0.01)
     for i in range(20):
         some = i % 6, i % 6 + 18
-        guide.backward(primary=w.losses(w.share(*some)), auxiliary=w.problem.loss(w.even(*some)))
+        guide.backward(primary=w.losses(w.share(*some)), auxiliary=w.auxiliary(w.even(*some)))
         optimizer.step()
         optimizer.zero_grad()
     return {name: whole(p) for name, p in w.inner.named_parameters()}

@@ -162,6 +162,7 @@ def behaviour(folder):
 
 def on_four(folder):
     return {
+        "twenty": [twenty_steps(World(kind, torch.float32)) for kind in ("ddp", "fsdp", "hsdp")],
         "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
         "hsdp": train("hsdp", BEFORE, AFTER, f"{folder}/fsdp"),
         "canonical": train("fsdp", BEFORE, AFTER, f"{folder}/canonical", basis="canonical"),
@@ -177,6 +178,13 @@ def folder():
 @pytest.fixture(scope="module")
 def behaved(folder):
     return run(2, behaviour, folder, limit=120)
+
+
+@pytest.fixture(scope="module")
+def four(folder, behaved):
+    """They go on from what two workers have saved."""
+    assert behaved
+    return run(4, on_four, folder, limit=120)
 
 
 def test_mixed_precision_policy_is_respected(behaved):
@@ -233,6 +241,14 @@ def test_parameters_after_twenty_steps(behaved):
         assert error(found["twenty"], want) < 1e-3
 
 
+def test_parameters_of_four_workers_after_twenty_steps(four):
+    want = twenty_steps(World("one", torch.float32))
+    for found in four:
+        for mine, theirs in zip(found["twenty"], four[0]["twenty"], strict=True):
+            assert all(torch.equal(mine[name], theirs[name]) for name in want)
+            assert error(mine, want) < 1e-3
+
+
 def test_a_guide_may_be_made_between_the_passes(behaved):
     w = World("one")
     w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
@@ -246,14 +262,13 @@ def test_a_worker_does_not_take_the_shards_of_another(behaved):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
-def test_a_checkpoint_goes_on_with_another_number_and_kind_of_workers(behaved, folder):
+def test_a_checkpoint_goes_on_with_another_number_and_kind_of_workers(behaved, four, folder):
     undisturbed = train("one", 0, BEFORE + AFTER)
     want = undisturbed["grads"][BEFORE:]
     again = {
         "one": train("one", BEFORE, AFTER, f"{folder}/fsdp"),
         "of ddp": train("one", BEFORE, AFTER, f"{folder}/ddp"),
     }
-    four = run(4, on_four, folder, limit=120)
     found = [again, *(x["resumed"] for x in behaved), *({k: x[k] for k in ("fsdp", "hsdp")} for x in four)]
     for resumed in found:
         for name, run_ in resumed.items():
