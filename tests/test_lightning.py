@@ -14,6 +14,7 @@ pytest.importorskip("lightning", reason="needs the extra 'lightning'")
 
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from attittud import Eta, Guide
 from attittud.integrations.lightning import STATE_KEY, AttittudMixin
@@ -208,6 +209,14 @@ def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     module.on_train_batch_end = lambda *_: seen.append(module._latest.report.refreshed)
     run(tmp_path, module, max_epochs=2)
     assert seen == [True, False] * 2
+
+
+@pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy"])
+def test_strategies_that_hide_gradients_are_refused(tmp_path: Path, name: str) -> None:
+    """By name: neither can be made without its GPUs."""
+    hiding = type(name, (SingleDeviceStrategy,), {})
+    with pytest.raises(ValueError, match=rf"{name} .* use ModelParallelStrategy \(FSDP2\)"):
+        run(tmp_path, closer(Plain), strategy=hiding(device="cpu"), max_epochs=1)
 
 
 def test_missing_settings(tmp_path: Path) -> None:

@@ -125,14 +125,16 @@ def test_a_guide_that_trains_alone_among_workers_says_so_once(behaved):
         assert "although torch.distributed has 2 workers" in message and "process_group=" in message
 
 
-def test_fsdp_of_version_1_is_refused():
-    class Wrapped(nn.Module):
-        """Not made in earnest: that takes a process group."""
+class Version1(nn.Module):
+    """Not made in earnest: that takes a process group."""
 
-        __class__ = FullyShardedDataParallel
+    __class__ = FullyShardedDataParallel
 
+
+@pytest.mark.parametrize("wrapper", [Version1, type("DeepSpeedEngine", (nn.Module,), {})])
+def test_wrappers_that_hide_parameters_are_refused(wrapper):
     with pytest.raises(ValueError, match="fully_shard"):
-        Guide(nn.Sequential(nn.Linear(2, 2), Wrapped()), eta=ETA)
+        Guide(nn.Sequential(nn.Linear(2, 2), wrapper()), eta=ETA)
 
 
 def test_state_is_that_of_one_process(behaved):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from attittud.guide import Guide
 from attittud.integrations.logs import Latest
+from attittud.integrations.refusals import check_strategy
 from attittud.report import Report
 
 try:
@@ -57,6 +58,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
                     f"{type(self).__name__} has no guide_settings; set for example "
                     "guide_settings = {'eta': Eta(neutral=1, helpful=1, harmful=-1)}"
                 )
+            check_strategy(self.trainer.strategy)
             several = self.trainer.world_size > 1
             group = torch.distributed.group.WORLD if several else None
             self._guide = Guide(self, process_group=group, **self.guide_settings)

@@ -65,6 +65,16 @@ def check_trainer(trainer: Any) -> None:
             )
 
 
+def check_strategy(strategy: Any) -> None:
+    """Strategies of Lightning under which there is no gradient to decompose."""
+    for base in type(strategy).__mro__:
+        if base.__name__ in ("DeepSpeedStrategy", "FSDPStrategy"):
+            raise ValueError(
+                f"{base.__name__} keeps parameters and gradients in buffers of its own, which cannot be decomposed; use "
+                "ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
+            )
+
+
 def check_judges(guide: Guide, judge_dataset: Any) -> None:
     """eta="auto" and judges belong together."""
     if guide.judge_due and judge_dataset is None:
