@@ -186,8 +186,8 @@ def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[
     modules = list(model.modules())
     if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
         raise ValueError(
-            "a DeepSpeed engine keeps gradients in buffers of its own and hides .grad, so nothing can be decomposed; shard the model "
-            "with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
+            "a DeepSpeed engine keeps gradients in buffers of its own and hides .grad, so nothing can be decomposed; shard "
+            "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
         )
     # Also under a wrapper, such as the one of torch.compile.
     for wrapper in modules:
