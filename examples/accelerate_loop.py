@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from attittud import Guide, preset
+from attittud.integrations.logs import Latest
 
 MICRO_BATCHES = 2  # of each task in one step
 
@@ -87,6 +88,7 @@ def train(
 
     # After prepare: it must see the wrapped model.
     guide = Guide(model, rank=4, refresh_every=3, **(strategy or preset("flip")))
+    latest = Latest()
     progress = Progress()
     accelerator.register_for_checkpointing(guide, progress)
     if resume:
@@ -110,12 +112,17 @@ def train(
             loss = losses("auxiliary").mean()
             guide.auxiliary(scale(loss))
             total += float(loss.detach())
-        report = guide.combine()
+        latest.take(guide.combine())
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         curve.append(total)
-        accelerator.print(f"step {step}: loss {total:.4f}, harmful {float(report.harmful):.4f}")
+        numbers = latest.numbers()  # on several workers the shares of the last refresh
+        accelerator.log({"loss": total, **numbers}, step=step)  # to the trackers, where there are any
+        shares = [
+            f"{part} {numbers.get(f'attittud/share_{part}', 0):.2f}" for part in ("neutral", "helpful", "harmful")
+        ]
+        accelerator.print(f"step {step}: loss {total:.4f}, {', '.join(shares)}")
         if step % 5 == 0:
             accelerator.save_state(str(folder / f"step_{step}"))
         after_step(step)

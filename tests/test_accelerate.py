@@ -1,8 +1,10 @@
 """A loop of one's own under Accelerate: the documented example, which is all the adapter there is."""
 
+import re
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,7 +63,7 @@ class Plain:
         loss.backward()
 
     def combine(self) -> Any:
-        return SimpleNamespace(harmful=0.0)
+        return SimpleNamespace(refreshed=True, tasks={}, to_dict=lambda: defaultdict(float))
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -74,6 +76,15 @@ def test_equal_weights_reproduce_plain_training(tmp_path: Path, monkeypatch: pyt
     guided = accelerate_loop.train(tmp_path, strategy=preset("multitask"))
     monkeypatch.setattr(accelerate_loop, "Guide", Plain)
     assert guided == pytest.approx(accelerate_loop.train(tmp_path), rel=1e-4)
+
+
+def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    accelerate_loop.train(tmp_path, steps=3)
+    lines = capsys.readouterr().out.splitlines()
+    for line in lines:
+        shares = [float(share) for share in re.findall(r"(?:neutral|helpful|harmful) ([\d.]+)", line)]
+        assert len(shares) == 3 and sum(shares) == pytest.approx(1, abs=0.02)
+    assert len(lines) == 3
 
 
 def test_bf16(tmp_path: Path) -> None:
