@@ -98,9 +98,8 @@ def test_judges_are_taken_from_the_primary_labels():
     with pytest.raises(ValueError, match=r"judges=0\.2"):
         train.run(pair, Spy, 0, steps=1)
     sizes.clear()
-    with pytest.raises(ValueError, match="retired"):
-        train.run(pair, Spy, 0, judges=0.2, retire=0.1)
-    assert len(sizes) == 0.1 * pair.steps
+    train.run(pair, Spy, 0, judges=0.2, retire=0.01, steps=6)
+    assert sizes == [20] * 3 + [train.OUTSIDE] * 3
 
 
 def test_judges_are_of_all_classes():

@@ -11,10 +11,10 @@ from typing import Any
 from .pairs import PAIRS, Pair
 from .strategies import AUTO, PRESET, RETRAINED, Entry, entries
 from .train import (
-    AUTO_JUDGES,
     AUXILIARY_BATCH,
     CHECKS,
     JUDGES,
+    OUTSIDE,
     PRIMARY_BATCH,
     RETIRE,
     WARM,
@@ -67,8 +67,8 @@ def settings(pair: Pair) -> dict[str, Any]:
         "auxiliary_batch": AUXILIARY_BATCH,
         "checks": CHECKS,
         "judges": JUDGES,
-        "auto_judges": AUTO_JUDGES,
         "retire": RETIRE,
+        "outside": OUTSIDE,
         "warm": WARM,
     }
 

@@ -36,9 +36,9 @@ after it was frozen.
   `auto` takes what suits them.
 * `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. All others but
   `best_preset`, `auto` too, are one run.
-* A tenth of the primary training labels are the judges of `auto` for half of the steps, then they train like the others. For
-  `best_preset` a fifth of the labels is set aside for judges, nine presets are trained with the others, and the one that the
-  judges find best is trained again with all labels: ten runs.
+* A fifth of the primary training labels are the judges of `auto` for half of the steps. Then they train like the others, and
+  up to 32 training examples that are not in a step's batch are its judges. For `best_preset` the same fifth is set aside, nine
+  presets are trained with the others, and the one that the judges find best is trained again with all labels: ten runs.
 * At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
   of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
   eight times as much.

@@ -13,7 +13,7 @@ from attittud import Guide, presets
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.strategies import make_strategy
 
-from .train import AUTO_JUDGES, JUDGES, RETIRE, Make, StepLosses, Stepper
+from .train import JUDGES, RETIRE, Make, StepLosses, Stepper
 
 Weights = tuple[float, ...]
 WEIGHTS: dict[int, tuple[Weights, ...]] = {
@@ -72,5 +72,5 @@ def entries(sources: int = 1) -> dict[str, Entry]:
     for name in presets():
         make = partial(named, name, (1.0,))
         found += [Entry(PRESET + name, "best_preset", make, JUDGES), Entry(RETRAINED + name, "best_preset", make)]
-    found += [Entry(AUTO, AUTO, Auto, AUTO_JUDGES, RETIRE)]
+    found += [Entry(AUTO, AUTO, Auto, JUDGES, RETIRE)]
     return {entry.name: entry for entry in found}

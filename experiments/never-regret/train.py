@@ -22,11 +22,11 @@ AUXILIARY_BATCH = 64
 CHECKS = 15
 """Looks at the validation set in the pair's number of steps; longer runs look as often."""
 JUDGES = 0.2
-"""Share of the primary training labels that is set aside where presets are chosen by judges."""
-AUTO_JUDGES = 0.1
-"""The same for `auto`, which gives them back: chosen with the development pairs, see docs/auto.md."""
+"""Share of the primary training labels that a strategy with judges sets aside."""
 RETIRE = 0.5
-"""Share of the steps after which the judges of `auto` join the primary training set; its weights then stay."""
+"""Share of the steps after which the judges of `auto` join the primary training set."""
+OUTSIDE = 32
+"""From then on its judges are examples that are not in the step's batch, as many as there are up to this."""
 WARM = 0.1
 """Share of the pair's steps in which the learning rate rises to its value."""
 RATES = Path(__file__).parent / "rates.json"
@@ -68,15 +68,13 @@ class StepLosses:
 
     @property
     def judging(self) -> bool:
-        """Whether there are judges: not in runs without, nor after they have retired."""
+        """Whether there are judges in this step."""
         return self._judges is not None
 
     def judge(self) -> Tensor:
         """Per-example losses of the judges, all of them."""
         if self._judges is None:
-            raise ValueError(
-                "there are no judges: the run was not given judges=0.2, or they have retired (see judging)"
-            )
+            raise ValueError("there are no judges in this step: the run was not given judges=0.2 (see judging)")
         return F.cross_entropy(self._model(self._judges[0]), self._judges[1], reduction="none")
 
     @property
@@ -131,8 +129,8 @@ def run(
     """Train, and look at the model `CHECKS` times in every `pair.steps` steps.
 
     `judges` is the share of the primary training labels that is set aside for `StepLosses.judge`, as many of each class;
-    the other sizes stay as they are. After a share `retire` of the pair's steps they train like the others. `watch` is
-    called after every step.
+    the other sizes stay as they are. After a share `retire` of the pair's steps they train like the others, and whoever is
+    not in a step's batch is its judge. `watch` is called after every step.
     """
     data = pair.build(seed)
     primary, kept = data.primary, None
@@ -158,7 +156,10 @@ def run(
         start = time.process_time()
         if step > retire * pair.steps:
             primary, kept = data.primary, None
-        i = torch.randperm(len(primary[1]), generator=random)[:PRIMARY_BATCH]
+        order = torch.randperm(len(primary[1]), generator=random)
+        i, others = order[:PRIMARY_BATCH], order[PRIMARY_BATCH : PRIMARY_BATCH + OUTSIDE]
+        if step > retire * pair.steps and len(others):
+            kept = primary[0][others], primary[1][others]
         auxiliary = {}
         for name, (x, y) in data.auxiliary.items():
             j = torch.randint(len(y), (AUXILIARY_BATCH // len(data.auxiliary),), generator=random)
