@@ -67,6 +67,27 @@ def one():
     return joined
 
 
+# (These stand before the others so that replicas come first: run in parallel, neighbours share the results of one group.)
+@pytest.mark.parametrize(
+    ("scenario", "stated"),
+    [("sketch", [True, False, True]), ("norms in every step", [True] * 3), ("canonical", [True] * 3)],
+)
+def test_steps_whose_report_states_norms(results, scenario, stated):
+    for _, reports in (found["ddp", scenario, torch.float64] for found in results("replicas", 2)):
+        assert [not math.isnan(report[name]) for report in reports for name in NORMS] == [
+            yes for yes in stated for _ in NORMS
+        ]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_every_replica_has_the_very_same_gradients(results, count):
+    found = results("replicas", count)
+    for case in CASES["replicas", count]:
+        for other in found[1:]:
+            for mine, theirs in zip(found[0][case][0], other[case][0], strict=True):
+                assert all(torch.equal(mine[name], theirs[name]) for name in mine), case
+
+
 @pytest.mark.parametrize(
     ("kind", "count", "case"), [(*which, case) for which, several in CASES.items() for case in several], ids=str
 )
@@ -87,23 +108,3 @@ def check_report(got, want, tolerance, may_lack):
     for name, value in want.items():
         if not (name.split("/")[-1] in may_lack and math.isnan(got[name])):
             assert got[name] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), name
-
-
-@pytest.mark.parametrize(
-    ("scenario", "stated"),
-    [("sketch", [True, False, True]), ("norms in every step", [True] * 3), ("canonical", [True] * 3)],
-)
-def test_steps_whose_report_states_norms(results, scenario, stated):
-    for _, reports in (found["ddp", scenario, torch.float64] for found in results("replicas", 2)):
-        assert [not math.isnan(report[name]) for report in reports for name in NORMS] == [
-            yes for yes in stated for _ in NORMS
-        ]
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_every_replica_has_the_very_same_gradients(results, count):
-    found = results("replicas", count)
-    for case in CASES["replicas", count]:
-        for other in found[1:]:
-            for mine, theirs in zip(found[0][case][0], other[case][0], strict=True):
-                assert all(torch.equal(mine[name], theirs[name]) for name in mine), case

@@ -162,7 +162,7 @@ def behaviour(folder):
 
 def on_four(folder):
     return {
-        "twenty": [twenty_steps(World(kind, torch.float32)) for kind in ("ddp", "fsdp", "hsdp")],
+        "twenty": [twenty_steps(World(kind, torch.float32)) for kind in ("ddp", "hsdp")],
         "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
         "hsdp": train("hsdp", BEFORE, AFTER, f"{folder}/fsdp"),
         "canonical": train("fsdp", BEFORE, AFTER, f"{folder}/canonical", basis="canonical"),
