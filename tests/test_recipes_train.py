@@ -105,3 +105,17 @@ def test_other_configuration_is_refused(job: Config, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"another configuration \(seed: 0 there, 1 here"):
         run(job, 1, "primary_only", tmp_path)
     assert run(job, 1, "primary_only", tmp_path, fresh=True).seed == 1
+
+
+def test_runs_of_a_version_with_fewer_settings_are_kept(job: Config, tmp_path: Path) -> None:
+    run(job, 0, "primary_only", tmp_path)
+    about = json.loads((tmp_path / "run.json").read_text())
+    del about["config"]["checkpoint_every"], about["config"]["training"]["guided"]["clip"]
+    for source in about["config"]["data"]["auxiliary"].values():
+        del source["weight"]
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    assert run(job, 0, "primary_only", tmp_path).skipped
+    about["config"]["training"]["guided"]["gone"] = 3  # a setting that there is no more
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="another configuration"):
+        run(job, 0, "primary_only", tmp_path)

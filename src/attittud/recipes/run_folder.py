@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 from attittud.recipes.checkpoint import load_checkpoint, save_checkpoint
 from attittud.recipes.config import Config, to_dict
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import cannot_write, read_json, write_atomically, write_json
-from attittud.recipes.loader import dump
+from attittud.recipes.loader import dump, loads
 from attittud.recipes.provenance import provenance
 from attittud.recipes.weights import save_weights
 
@@ -72,8 +73,7 @@ class RunFolder:
             raise InputError(
                 f"{known}: is not what a run writes; choose another output=FOLDER, or start over with --fresh"
             )
-        old, new = about["config"], comparable(self.config)
-        differing = differences(old, new)
+        differing = differences(_completed(about["config"]), comparable(self.config))
         if differing:
             raise InputError(
                 f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])}); choose another folder by "
@@ -144,6 +144,14 @@ class RunFolder:
 
 def _device(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def _completed(config: Any) -> Any:
+    """A stored configuration, with the defaults of settings that came after it."""
+    try:
+        return comparable(loads(yaml.safe_dump(config)))
+    except (InputError, yaml.YAMLError):  # none that this version can read
+        return config
 
 
 def comparable(config: Config) -> dict[str, Any]:

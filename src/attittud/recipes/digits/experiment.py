@@ -58,7 +58,7 @@ def outcomes(todo: list[Cell], settings: Settings, workers: int) -> Iterable[tup
         yield from ((cell, measure(cell, settings)) for cell in todo)
         return
     # Not forked: torch's threads do not survive that.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_at_interrupts) as pool:
         with _deaf_to_interrupts():
             waiting = {pool.submit(measure, cell, settings): cell for cell in todo}
         try:
@@ -71,7 +71,7 @@ def outcomes(todo: list[Cell], settings: Settings, workers: int) -> Iterable[tup
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started here leave Ctrl-C to the one that started them, instead of printing where they were."""
+    """A process that is started here does not hear Ctrl-C while it imports, and would print where it was."""
     if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
         yield
         return
@@ -80,6 +80,13 @@ def _deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile comes now
+
+
+def _end_at_interrupts() -> None:
+    """At once and without a word, also at one that came too early."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def run(seeds: int, settings: Settings, workers: int, done: Callable[[], None] = lambda: None) -> dict[str, Any]:
