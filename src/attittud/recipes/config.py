@@ -68,7 +68,10 @@ class StrategyConfig:
         "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch",
         minimum=2,
     )
-    engine: str = option("auto", "how products with the per-example Jacobian are computed")
+    engine: Literal["auto", "loop", "batched", "hooks", "implicit"] = option(
+        "auto",
+        "how products with the per-example Jacobian are computed; implicit stores no basis and needs basis: exact",
+    )
     ratio: float = option(0.1, "replay only: share of the primary examples in the mixture", minimum=0, maximum=1)
     decay: float = option(
         0.99, "bloop only: how much of the running primary gradient is kept in each step", minimum=0, maximum=1
