@@ -174,7 +174,9 @@ def test_overflow_skips_the_optimizer_step(engine):
     optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
     before = {name: x.detach().clone() for name, x in p.model.named_parameters()}
     guide = Guide(p.model, eta=ETA, rank=3, engine=engine)
-    report = guide.backward(primary=lambda: 8 * scaler.scale(p.losses()), auxiliary=8 * scaler.scale(p.loss()))
+    report = guide.backward(
+        primary=lambda: 2.0**20 * scaler.scale(p.losses()), auxiliary=2.0**20 * scaler.scale(p.loss())
+    )
     scaler.step(optimizer)
     assert all(torch.equal(before[name], x) for name, x in p.model.named_parameters())
     with pytest.warns(UserWarning, match="NaN or Inf"):

@@ -94,19 +94,37 @@ def hugging_face_fsdp2(folder: str) -> list[float]:
 
 
 def trl(folder: str) -> list[float]:
-    from trl_trainers import make_sft
+    """SFT of a LoRA model."""
+    return lora(f"{folder}/trl")
 
+
+def trl_fsdp2(folder: str) -> list[float]:
+    if workers() == 1:
+        return trl(folder)
+    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    with fsdp2_on_cpu():
+        return lora(f"{folder}/trl_fsdp2", fsdp=True, fsdp_config=config)
+
+
+def lora(folder: str, **settings: Any) -> list[float]:
+    from peft import LoraConfig
+    from trl_trainers import DEFAULTS, GUIDE, GuidedSFT, SFTConfig, make_model, make_tokenizer, text
+
+    defaults = {"max_steps": 3, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "learning_rate": 0.05}
     backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
-    trainer = make_sft(
-        f"{folder}/trl",
-        use_cpu=True,
-        per_device_train_batch_size=8 // workers(),
-        max_steps=3,
-        save_strategy="no",
-        disable_tqdm=True,
-        **backend,
+    batch = {"per_device_train_batch_size": 8 // workers()}
+    model = make_model()  # which seeds the adapters too
+    trainer = GuidedSFT(
+        model=model,
+        args=SFTConfig(folder, **(DEFAULTS | defaults | backend | batch | settings)),
+        train_dataset=text(16, [1], seed=1),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=2, target_modules=["q_proj", "v_proj"]),
+        auxiliary_datasets={"updown": text(64, [1, -1], seed=2)},
+        guide=GUIDE,
     )
     trainer.train()
+    assert all("lora_" in name for name in trainer.guide.shared_parameters)
     return logged(trainer)
 
 
@@ -226,8 +244,15 @@ def check_hooks(folder: str, plugin: Any) -> None:
 
 RUNS = {
     run.__name__: run
-    for run in (hugging_face, hugging_face_fsdp2, trl, lightning, lightning_fsdp2, accelerate, accelerate_fsdp2)
-    if run.__name__ != "trl" or find_spec("trl")
+    for run in (
+        hugging_face,
+        hugging_face_fsdp2,
+        *((trl, trl_fsdp2) if find_spec("trl") and find_spec("peft") else ()),
+        lightning,
+        lightning_fsdp2,
+        accelerate,
+        accelerate_fsdp2,
+    )
 }
 
 if __name__ == "__main__":

@@ -52,10 +52,13 @@ def kept_graph() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes behind a loss, and the identities of the leaf tensors it reaches."""
+    """Nodes behind a loss, and what it reaches."""
 
     nodes: set[Any]
     leaves: set[int]
+    """Identities of parameters."""
+    inputs: list[Tensor]
+    """Other tensors that want a gradient."""
 
     def overlaps(self, other: Graph) -> bool:
         """Whether the two share a node that a backward pass through one of them would free."""
@@ -66,6 +69,7 @@ def walk(loss: Tensor) -> Graph:
     """The graph behind `loss`; raises where autograd.grad would silently return nothing."""
     nodes: set[Any] = set()
     leaves: set[int] = set()
+    inputs: list[Tensor] = []
     stack = [loss.grad_fn] if loss.grad_fn is not None else []
     if loss.is_leaf:
         leaves.add(id(loss))
@@ -75,7 +79,10 @@ def walk(loss: Tensor) -> Graph:
             continue
         variable = getattr(node, "variable", None)
         if variable is not None and not node.next_functions:
-            leaves.add(id(variable))
+            if isinstance(variable, nn.Parameter):
+                leaves.add(id(variable))
+            else:
+                inputs.append(variable)
             continue
         if type(node).__name__ == "CheckpointFunctionBackward":
             raise RuntimeError(
@@ -85,7 +92,7 @@ def walk(loss: Tensor) -> Graph:
             )
         nodes.add(node)
         stack.extend(following for following, _ in node.next_functions if following is not None)
-    return Graph(nodes, leaves)
+    return Graph(nodes, leaves, inputs)
 
 
 def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:

@@ -8,6 +8,7 @@ None for them): every product with J is a backward pass whose result is taken fr
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from attittud.distributed import OTHER_GUIDE, Group, described
 from attittud.engine.base import Engine, Jacobian, logger
-from attittud.graph import Named
+from attittud.graph import Named, walk
 from attittud.linalg import project
 from attittud.parameters import Layout, local
 from attittud.workers import Share
@@ -54,6 +55,7 @@ class Shards(Group):
         self.shard, self.shards = coordinate[-1], mesh.shape[-1]
         self.place = f"{self.number} of {self.size}" if self.size > 1 else None
         self._names = set()
+        self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
 
     def engine(self, name: str) -> str:
         if name not in ("auto", "loop"):
@@ -112,9 +114,15 @@ class Shards(Group):
     ) -> dict[int, Tensor]:
         """The shards of the gradient that a backward pass leaves in `.grad`, which is put back as it was."""
         self._check_reduction()
-        with _aside([parameter for _, parameter in self._named]):
+        with _aside([*(parameter for _, parameter in self._named), *self._inputs(loss)]):
             loss.backward(weights, retain_graph=retain_graph)
             return {id(p): local(p.grad) for p in parameters if p.grad is not None}
+
+    def _inputs(self, loss: Tensor) -> list[Tensor]:
+        """What wants a gradient beside parameters, such as the embeddings of a frozen model with adapters (PEFT)."""
+        if self._walked is None or self._walked[0]() is not loss:
+            self._walked = weakref.ref(loss), walk(loss).inputs
+        return self._walked[1]
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return _Joint(self, share, engine, losses, layout)
@@ -135,8 +143,8 @@ class Shards(Group):
                 sharded[id(parameter._unsharded_param)] = id(parameter.sharded_param)
         if strangers := (primary | auxiliary) - sharded.keys():
             raise ValueError(
-                f"the losses reach {len(strangers)} tensors that want a gradient and are no parameters of the sharded model; "
-                "a backward pass would fill their .grad. Give the guide the module that holds everything, and detach inputs"
+                f"the losses reach {len(strangers)} parameters that are not those of the sharded model; a backward pass would "
+                "fill their .grad. Give the guide the module that holds everything, and shard it as a whole"
             )
         return {sharded[key] for key in primary}, {sharded[key] for key in auxiliary}
 
@@ -229,7 +237,7 @@ class _Joint(Jacobian):
 
 
 @contextmanager
-def _aside(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def _aside(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Put `.grad` aside and back again."""
     held = [parameter.grad for parameter in parameters]
     for parameter in parameters:

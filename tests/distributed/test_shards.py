@@ -58,7 +58,7 @@ def refusals():
     other = {"seed": w.number}
     attempt("other", lambda: w.guide(**other).backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
     attempt("none", lambda: w.guide().backward(primary=None, auxiliary=w.problem.loss(at)))
-    stranger = torch.ones((), dtype=torch.float64, requires_grad=True)
+    stranger = nn.Parameter(torch.ones((), dtype=torch.float64))
     attempt("stranger", lambda: w.guide().backward(primary=stranger * w.losses(at), auxiliary=w.problem.loss(at)))
     w.model.set_requires_gradient_sync(False)
     attempt("sync", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
@@ -80,6 +80,15 @@ def leaves_no_trace():
     first = {name: whole(p.grad) for name, p in w.inner.named_parameters()}
     guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(0, 12)))
     return first, {name: whole(p.grad) for name, p in w.inner.named_parameters()}
+
+
+def inputs_that_want_a_gradient():
+    """As PEFT makes them of the embeddings of a frozen model: they are left alone."""
+    w = World("fsdp")
+    p = w.problem
+    p.xp, p.xa = p.xp.requires_grad_(), p.xa.requires_grad_()
+    w.take(w.guide().backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    return w.grads[0], p.xp.grad is None and p.xa.grad is None
 
 
 def ordinary_step():
@@ -154,6 +163,7 @@ def behaviour(folder):
         "ordinary": ordinary_step(),
         "twenty": twenty_steps(World("fsdp", torch.float32)),
         "between": made_between_passes(),
+        "inputs": inputs_that_want_a_gradient(),
         "state of another": state_of_another(folder),
         "resumed": {kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "ddp")}
         | {"from ddp": train("fsdp", BEFORE, AFTER, f"{folder}/ddp")},
@@ -199,7 +209,7 @@ def test_mixed_precision_policy_is_respected(behaved):
         "engine": "engine='loop'",
         "other": "workers [1] have another model or another guide",
         "none": "losses[:0]",
-        "stranger": "no parameters of the sharded model",
+        "stranger": "not those of the sharded model",
         "sync": "set_requires_gradient_sync",
         "divide": "set_gradient_divide_factor",
         "partly": "fully_shard on the whole model",
@@ -239,6 +249,13 @@ def test_parameters_after_twenty_steps(behaved):
     for found in behaved:
         assert all(torch.equal(found["twenty"][name], behaved[0]["twenty"][name]) for name in want)
         assert error(found["twenty"], want) < 1e-3
+
+
+def test_inputs_that_want_a_gradient_are_left_alone(behaved):
+    w = World("one")
+    w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
+    for grads, untouched in (found["inputs"] for found in behaved):
+        assert untouched and error(grads, w.grads[0]) < 1e-10
 
 
 def test_parameters_of_four_workers_after_twenty_steps(four):
