@@ -272,6 +272,7 @@ def test_tables_and_the_decision_last(finished: tuple[Path, dict[str, Any]]) -> 
         show(result, Console(file=shown, force_terminal=True, width=width))
         lines = Text.from_ansi(shown.getvalue()).plain.splitlines()
         assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+        assert ("also show std" in " ".join(lines)) == (width < 110) == (" std " not in " ".join(lines[:4]))
 
 
 # ---------------------------------------------------------------------------------------------------- as one types it

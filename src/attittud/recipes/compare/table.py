@@ -24,9 +24,14 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     plain = not console.is_terminal
     if plain:
         console = Console(file=console.file, width=200, color_system=None)
+    narrow = console.width < WIDE
     for table in result["tables"]:
         console.print(f"{table['name']}: {table['about']}", highlight=False, soft_wrap=plain)
-        console.print(_table(result, table, plain=plain, narrow=console.width < WIDE))
+        console.print(_table(result, table, plain=plain, narrow=narrow))
+    if narrow:
+        console.print(
+            f"A terminal of {WIDE} columns, and the report, also show {', '.join(_WIDE_ONLY)}.", highlight=False
+        )
     for line in notes(result):
         console.print(line, highlight=False, soft_wrap=plain)
     if page is not None:
