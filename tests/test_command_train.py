@@ -52,7 +52,7 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_joint_training_has_one_phase() -> None:
     assert call("train", "job.yaml", "training.mode=joint") == 0
-    result = json.loads(Path("runs/job/drop_harmful/seed-0/result.json").read_text())
+    result = json.loads(Path("runs/job/auto/seed-0/result.json").read_text())
     assert [phase["name"] for phase in result["phases"]] == ["guided"]
 
 
@@ -101,7 +101,7 @@ def test_a_mistake_does_not_occupy_the_folder() -> None:
 def test_tensorboard() -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     assert call("train", "job.yaml", "--log", "tensorboard") == 0
-    assert list(Path("runs/job/drop_harmful/seed-0/tensorboard").glob("events*"))
+    assert list(Path("runs/job/auto/seed-0/tensorboard").glob("events*"))
 
 
 def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.syspath_prepend(str(tmp_path))
     assert call("train", "job.yaml", "--log", "wandb") == 0
     first, *lines = json.loads(Path("wandb.json").read_text())
-    assert first == ["init", "attittud", "drop_harmful-seed-0"]
+    assert first == ["init", "attittud", "auto-seed-0"]
     assert [step for step, _ in lines] == [6, 6, 10, 10]  # counted over both phases
     assert {"attittud/helpful", "attittud/loss/primary", "attittud/lr"} <= set(lines[0][1])
     assert all(name.startswith("attittud/") for _, names in lines for name in names)
@@ -128,7 +128,7 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_ctrl_c() -> None:
     command = [sys.executable, "-m", "attittud", "train", "job.yaml", "training.guided.steps=100000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        metrics = Path("runs/job/drop_harmful/seed-0/metrics.jsonl")
+        metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
         for _ in range(600):
             if metrics.exists() and metrics.stat().st_size:
                 break

@@ -302,7 +302,7 @@ def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFix
     quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
     code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, capsys=capsys)
     assert (code, err) == (0, "")
-    assert "| drop_harmful" in out  # the proposed strategy
+    assert "| auto" in out  # the proposed strategy
     assert (tmp_path / "digits/compare/comparison.json").exists()
 
 

@@ -39,13 +39,11 @@ class EtaWeights:
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """How the gradients of the two tasks become one update. A bare name is enough: `strategy: drop_harmful`."""
+    """How the gradients of the two tasks become one update. A bare name is enough: `strategy: auto`."""
 
     shorthand = "name"
 
-    name: str = option(
-        "drop_harmful", "a strategy's name (`attittud train --help` lists them), or custom with eta below"
-    )
+    name: str = option("auto", "a strategy's name (`attittud train --help` lists them), or custom with eta below")
     eta: EtaWeights | None = option(None, "weights of the three parts; null takes those of the named strategy")
     primary_weight: float | None = option(
         None,
@@ -71,6 +69,19 @@ class StrategyConfig:
     engine: Literal["auto", "loop", "batched", "hooks", "implicit"] = option(
         "auto",
         "how products with the per-example Jacobian are computed; implicit stores no basis and needs basis: exact",
+    )
+    judges: float = option(
+        0.2,
+        "auto only: share of the primary training set (64 examples at most) that judges the parts before it trains",
+        minimum=0,
+        maximum=0.5,
+    )
+    judge_every: int = option(4, "auto only: the judges are heard in every n-th step", minimum=1)
+    retire: float = option(
+        0.5,
+        "auto only: share of the guided phase after which the judges train too; examples outside of a step's batch then judge",
+        minimum=0,
+        maximum=1,
     )
     ratio: float = option(0.1, "replay only: share of the primary examples in the mixture", minimum=0, maximum=1)
     decay: float = option(
@@ -238,7 +249,7 @@ class TrainingConfig:
 
 
 def _strategies() -> list[StrategyConfig]:
-    return [StrategyConfig(name=name) for name in ("pretrain", "pcgrad", "drop_harmful", "flip")]
+    return [StrategyConfig(name=name) for name in ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")]
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
         "    patience: 10  # stop after 10 evaluations without improvement",
         "strategy:",
-        "  name: drop_harmful  # no choice is safe for all data: let `attittud compare` decide",
+        "  name: auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays",
         f"  rank: {rank}  # few primary examples span few reliable directions"
         if rank == 5
         else f"  rank: {rank}  # the usual value",

@@ -38,6 +38,13 @@ class StepLosses(Protocol):
         """Per-example primary losses of other examples (strategy.basis_batch of them)."""
 
     @property
+    def judging(self) -> bool:
+        """Whether there are judges in this step."""
+
+    def judge(self) -> Tensor:
+        """Per-example losses of primary examples that have not been trained on."""
+
+    @property
     def auxiliary_examples(self) -> int:
         """How many auxiliary examples the step has."""
 
@@ -84,13 +91,14 @@ class Guided:
                 losses.primary if self.engine in ("hooks", "implicit") else losses.primary(),
                 losses.auxiliary(),
                 basis_losses=losses.basis if self.own_basis_batch else None,
+                judge=losses.judge if self.guide.eta == "auto" and losses.judging else None,
             )
         except UnsupportedError as error:
             raise InputError(f"strategy.engine={self.engine} cannot be used with this model: {error}") from None
         return report.to_dict
 
     def kind(self) -> StepKind | None:
-        if self.guide.basis.keeps_graph:
+        if self.guide.basis.keeps_graph or self.guide.judge_due:
             return None
         if not self.guide.refresh_due:
             return "step"
@@ -120,7 +128,9 @@ def names() -> dict[str, str]:
     }
 
 
+AUTO = "auto"
 _GUIDED = {
+    AUTO: "every part earns its weight before judges, primary examples set aside: no weights to choose",
     "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
     "flip": "Eta(1, 1, -1): reverse that part",
     "orthogonal": "Eta(1, 0, 0): keep only what the primary task is indifferent to",
@@ -150,6 +160,12 @@ def make_strategy(config: StrategyConfig, model: nn.Module, *, weights: Mapping[
 def guide_arguments(config: StrategyConfig, weights: Mapping[str, float], seed: int) -> dict[str, Any]:
     """Keyword arguments of the `Guide` of a preset or custom strategy."""
     arguments: dict[str, Any] = preset(config.name) if config.name in presets() else {}
+    if config.name == AUTO:
+        arguments = {"eta": AUTO, "judge_every": config.judge_every}
+        if config.eta is not None:
+            raise InputError(
+                "strategy.eta: strategy auto finds the weights itself; leave them out, or use name: custom"
+            )
     if config.eta is not None:
         arguments["eta"] = Eta(config.eta.neutral, config.eta.helpful, config.eta.harmful)
     if "eta" not in arguments:

@@ -12,8 +12,39 @@ from torch import Tensor, nn
 
 from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
 
+MOST_JUDGES = 64
+"""They are all heard at once; more would only make a hearing slower."""
+MOST_OUTSIDE = 32
+"""Judges in a step once those set aside train too."""
 _BLOCK = 256
 """Steps whose rows are moved to the device at once."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Rows of the primary set: judges, who are not trained on before step `until`, and all others."""
+
+    judges: Tensor
+    others: Tensor
+    until: int
+
+    @classmethod
+    def of(cls, examples: Examples, share: float, until: int, seed: int) -> Apart | None:
+        """As many of each class, as far as there are classes; None where the share is of less than two examples."""
+        count = min(round(share * len(examples)), MOST_JUDGES)
+        if count < 2 or until < 1:
+            return None
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(mix(seed, "judges")))
+        targets = examples.targets
+        if targets is not None and targets.ndim == 1:
+            labels = targets.cpu()[order]
+            turn = torch.zeros(len(order), dtype=torch.int64)
+            for label in labels.unique():
+                rows = (labels == label).nonzero().flatten()
+                turn[rows] = torch.arange(len(rows))
+            order = order[turn.argsort(stable=True)]
+        order = order.to(examples.inputs.device)
+        return cls(order[:count], order[count:], until)
 
 
 @dataclass
@@ -30,6 +61,8 @@ class Streams:
     basis_batch: int | None
     device: torch.device
     bf16: bool = False
+    apart: Apart | None = None
+    """Primary examples that judge before they train."""
     held: bool = False
     """Rows of the current step lie in the same memory in every step, so that a captured step finds new examples there."""
     step: int = 0
@@ -37,7 +70,12 @@ class Streams:
     """Mean losses of the current step, on the device."""
 
     def __post_init__(self) -> None:
-        streams = {"primary": self.primary_task, "basis": self.primary_task, **self.tasks}
+        streams = {
+            "primary": self.primary_task,
+            "basis": self.primary_task,
+            "outside judges": self.primary_task,
+            **self.tasks,
+        }
         self._orders = {
             name: Order(
                 len(task.examples),
@@ -47,6 +85,12 @@ class Streams:
             )
             for name, task in streams.items()
         }
+        if self.apart is not None:
+            for name in ("primary", "basis"):
+                whole = self._orders[name]
+                self._orders[f"{name} without judges"] = Order(
+                    len(self.apart.others), self.seed, f"{self.name}/{name}", whole.device
+                )
         self._sizes = {
             "primary": self.primary_batch,
             "basis": self.basis_batch or self.primary_batch,
@@ -69,10 +113,7 @@ class Streams:
             steps = range(number * _BLOCK, (number + 1) * _BLOCK)
             self._block = (
                 number,
-                {
-                    name: torch.stack([order.batch(i, self._sizes[name]) for i in steps]).to(self.device)
-                    for name, order in self._orders.items()
-                },
+                {name: torch.stack([self._batch(name, i) for i in steps]).to(self.device) for name in self._sizes},
             )
         for name, rows in self._block[1].items():
             if name in self._rows:
@@ -90,6 +131,33 @@ class Streams:
         self.values |= {f"loss/auxiliary/{name}": loss.detach() for name, loss in losses.items()}
         return losses
 
+    @property
+    def judging(self) -> bool:
+        """Whether there are judges in this step."""
+        return self.apart is not None and (self.step < self.apart.until or self._outside > 0)
+
+    @property
+    def _outside(self) -> int:
+        return min(MOST_OUTSIDE, len(self.primary_task.examples) - self.primary_batch)
+
+    def judge(self) -> Tensor:
+        """Losses of the examples set aside; later of examples that are not in this step's batch."""
+        assert self.apart is not None
+        if self.step < self.apart.until:
+            return self.losses(self.primary_task, self.apart.judges)
+        batch = self._rows["primary"] if self.held else self._batch("primary", self.step)
+        every = self._orders["outside judges"].batch(self.step, len(self.primary_task.examples)).to(batch.device)
+        some = every[: self._outside + self.primary_batch]  # enough, even if all of the batch is among them
+        inside = torch.isin(some, batch).int()
+        return self.losses(self.primary_task, some[inside.argsort(stable=True)][: self._outside])
+
+    def _batch(self, stream: str, step: int) -> Tensor:
+        size = self._sizes[stream]
+        if self.apart is None or stream not in ("primary", "basis") or step >= self.apart.until:
+            return self._orders[stream].batch(step, size)
+        order = self._orders[f"{stream} without judges"]
+        return self.apart.others.to(order.device)[order.batch(step, size)]
+
     def basis(self) -> Tensor:
         return self._losses("basis", self.primary_task)
 
@@ -97,7 +165,7 @@ class Streams:
         if self.held:
             rows = self._rows[stream]
         else:
-            rows = self._orders[stream].batch(self.step, self._sizes[stream])
+            rows = self._batch(stream, self.step)
             # Dropout and masks depend on the step alone: no state to save, and all strategies meet the same noise.
             torch.manual_seed(mix(self.seed, self.name, stream, self.step))
         return self.losses(task, rows[:count], detach=detach)

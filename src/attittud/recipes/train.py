@@ -24,8 +24,8 @@ from attittud.recipes.models.network import Network
 from attittud.recipes.phase import Phase
 from attittud.recipes.progress import Progress, Quiet
 from attittud.recipes.run_folder import RunFolder
-from attittud.recipes.strategies import Guided, Strategy, make_strategy
-from attittud.recipes.streams import Streams
+from attittud.recipes.strategies import AUTO, Guided, Strategy, make_strategy
+from attittud.recipes.streams import Apart, Streams
 from attittud.recipes.tasks import Task, mix
 
 
@@ -236,6 +236,8 @@ def make_phase(
             "strategy: primary_only"
         )
     batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
+    steps = phase_steps(name, settings, data, batches)
+    apart = _judges(strategy_config, data.primary, steps, config.seed) if strategy_config.name == AUTO else None
     _check_enough(name, settings, strategy_config, strategy, data.primary)
     streams = Streams(
         model,
@@ -243,11 +245,13 @@ def make_phase(
         data.auxiliary,
         name,
         config.seed,
-        settings.primary_batch,
+        # Beside the judges there may be fewer examples than were asked for.
+        settings.primary_batch if apart is None else min(settings.primary_batch, len(apart.others)),
         batches,
         strategy_config.basis_batch,
         device,
         bf16=config.training.precision == "bf16",
+        apart=apart,
         held=captured,
     )
 
@@ -258,7 +262,7 @@ def make_phase(
     return Phase(
         name,
         settings,
-        phase_steps(name, settings, data, batches),
+        steps,
         streams,
         strategy,
         metric=metric,
@@ -278,6 +282,17 @@ def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mappi
     if name == "guided" and data.auxiliary:
         passes = [len(task.examples) / batches[source] for source, task in data.auxiliary.items()]
     return max(1, math.ceil(settings.epochs * max(passes)))
+
+
+def _judges(config: StrategyConfig, primary: Task, steps: int, seed: int) -> Apart:
+    found = Apart.of(primary.examples, config.judges, round(config.retire * steps), seed)
+    if found is None:
+        raise InputError(
+            f"strategy auto needs at least 2 judges for at least one step, but strategy.judges: {config.judges:g} of "
+            f"{len(primary.examples)} primary training examples, until strategy.retire: {config.retire:g} of {steps} steps, is "
+            "less; raise them, or use strategy: multitask"
+        )
+    return found
 
 
 def _check_enough(name: str, settings: PhaseConfig, config: StrategyConfig, strategy: Strategy, primary: Task) -> None:

@@ -40,6 +40,7 @@ ROWS = (
     Row("helpful_only", "Eta (0, 1, 0)"),
     Row("flip", "Eta (1, 1, -1)"),
     Row("orthogonal_flip", "Eta (1, 0, -1)"),
+    Row("auto", "every part earns its weight before judges", ({"eta": "auto"},)),
     Row(
         "own_head",
         "control: multitask, the auxiliary task with an output layer of its own",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud import Guide
-from attittud.recipes.digits.data import CLASSES, Digits, generator
+from attittud.recipes.digits.data import CLASSES, LABELS_PER_CLASS, Digits, generator
 from attittud.recipes.digits.rows import Row
 
 
@@ -27,6 +28,10 @@ class Settings:
     momentum: float = 0.9
     auxiliary_batch: int = 128
     steps: int = 200
+
+
+Examples = tuple[Tensor, Tensor]
+JUDGES_PER_CLASS = 2
 
 
 class Net(nn.Module):
@@ -50,17 +55,42 @@ def train(row: Row, data: Digits, seed: int, settings: Settings) -> Net:
         model = Net(settings.hidden, row.own_head)
     batches = generator("batches", seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
-    (xp, yp), (xa, ya) = data.primary, data.auxiliary
+    xa, ya = data.auxiliary
     for keywords in row.guides:
         guide = Guide(model, seed=seed, **keywords)
-        for _ in range(settings.steps // len(row.guides)):
+        steps = settings.steps // len(row.guides)
+        for step in range(steps):
             i = torch.randint(len(ya), (settings.auxiliary_batch,), generator=batches)
+            (xp, yp), judges = set_apart(data, guide, seed, step, steps)
             optimizer.zero_grad()
             losses = F.cross_entropy(model(xp), yp, reduction="none")
             loss = F.cross_entropy(model(xa[i], head="auxiliary"), ya[i])
-            guide.backward(primary=losses, auxiliary=loss)
+            guide.backward(primary=losses, auxiliary=loss, judge=judges and partial(judge, model, *judges))
             optimizer.step()
     return model
+
+
+def set_apart(data: Digits, guide: Guide, seed: int, step: int, steps: int) -> tuple[Examples, Examples | None]:
+    """The primary images of a step, and its judges where the weights are to be earned.
+
+    In the first half of the steps two images of each class judge and do not train. Then all train, but for the 20 of
+    each step in which judges are heard.
+    """
+    x, y = data.primary
+    if guide.eta != "auto":
+        return (x, y), None
+    early = step < steps // 2
+    if not early and not guide.judge_due:
+        return (x, y), None
+    if early:
+        chosen = torch.arange(len(y)) % LABELS_PER_CLASS < JUDGES_PER_CLASS  # they lie class by class
+    else:
+        chosen = torch.randperm(len(y), generator=generator(f"judges {step}", seed)) < JUDGES_PER_CLASS * CLASSES
+    return (x[~chosen], y[~chosen]), (x[chosen], y[chosen])
+
+
+def judge(model: Net, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")
 
 
 @torch.no_grad()
