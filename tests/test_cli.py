@@ -183,5 +183,5 @@ def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_pa
         table = stdout.read().decode()
     assert process.wait(60) == 0, seen.decode()
     assert "primary_only" in table
-    assert "training" in seen.decode() and "/28" in seen.decode()
+    assert "training" in seen.decode() and "/31" in seen.decode()
     assert json.loads(path.read_text())["accuracy"] == experiment.run(1, Settings(steps=2), 1)["accuracy"]

@@ -15,6 +15,7 @@ from attittud.recipes.progress import shares
 
 _LAYERS = "attittud/layers/"
 _PLAIN = ("attittud/captured_primary", "attittud/captured_auxiliary", "attittud/effective_rank")
+_WEIGHT = "weight_"  # attittud/weight_neutral, or attittud/SOURCE/weight_neutral: those of strategy auto
 
 Point = dict[str, float]
 
@@ -60,7 +61,7 @@ def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
             name: float(value)
             for name, value in line.items()
             if isinstance(value, (int, float))
-            and (name.startswith(("loss/", "validation/", _LAYERS)) or name in _PLAIN)
+            and (name.startswith(("loss/", "validation/", _LAYERS)) or name in _PLAIN or _WEIGHT in name)
             and math.isfinite(value)
         }
         parts = shares(line)

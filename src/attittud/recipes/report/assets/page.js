@@ -184,6 +184,20 @@
     return true;
   }
 
+  function weights(place, row) {
+    const end = "weight_neutral";
+    for (const name of Object.keys(row.train).filter((one) => one.endsWith(end))) {
+      const prefix = name.slice(0, -end.length);
+      const source = prefix.slice("attittud/".length, -1);
+      const last = (part) => row.train[`${prefix}weight_${part}`].findLast((value) => value != null) ?? 0;
+      const word = (value) => (value >= 0.75 ? "counts in full or nearly" : value >= 0.25 ? "counts in part" : "is dropped or nearly");
+      const words = PARTS.map((part) => `the ${part} part ${word(last(part))}`).join(", ");
+      const box = section(`Weights that the parts have earned${source ? `: ${source}` : ""}`, `1: a part counts as in multitask training, 0: it is dropped. In the end ${words}.`);
+      place.append(box);
+      lines(box, row, PARTS.map((part) => [`${prefix}weight_${part}`, part, part]), { range: () => [0, 1.05] });
+    }
+  }
+
   function stacked(place, row) {
     let sum = row.train[state.x].map(() => 0);
     const tops = PARTS.map((part) => {
@@ -282,6 +296,7 @@
       if (list.length > 1) controls(parts, chooseRow(list));
       place.append(parts);
       stacked(parts, row);
+      weights(place, row);
       const pair = make("div", "pair");
       place.append(pair);
       const captured = section("Captured norm", "Share of each gradient's squared norm inside the subspace.");
