@@ -192,7 +192,7 @@ class Comparison:
         multitask = next(row for row in rows if row.label == MULTITASK)
         usual = multitask.seconds_per_step * steps.guided + multitask.finetune_seconds
         factor = 1.0 if self.budget is None else self.budget / usual
-        self.seconds = usual * factor
+        self.seconds = usual if self.budget is None else self.budget
         return {
             row.label: Steps(
                 max(1, round(factor * steps.guided * multitask.seconds_per_step / row.seconds_per_step)),
