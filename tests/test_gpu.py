@@ -67,7 +67,7 @@ class Run:
         self.yp = torch.empty(batch, dtype=torch.int64, device=DEVICE)
         self.ya = torch.empty(batch, dtype=torch.int64, device=DEVICE)
         self.load(0)
-        self.guide = Guide(model, eta=ETA, primary_weight=0.3, **{"rank": 4, **settings})
+        self.guide = Guide(model, **{"eta": ETA, "primary_weight": 0.3, "rank": 4, **settings})
         self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True, capturable=True)
 
     def load(self, seed):
@@ -259,6 +259,29 @@ def test_captured_refresh_from_a_callable():
     rows = run.guide.subspace.rows.double()
     assert not torch.equal(before.double(), rows)
     assert (rows @ rows.T - torch.eye(4, device=DEVICE)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
+def test_captured_hearing_equals_eager(basis):
+    """Judges in one graph, none in the other; weights live on the device between them."""
+    torch.manual_seed(0)
+    settings = {"eta": "auto", "judge_every": 1, "basis": basis, "include_mean": False}
+    eager = Run(Perceptron(), **settings)
+    graphed = Run(copy.deepcopy(eager.model), **settings)
+    for run in (eager, graphed):
+        warm_up(run, [True, False, False], judge=lambda run=run: run.losses()[:8] * 2)
+    graphs = {
+        heard: captured(graphed, False, **({"judge": lambda: graphed.losses()[:8] * 2} if heard else {}))[0]
+        for heard in (True, False)
+    }
+    for seed, heard in enumerate([False, True, False, True, True], start=1):
+        for run in (eager, graphed):
+            run.load(seed)
+        eager.step(False, **({"judge": lambda: eager.losses()[:8] * 2} if heard else {}))
+        graphs[heard].replay()
+        close(graphed.parameters(), eager.parameters(), 1e-4)
+        got, want = (run.guide._hearings.records["auxiliary"] for run in (graphed, eager))
+        close(got.moments, want.moments, 1e-3)
 
 
 def test_captured_refresh_with_nan_keeps_the_basis():
