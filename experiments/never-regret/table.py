@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -133,7 +134,8 @@ def choose(found: Mapping[str, dict[str, Any]], row: str, mode: str) -> str:
     if len(found) == 1:
         return next(iter(found))
     accuracy, loss = JUDGED if row == "best_preset" else VALIDATED
-    return max(found, key=lambda entry: (found[entry][mode][accuracy], -found[entry][mode][loss]))
+    # (A run that diverged has no loss.)
+    return max(found, key=lambda entry: (found[entry][mode][accuracy], -found[entry][mode].get(loss, math.inf)))
 
 
 def outcomes(header: Mapping[str, Any], runs: Runs, mode: str) -> list[Outcome]:
