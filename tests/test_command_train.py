@@ -111,6 +111,9 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         "def finish():\n    with open('wandb.json', 'w') as f: json.dump(lines, f)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("wandb", "trackio"):  # afterwards nobody shall find these two: TRL looks for them
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
     assert call("train", "job.yaml", "--log", "wandb") == 0
     first, *lines = json.loads(Path("wandb.json").read_text())
     assert first == ["init", "attittud", "auto-seed-0"]
