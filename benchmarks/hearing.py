@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
-from attittud.recipes.provenance import provenance
+from benchmarks.results import provenance
 from benchmarks.timing import captured, interleaved
 from benchmarks.workloads import SPECS, Workload
 
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     given = parser.parse_args()
     found = measure(given.device, tiny=given.tiny, repeats=given.repeats, limit=given.limit)
-    found["made_with"] = provenance([])
+    found["made_with"] = provenance(given.device, 0, given.tiny)
     text = json.dumps(found, indent=1)
     if given.out is not None:
         given.out.write_text(text + "\n", encoding="utf-8")
