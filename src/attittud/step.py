@@ -3,75 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from attittud import coordinates
 from attittud.basis.base import Refresh
 from attittud.decompose import Residual, Weights, correction, harmful_mask, residual_tolerance
 from attittud.eta import Eta
 from attittud.judges import Meeting, rounding
-from attittud.linalg import chunk_size, dot
+from attittud.linalg import dot
 from attittud.parameters import Layout
 from attittud.report import Split, TaskReport, ratio
 from attittud.subspace import Subspace
+from attittud.task import Judges, Outcome, Rest, Task, add_to
 from attittud.workers import Workers
-
-
-@dataclass
-class Task:
-    """One auxiliary task in this step."""
-
-    eta: Eta | Weights
-    weight: float
-    flat: Tensor | None = None
-    """Its gradient over the shared parameters, until it is folded into the common sum."""
-    a: Tensor | None = None
-    square: Tensor | None = None
-    """‖g_aux‖²; None where the whole gradient was never held at once."""
-    inner: Tensor | None = None
-    """⟨g_prim, g_aux⟩, or None."""
-    judged: Tensor | None = None
-    """⟨g_judge, g_aux⟩, or None."""
-    whole: bool = True
-    """`flat` is over the examples of all workers."""
-    primary_calls: int = 0
-    waiting: dict[int, Tensor] | None = None
-    """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
-
-
-@dataclass
-class Rest:
-    """Gradients of parameters that are not decomposed."""
-
-    primary: dict[int, Tensor] = field(default_factory=dict)
-    auxiliary: dict[int, Tensor] = field(default_factory=dict)
-
-
-def add_to(sums: dict[int, Tensor], key: int, gradient: Tensor) -> None:
-    sums[key] = gradient if key not in sums else sums[key] + gradient
-
-
-@dataclass(frozen=True)
-class Judges:
-    """V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
-
-    rows: Tensor
-    square: Tensor
-    primary: Tensor
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The update over the shared parameters, what each task looked like, and the captured share of g_prim."""
-
-    update: Tensor
-    tasks: dict[str, TaskReport]
-    captured_primary: Tensor
-    cosines: dict[str, Tensor]
-    """Of each task's parts with the judges' gradient, where it was taken in."""
 
 
 class Step:
@@ -214,7 +162,7 @@ class Step:
         if task.flat is None:
             return
         if self.include_mean:
-            self._sum_primary_()
+            self.sum_primary_()
         square: Tensor | None
         inner: Tensor | None
         if self.primary is not None and self.primary_whole and task.whole:
@@ -249,20 +197,20 @@ class Step:
         square = dot(self.primary, self.primary) if self.primary_whole else None
         return subspace.project(self.primary), square
 
-    def _measure_judges(self, subspace: Subspace | None) -> Judges | None:
+    def measure_judges(self, subspace: Subspace | None) -> Judges | None:
         if self.judges is None:
             return None
         assert self.primary is not None and self.primary_whole
         rows = self.judges if subspace is None else subspace.project(self.judges)
         return Judges(rows, dot(self.judges, self.judges), dot(self.judges, self.primary))
 
-    def _sum_primary_(self) -> None:
+    def sum_primary_(self) -> None:
         """Make the primary gradient that of all workers' examples."""
         if not self.primary_whole and self.primary is not None:
             self.workers.sum_examples_(self.primary, "primary gradients")
             self.primary_whole = True
 
-    def _sum_tasks_(self) -> None:
+    def sum_tasks_(self) -> None:
         """The same for the gradient of each task, which must still be held on its own."""
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
@@ -298,16 +246,16 @@ class Step:
         """
         self.beside = [] if rest is None else [rest]
         if not subspace.projects:
-            return self._finish_canonical(primary_weight)
+            return coordinates.finish(self, primary_weight)
         assert self.primary is not None
         if self.norms or self.include_mean:
-            self._sum_primary_()
+            self.sum_primary_()
         if self.norms and len(self.tasks) == 1:
-            self._sum_tasks_()
+            self.sum_tasks_()
         for task in self.tasks.values():
             self._measure(task, subspace)
         p, square = self._measure_primary(subspace)
-        judges = self._measure_judges(subspace)
+        judges = self.measure_judges(subspace)
         self._exchange(p, square, judges)
         unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
@@ -370,48 +318,6 @@ class Step:
             self._sum_(self.sum, "gradients")
         subspace.add_(self.sum, weights)
         return self.sum.add_(scaled) if self.primary_whole else self.sum
-
-    def _finish_canonical(self, primary_weight: float) -> Outcome:
-        """The same where every coordinate is a direction: by chunks, since k-vectors are as long as the gradient."""
-        assert self.primary is not None
-        self._sum_primary_()
-        self._sum_tasks_()
-        square = dot(self.primary, self.primary)
-        judges = self._measure_judges(None)
-        found, met = {}, {}
-        for name, task in self.tasks.items():
-            assert task.flat is not None
-            inner, split = dot(task.flat, self.primary), Split.none(task.flat.device)
-            size = chunk_size(task.flat)
-            if self.judges is not None and isinstance(task.eta, Weights):
-                met[name] = torch.zeros(2, 2, dtype=torch.float64, device=task.flat.device), dot(task.flat, self.judges)
-            for at, (a, p) in enumerate(zip(task.flat.split(size), self.primary.split(size), strict=True)):
-                harmful = harmful_mask(a, p)
-                if self.judges is not None and name in met:
-                    j = self.judges[at * size : (at + 1) * size]
-                    met[name][0].add_(torch.stack(Meeting.parts(a.double(), harmful, j.double())))
-                split = split + Split.of(a, harmful, torch.ones_like(harmful))
-                change = task.weight * correction(a, harmful, task.eta)
-                a.mul_(task.weight * task.eta.neutral).add_(change)
-            found[name] = split, inner
-            self.sum = task.flat if self.sum is None else self.sum.add_(task.flat)
-        assert self.sum is not None
-        self.sum.add_(self.primary.mul_(primary_weight))
-        if self.workers.splits_columns:
-            numbers = [square, *(x for split, inner in found.values() for x in (*split.parts(), inner))]
-            numbers += [x for pair in met.values() for x in pair]
-            self.workers.sum_numbers_(numbers + ([judges.square, judges.primary] if judges is not None else []))
-        reports = {
-            name: TaskReport(split.itself, split.helpful + split.harmful, inner, square)
-            for name, (split, inner) in found.items()
-        }
-        heard = {}
-        for name, (parts, judged) in met.items():
-            assert judges is not None
-            split = found[name][0]
-            meeting = Meeting(parts[0], parts[1], judged, split.helpful + split.harmful)
-            heard[name] = meeting.cosines(judges.primary, square, judges.square, rounding(self.primary.dtype))
-        return Outcome(self.sum, reports, torch.ones_like(square), heard)
 
     def rest_updates(self, primary_weight: float, auxiliary: set[int]) -> dict[int, Tensor]:
         """Updates of the parameters outside of the decomposition, by identity.

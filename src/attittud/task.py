@@ -1,0 +1,65 @@
+"""What a step holds of its tasks, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from attittud.decompose import Weights
+from attittud.eta import Eta
+from attittud.report import TaskReport
+
+
+@dataclass
+class Task:
+    """One auxiliary task in this step."""
+
+    eta: Eta | Weights
+    weight: float
+    flat: Tensor | None = None
+    """Its gradient over the shared parameters, until it is folded into the common sum."""
+    a: Tensor | None = None
+    square: Tensor | None = None
+    """‖g_aux‖²; None where the whole gradient was never held at once."""
+    inner: Tensor | None = None
+    """⟨g_prim, g_aux⟩, or None."""
+    judged: Tensor | None = None
+    """⟨g_judge, g_aux⟩, or None."""
+    whole: bool = True
+    """`flat` is over the examples of all workers."""
+    primary_calls: int = 0
+    waiting: dict[int, Tensor] | None = None
+    """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
+
+
+@dataclass
+class Rest:
+    """Gradients of parameters that are not decomposed."""
+
+    primary: dict[int, Tensor] = field(default_factory=dict)
+    auxiliary: dict[int, Tensor] = field(default_factory=dict)
+
+
+def add_to(sums: dict[int, Tensor], key: int, gradient: Tensor) -> None:
+    sums[key] = gradient if key not in sums else sums[key] + gradient
+
+
+@dataclass(frozen=True)
+class Judges:
+    """V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
+
+    rows: Tensor
+    square: Tensor
+    primary: Tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The update over the shared parameters, what each task looked like, and the captured share of g_prim."""
+
+    update: Tensor
+    tasks: dict[str, TaskReport]
+    captured_primary: Tensor
+    cosines: dict[str, Tensor]
+    """Of each task's parts with the judges' gradient, where it was taken in."""
