@@ -159,7 +159,7 @@ class Guide:
             auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named ones. Vectors
                 are averaged over the examples of all workers, scalars over the workers.
             basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
-                called only when a refresh is due.
+                called only when a refresh is due. They need no loss scale.
             judge: with eta="auto", returns the judges' losses (a vector): primary examples that neither train the model nor
                 build its basis. Called every `judge_every` steps; without it the weights stay as they are, so that judges
                 may retire and join the training set.

@@ -134,7 +134,7 @@ class Refresher:
             working = partial(self.basis.working_rows, examples=losses.shape[0] * self.workers.size)
             check_fits(refresh.layout, self.rank, working, self.dtype or refresh.layout.dtype)
         if self.basis.needs == "jacobian":
-            if refresh.calls == 0:
+            if refresh.calls == 0 and step.basis_losses is None:
                 refresh.shrink = _shrink(share.count(losses))
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
@@ -245,7 +245,8 @@ def _shrink(examples: int | Tensor) -> float | Tensor:
     """A factor for J, whose size no basis depends on, so that its products overflow no sooner than the mean gradient.
 
     In float16 a loss scale is raised until that one overflows, and it has a factor 1/m which single examples lack. (Three
-    powers of two for the largest entries of Π. A power of two changes no digit.)
+    powers of two for the largest entries of Π.) Not for the losses of `basis_losses`, which nobody needs to scale: what is
+    small in float16 already would be rounded away.
     """
     if isinstance(examples, Tensor):
         return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
