@@ -76,9 +76,20 @@ def test_where_everybody_is_in_the_batch_nobody_judges_later():
 
 def test_number_of_judges():
     many = Examples(torch.zeros(10_000, 1), torch.arange(10_000) % CLASSES)
-    few = Examples(torch.zeros(8, 1), torch.arange(8) % CLASSES)
     assert len(Apart.of(many, 0.2, 5, 0).judges) == MOST_JUDGES
-    assert Apart.of(few, 0.1, 5, 0) is None and Apart.of(many, 0.2, 0, 0) is None
+
+
+@pytest.mark.parametrize("labels", [[0] * 11 + [1], [0] * 10 + [1] * 2, [0, 0, 1, 1], list(range(8)) * 2])
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.5])
+def test_judges_leave_an_example_of_every_class(labels, share):
+    targets = torch.tensor(labels)
+    apart = Apart.of(Examples(torch.zeros(len(labels), 1), targets), share, 5, 0)
+    assert len(apart.judges) >= 2 and set(targets[apart.others].tolist()) == set(labels)
+    assert sorted([*apart.judges.tolist(), *apart.others.tolist()]) == list(range(len(labels)))
+
+
+def test_too_few_labels_for_judges():
+    assert Apart.of(Examples(torch.zeros(4, 1), torch.tensor([0, 1, 2, 2])), 0.2, 5, 0) is None
 
 
 JOB = """
@@ -112,8 +123,7 @@ def test_a_run(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("strategy.judges=0.01", r"strategy auto needs at least 2 judges.*strategy.judges: 0.01 of 60"),
-        ("strategy.retire=0", "strategy auto needs at least 2 judges"),
+        ("data.primary.train=10", r"strategy auto sets at least 2.*which 10 examples.*compare.strategies"),
         ("strategy.eta={neutral: 1}", "strategy auto finds the weights itself"),
     ],
 )

@@ -72,7 +72,7 @@ class StrategyConfig:
     )
     judges: float = option(
         0.2,
-        "auto only: share of the primary training set (64 examples at most) that judges the parts before it trains",
+        "auto only: share of the primary training set (2 to 64 examples) that judges the parts before it trains",
         minimum=0,
         maximum=0.5,
     )

@@ -30,10 +30,11 @@ class Apart:
 
     @classmethod
     def of(cls, examples: Examples, share: float, until: int, seed: int) -> Apart | None:
-        """As many of each class, as far as there are classes; None where the share is of less than two examples."""
-        count = min(round(share * len(examples)), MOST_JUDGES)
-        if count < 2 or until < 1:
-            return None
+        """At least two, as many of each class, as far as there are classes, and never the last example of one.
+
+        None where that leaves less than two.
+        """
+        count = min(max(2, round(share * len(examples))), MOST_JUDGES, len(examples) - 1)
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(mix(seed, "judges")))
         targets = examples.targets
         if targets is not None and targets.ndim == 1:
@@ -42,9 +43,11 @@ class Apart:
             for label in labels.unique():
                 rows = (labels == label).nonzero().flatten()
                 turn[rows] = torch.arange(len(rows))
+                turn[rows[-1]] = len(order)  # it stays in training, which would not know its class otherwise
             order = order[turn.argsort(stable=True)]
+            count = min(count, int((turn < len(order)).sum()))
         order = order.to(examples.inputs.device)
-        return cls(order[:count], order[count:], until)
+        return cls(order[:count], order[count:], until) if count >= 2 else None
 
 
 @dataclass

@@ -285,12 +285,12 @@ def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mappi
 
 
 def _judges(config: StrategyConfig, primary: Task, steps: int, seed: int) -> Apart:
-    found = Apart.of(primary.examples, config.judges, round(config.retire * steps), seed)
+    found = Apart.of(primary.examples, config.judges, max(1, round(config.retire * steps)), seed)
     if found is None:
         raise InputError(
-            f"strategy auto needs at least 2 judges for at least one step, but strategy.judges: {config.judges:g} of "
-            f"{len(primary.examples)} primary training examples, until strategy.retire: {config.retire:g} of {steps} steps, is "
-            "less; raise them, or use strategy: multitask"
+            f"strategy auto sets at least 2 primary training examples aside as judges and leaves one of every class, which "
+            f"{len(primary.examples)} examples do not allow; add examples, or use strategy: multitask (in a comparison: "
+            "compare.strategies without auto)"
         )
     return found
 
