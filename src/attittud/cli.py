@@ -61,9 +61,8 @@ def _run(arguments: list[str]) -> None:
         sys.exit(130)
     except InputError as error:
         _fail(str(error))
-    except (
-        PermissionError
-    ) as error:  # a file of the user's that cannot be read; what cannot be written is an InputError
+    except PermissionError as error:
+        # A file of the user's that cannot be read; what cannot be written is an InputError.
         _fail(f"{error.filename}: may not be read ({error.strerror}); change its permissions, or name another one")
     except Exception as error:
         # Newer typer has its own copy of Click, older one uses Click itself: what their usage errors share is this.

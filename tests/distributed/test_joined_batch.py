@@ -29,14 +29,18 @@ CASES = {
         *cases("ddp static", *FEW),
         *cases("ddp held", *FEW, "named"),
     ],
-    ("replicas", 4): cases("ddp", *SCENARIOS, "unused"),
+    ("replicas", 4): [
+        *cases("ddp", *SCENARIOS, "unused"),
+        *cases("ddp", *BASES, dtype=torch.float32),
+    ],
     ("shards", 2): [
         *cases("fsdp", *(name for name in (*SCENARIOS, *MODELS) if name not in NOT_IN_SHARDS | COSTLY)),
-        *cases("fsdp", "sketch", "exact", "mean", "canonical", "sketch include_mean", dtype=torch.float32),
+        *cases("fsdp", *BASES, "sketch include_mean", dtype=torch.float32),
         *cases("fsdp kept", *FEW),
     ],
     ("shards", 4): [
         *cases("fsdp", *BASES, "accumulation", "named", "sketch include_mean", "one forward", "not finite"),
+        *cases("fsdp", *BASES, dtype=torch.float32),
         *cases("hsdp", *FEW, "random"),
     ],
 }
