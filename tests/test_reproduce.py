@@ -86,6 +86,22 @@ def test_a_fingerprint_is_that_of_the_run() -> None:
         assert fingerprint(load(CONFIGS / "table2-cat-vs-dog.yaml", [change])) != fingerprint(config), change
 
 
+def test_committed_runs_are_known_to_this_version(tmp_path: Path) -> None:
+    """A setting that was added without `later=True` would have all of them run again."""
+    name = "table2-cat-vs-dog"
+    plan = comparison.Comparison(load(CONFIGS / f"{name}.yaml"), tmp_path)
+    known = {line["run"]: line["fingerprint"] for line in read_lines(CONFIGS / "results" / f"{name}.jsonl")}
+    steps, looked = comparison.Steps(1875, 200), 0
+    for candidate in plan.candidates:
+        for variant in plan._variants(candidate):
+            path = comparison.run_dir(tmp_path, candidate, variant, steps, 0)
+            run = path.relative_to(tmp_path / "runs").as_posix()
+            if run in known:
+                assert fingerprint(comparison.job(plan.config, candidate, variant, steps)) == known[run], run
+                looked += 1
+    assert looked >= 20
+
+
 def test_broken_results_are_refused(tmp_path: Path) -> None:
     (tmp_path / "figure2-samples.jsonl").write_text("{\n")
     with pytest.raises(InputError, match="is not a file of results"):

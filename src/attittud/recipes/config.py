@@ -7,7 +7,8 @@ in the messages about wrong keys.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING as UNSET
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal
 
 Count = int | float | None
@@ -17,7 +18,11 @@ MISSING: Any = object()
 
 
 def option(default: Any, doc: str, **more: Any) -> Any:
-    """A documented field; mutable defaults are copied for each object."""
+    """A documented field; mutable defaults are copied for each object.
+
+    `later=True` is for settings that came after the first committed results: at their default they are not part of a run's
+    fingerprint, so that those results still count.
+    """
     metadata = {"doc": doc, **more}
     if default is MISSING:
         return field(metadata=metadata)
@@ -75,13 +80,15 @@ class StrategyConfig:
         "auto only: share of the primary training set (2 to 64 examples) that judges the parts before it trains",
         minimum=0,
         maximum=0.5,
+        later=True,
     )
-    judge_every: int = option(4, "auto only: the judges are heard in every n-th step", minimum=1)
+    judge_every: int = option(4, "auto only: the judges are heard in every n-th step", minimum=1, later=True)
     retire: float = option(
         0.5,
         "auto only: share of the guided phase after which the judges train too; examples outside of a step's batch then judge",
         minimum=0,
         maximum=1,
+        later=True,
     )
     ratio: float = option(0.1, "replay only: share of the primary examples in the mixture", minimum=0, maximum=1)
     decay: float = option(
@@ -312,6 +319,11 @@ class Config:
         from attittud.recipes.config_checks import check
 
         check(self)
+
+
+def default(entry: Field[Any]) -> Any:
+    """The value of a field that is not given."""
+    return entry.default_factory() if entry.default_factory is not UNSET else entry.default
 
 
 def to_dict(value: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from attittud.recipes.config import Config, to_dict
+from attittud.recipes.config import Config, default, to_dict
 
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
@@ -50,8 +50,8 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     for entry in fields(kind):
         found = _of(types[entry.name], definitions)
         limits = {key: entry.metadata[key] for key in ("minimum", "maximum") if key in entry.metadata}
-        default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
-        properties[entry.name] = {**found, "description": entry.metadata["doc"], **limits, "default": to_dict(default)}
+        usual = to_dict(default(entry))
+        properties[entry.name] = {**found, "description": entry.metadata["doc"], **limits, "default": usual}
     return {
         "type": "object",
         "description": (kind.__doc__ or "").strip(),

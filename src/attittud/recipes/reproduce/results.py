@@ -6,18 +6,20 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attittud.recipes.config import Config
+from attittud.recipes.config import Config, default
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import cannot_write, read_json
 from attittud.recipes.run_folder import comparable
 from attittud.recipes.train import RunResult
 
 CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
+START_PARTS = 3
+"""FINGERPRINT/seed-{seed}/weights.safetensors: where the weights lie that all runs of an experiment start from."""
 POINTS = 16
 """Of a curve; each is the mean of a stretch of training."""
 
@@ -27,13 +29,33 @@ class OutOfTimeError(Exception):
 
 
 def fingerprint(config: Config) -> str:
-    """Of all that makes a run what it is: not where the data lie, nor what is logged."""
+    """Of all that makes a run what it is: not where the data lie, nor what is logged.
+
+    Of weights to start from it is the end of their path, START_PARTS long, which names what they were made by.
+    """
     plain = comparable(config)
+    _forget_later(config, plain)
     for name in ("device", "log_every", "log_layers", "checkpoint_every"):
         del plain[name]
     for source in (plain["data"]["primary"], *plain["data"]["auxiliary"].values()):
         del source["path"]
+    if config.model.weights is not None:
+        plain["model"]["weights"] = "/".join(Path(config.model.weights).parts[-START_PARTS:])
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _forget_later(config: Any, plain: dict[str, Any]) -> None:
+    """Settings that came after the first results were kept, where they are at their default."""
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if entry.metadata.get("later") and value == default(entry):
+            del plain[entry.name]
+        elif is_dataclass(value) and entry.name in plain:
+            _forget_later(value, plain[entry.name])
+        elif isinstance(value, dict) and entry.name in plain:
+            for name, item in value.items():
+                if is_dataclass(item):
+                    _forget_later(item, plain[entry.name][name])
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
