@@ -11,25 +11,27 @@ from attittud.recipes.statistics import summarise
 
 from . import paper
 from .claims import MISSING, Claim, against_paper, claim_table, summary_cells, table
-from .rows import HERE, RESULTS, Part, Row, part, readable
+from .rows import HERE, RESULTS, Row, part
+from .tables import beside_paper, beyond_paper, searched
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, PLOTS = DOCS / "reproduction.md", DOCS / "reproduction"
 
 ABOUT = """\
-# Does the paper's vision result hold?
+# Do the paper's results hold?
 
-This page is made by `python -m experiments.page` from the runs in `experiments/results/`; the protocol at its end,
-written before them, says how they were made and what differs from the paper. To run one again, from a checkout:
+This page is made by `python -m experiments.page` from the runs in `experiments/results/`; the protocols at its end,
+written before them, say how they were made and what differs from the paper. To run one again, from a checkout:
 
+    attittud reproduce                                     # lists the experiments, and the data each needs
     attittud reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
 
 Finished runs are not repeated; move `experiments/results/` away to start from scratch.
 
-Accuracies are on test, in per cent. std has ddof = 1, intervals are 95 % t-intervals over seeds, differences are taken seed by
-seed (paired t-test), p-values are Holm-corrected within a table. The paper's ± is a 95 % interval over 5 seeds; *agrees* means
-that the two intervals meet. The runs of the search that had the chosen settings are among the seeds: their validation figures
-chose, their test figures did not."""
+Figures are on test, in per cent: accuracy where nothing else is said. std has ddof = 1, intervals are 95 % t-intervals over
+seeds, differences are taken seed by seed (paired t-test), p-values are Holm-corrected within a table. The paper's ± is a 95 %
+interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search that had the chosen settings are among
+the seeds: their validation figures chose, their test figures did not."""
 
 TABLE2_CLAIMS = [
     Claim("vanilla pre-training beats none", "pretrain", "primary_only", 10.9),
@@ -69,63 +71,18 @@ def page() -> str:
 
 def table2() -> str:
     first, more = (part("table2-cat-vs-dog", name) for name in ("table2-cat-vs-dog", "table2-cat-vs-dog-more"))
-    lines = []
-    for label, (name, mean, half) in paper.TABLE2.items():
-        row = first.rows.get(label)
-        ours = row.summary if row else None
-        met = against_paper(ours, mean, half) if ours else ""
-        lines.append(
-            [
-                name,
-                f"{mean} ± {half}",
-                *summary_cells(ours),
-                met,
-                readable(row.changes) if row else unfinished(first, label),
-            ]
-        )
-    others = []
-    for label, name in MORE.items():
-        row = more.rows.get(label)
-        others.append(
-            [
-                name,
-                *summary_cells(row.summary if row else None),
-                readable(row.changes) if row else unfinished(more, label),
-            ]
-        )
     return "\n\n".join(
         [
             "## Table 2, Cat-vs-Dog",
-            table(["row", "paper", "ours", "std", "95 %", "n", "intervals", "settings chosen on validation"], lines),
+            beside_paper(first, paper.TABLE2),
             claim_table(TABLE2_CLAIMS, first.rows),
             "Beyond the paper, with the same search:",
-            table(["row", "ours", "std", "95 %", "n", "settings chosen on validation"], others),
+            beyond_paper(more, MORE),
             "### What the search saw",
             "Accuracy on the 200 validation images of the first seed; each chose its best, ties by loss.",
             searched(first),
         ]
     )
-
-
-def unfinished(found: Part, label: str) -> str:
-    tried = len(found.tried.get(label, []))
-    return f"search not finished, {tried} tried" if tried else ""
-
-
-def searched(found: Part) -> str:
-    seed = found.config.seed
-    lines = [
-        [
-            label,
-            readable(row.changes),
-            f"{100 * row.validation([seed])[0]:.1f}",
-            "chosen" if found.rows.get(label) is row else "",
-        ]
-        for label, rows in found.tried.items()
-        for row in rows
-        if seed in row.runs
-    ]
-    return table(["strategy", "settings", "validation", ""], lines) if lines else f"The search: {MISSING}."
 
 
 def table4() -> str:
@@ -291,9 +248,12 @@ def costs() -> str:
 
 
 def protocol() -> str:
-    """The protocol as it was written down, below this page's headings."""
-    title, _, text = (HERE / "protocol.md").read_text(encoding="utf-8").partition("\n")
-    return f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip()
+    """The protocols as they were written down, below this page's headings."""
+    texts = []
+    for path in sorted(HERE.glob("protocol*.md")):
+        title, _, text = path.read_text(encoding="utf-8").partition("\n")
+        texts.append(f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip())
+    return "\n\n".join(texts)
 
 
 def plot(name: str) -> list[str]:

@@ -26,17 +26,26 @@ class Row:
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
+    def metric(self) -> str:
+        """The figure that chose the models of its runs, and that a table shows."""
+        return str(next(iter(self.runs.values()))["result"]["metric"])
+
+    @property
     def test(self) -> dict[int, float]:
-        return {seed: line["result"]["test"]["accuracy"] for seed, line in sorted(self.runs.items())}
+        return self.figures(self.metric)
+
+    def figures(self, name: str) -> dict[int, float]:
+        """Another figure on test, such as auc/Edema, by seed."""
+        return {seed: line["result"]["test"][name] for seed, line in sorted(self.runs.items())}
 
     @property
     def summary(self) -> Summary:
         return summarise(list(self.test.values()))
 
     def validation(self, seeds: Sequence[int]) -> tuple[float, float]:
-        """Mean accuracy and, for ties, the negative mean loss."""
+        """Mean of the metric and, for ties, the negative mean loss."""
         found = [self.runs[seed]["result"]["validation"] for seed in seeds]
-        return fmean(line["accuracy"] for line in found), -fmean(line["loss"] for line in found)
+        return fmean(line[self.metric] for line in found), -fmean(line["loss"] for line in found)
 
     def minus(self, other: Row) -> Difference | None:
         """Paired over the seeds that both have; None where there are fewer than two."""

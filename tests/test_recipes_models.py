@@ -106,6 +106,21 @@ def test_body_from_an_earlier_run(tmp_path: Path) -> None:
         build_model(model_config(f"{{name: mlp, weights: {tmp_path}/p.safetensors}}").model, data, 2)
 
 
+def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_path: Path) -> None:
+    data, config = images(), model_config("{name: mlp, width: 8}").model
+    sources = {seed: build_model(config, data, 10 + seed) for seed in (0, 1)}
+    for seed, source in sources.items():
+        save_file(source.state_dict(), tmp_path / f"{seed}.safetensors")
+    job = model_config(f'{{name: mlp, width: 8, weights: "{tmp_path}/{{seed}}.safetensors"}}').model
+    for seed, source in sources.items():
+        model, wanted = build_model(job, data, seed).state_dict(), source.state_dict()
+        assert torch.equal(model["body.layers.1.weight"], wanted["body.layers.1.weight"])
+        assert torch.equal(model["heads.other.weight"], wanted["heads.other.weight"])
+        assert not torch.equal(model["heads.primary.weight"], wanted["heads.primary.weight"])
+    data.auxiliary["other"] = replace(data.primary, name="other", classes=["a", "b", "c", "d", "e"])
+    assert build_model(job, data, 0).heads["other"].weight.shape == (5, 8)  # another task: a head of its own
+
+
 def test_unknown_models() -> None:
     for name, message in {
         "smal-cnn": r"Did you mean 'small-cnn'\?",

@@ -117,7 +117,7 @@ def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nothing"], "there is no experiment 'nothing'; choose one of table2-cat-vs-dog"),
-        (["table4-bases"], "name the folder with the parquet files of cifar10 by --data"),
+        (["table4-bases"], "name the folder with the parquet files of CIFAR-10 by --data"),
         (["table4-bases", "--data", "/no/such"], "--data /no/such: there is no such folder"),
         (["table4-bases", "--quick", "--configs", "/no/such"], "run this in a checkout of the repository"),
     ],

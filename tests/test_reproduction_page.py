@@ -24,7 +24,8 @@ def test_page_is_what_the_results_give() -> None:
 
 def line(part_: str, run: str, seed: int, validation: float, test: float, **more: Any) -> str:
     about = {"device": "NVIDIA H200", "torch": "2.11.0", "revision": "abc", "repeatable": True}
-    result = {"seed": seed, "validation": {"accuracy": validation, "loss": 1 - validation}, "test": {"accuracy": test}}
+    validated = {"accuracy": validation, "loss": 1 - validation}
+    result = {"seed": seed, "metric": "accuracy", "validation": validated, "test": {"accuracy": test}}
     found = {
         "part": part_,
         "run": f"{run}/seed-{seed}",
@@ -98,7 +99,8 @@ def test_partial_results_say_so(results: Path) -> None:
 
 def test_verdicts() -> None:
     def row(*values: float) -> Row:
-        return Row("x", "", {seed: {"result": {"test": {"accuracy": value}}} for seed, value in enumerate(values)})
+        runs = {seed: {"result": {"metric": "auc", "test": {"auc": value}}} for seed, value in enumerate(values)}
+        return Row("x", "", runs)
 
     rows = {
         "a": row(0.70, 0.71, 0.72, 0.73),

@@ -21,7 +21,7 @@ def reproduce(
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder with the parquet files of CIFAR-10 or CIFAR-100 from the dataset hub.")
+        Path | None, typer.Option(help="Folder with the data, as the dataset hub has them; the list says which.")
     ] = None,
     quick: Annotated[
         bool,
@@ -56,15 +56,13 @@ def reproduce(
     if name is None:
         table = Table(box=None, show_header=False)
         for known, experiment in EXPERIMENTS.items():
-            table.add_row(known, experiment.about)
+            table.add_row(known, f"{experiment.about}. --data: {experiment.data}")
         console.print(table)
         return
     if name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
     if data is None and not quick:
-        raise InputError(
-            f"name the folder with the parquet files of {EXPERIMENTS[name].data} by --data, or try it with --quick"
-        )
+        raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data, or try it with --quick")
     progress: Runs = QuietRuns() if quiet or quick else Lines(console)
     with ExitStack() as stack:
         if sys.stderr.isatty() and not quiet:

@@ -184,7 +184,12 @@ class ModelConfig:
         "default", "of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or zero"
     )
     pretrained: bool = option(True, "hf: and timm: only: start from the stored weights")
-    weights: str | None = option(None, "a weights.safetensors of an earlier run to start the body from", path=True)
+    weights: str | None = option(
+        None,
+        "a weights.safetensors of an earlier run to start from: its body, and its heads of auxiliary sources that are here too; "
+        "{seed} in it is replaced by the run's seed",
+        path=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,12 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_body(network: nn.Module, path: str) -> None:
-    """Start the shared body from the weights of an earlier run; heads stay as they are."""
-    weights = {name: tensor for name, tensor in load_weights(Path(path)).items() if name.startswith("body.")}
+    """Start from the weights of an earlier run: the body, and heads of auxiliary sources that it had under the same name.
+
+    The primary head stays as it is, and so does a head of another shape.
+    """
+    stored = load_weights(Path(path))
+    weights = {name: tensor for name, tensor in stored.items() if name.startswith("body.")}
     own = {name: tensor for name, tensor in network.state_dict().items() if name.startswith("body.")}
     for name in own.keys() | weights.keys():
         shapes = [tuple(side[name].shape) if name in side else "nothing" for side in (weights, own)]
@@ -36,4 +40,10 @@ def load_body(network: nn.Module, path: str) -> None:
             raise InputError(
                 f"model.weights: {path} has {shapes[0]} for {name!r}, this model needs {shapes[1]}; use the model of that run"
             )
-    network.load_state_dict(weights, strict=False)
+    heads = {
+        name: stored[name]
+        for name, tensor in network.state_dict().items()
+        if name.startswith("heads.") and not name.startswith("heads.primary.")
+        if name in stored and stored[name].shape == tensor.shape
+    }
+    network.load_state_dict(weights | heads, strict=False)

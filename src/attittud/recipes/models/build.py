@@ -56,7 +56,7 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     if config.weights is not None:
         from attittud.recipes.weights import load_body
 
-        load_body(network, config.weights)
+        load_body(network, config.weights.replace("{seed}", str(seed)))
     return network
 
 

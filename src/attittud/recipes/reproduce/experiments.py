@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from attittud.recipes.config import SourceConfig
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.errors import InputError
+from attittud.recipes.reproduce.miniature import write_miniature
 
 Part = tuple[str, list[str]]
-"""The name of a configuration file, and overrides."""
+"""The name of a configuration file, and overrides: the paths of the data among them."""
+Parts = Callable[[Path], Mapping[str, Part]]
+"""By name, given the folder with the data."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +25,26 @@ class Experiment:
     """Each part is one comparison."""
 
     about: str
-    parts: Callable[[Path], Mapping[str, Part]]
-    """By name, given the folder with the data."""
+    parts: Parts
     data: str
-    """Which data it needs: cifar10 or cifar100."""
+    """What the folder with the data holds, in words."""
+    miniature: Callable[[Path], Path]
+    """Writes made-up data in the same layout below a folder, and returns the one to take for the data."""
+    quick: tuple[str, ...] = ()
+    """What --quick changes beyond the usual."""
+    start: Callable[[Path], Part] | None = None
+    """A run from whose weights, seed by seed, all others start that have `model.weights` set."""
     runs_of: str | None = None
     """The experiment in whose runs it is measured, if not in its own."""
 
 
-def _files(*names: str) -> Callable[[Path], Mapping[str, Part]]:
-    return lambda _: {name: (f"{name}.yaml", []) for name in names}
+def _files(*names: str) -> Parts:
+    """Configurations whose two sources are one folder."""
+    return lambda folder: {name: (f"{name}.yaml", _both(folder)) for name in names}
+
+
+def _both(folder: Path) -> list[str]:
+    return [f"data.primary.path={folder}", f"data.auxiliary.others.path={folder}"]
 
 
 def superclasses(folder: Path) -> dict[str, list[str]]:
@@ -58,38 +72,47 @@ def _multicifar(folder: Path) -> Mapping[str, Part]:
     return {
         name: (
             "table2-multicifar100.yaml",
-            [f"data.primary.classes=[{', '.join(fine)}]", f"data.auxiliary.others.exclude=[{', '.join(fine)}]"],
+            [
+                f"data.primary.classes=[{', '.join(fine)}]",
+                f"data.auxiliary.others.exclude=[{', '.join(fine)}]",
+                *_both(folder),
+            ],
         )
         for name, fine in superclasses(folder).items()
     }
 
 
+_CIFAR10 = ("the parquet files of CIFAR-10", partial(write_miniature, kind="cifar10"))
+
 EXPERIMENTS: dict[str, Experiment] = {
     "table2-cat-vs-dog": Experiment(
         "Table 2, Cat-vs-Dog: the five rows of the paper, then further baselines and the other three Etas",
         _files("table2-cat-vs-dog", "table2-cat-vs-dog-more"),
-        "cifar10",
+        *_CIFAR10,
     ),
     "table4-bases": Experiment(
-        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)", _files("table4-bases", "table4-bases-exact"), "cifar10"
+        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)", _files("table4-bases", "table4-bases-exact"), *_CIFAR10
     ),
     "figure2-samples": Experiment(
         "Figure 2, left: accuracy against m, the examples that build a basis of rank 5",
         _files("figure2-samples"),
-        "cifar10",
+        *_CIFAR10,
     ),
     "figure2-rank": Experiment(
         "Figure 2, right: accuracy against the rank, with 50 and with 1,000 primary examples per class",
         _files("figure2-rank-50", "figure2-rank-1000"),
-        "cifar10",
+        *_CIFAR10,
     ),
     "figure3-captured-norm": Experiment(
         "Figure 3: the share of both gradients' norm inside each basis, in the runs of Table 4",
         _files("table4-bases", "table4-bases-exact"),
-        "cifar10",
+        *_CIFAR10,
         runs_of="table4-bases",
     ),
     "table2-multicifar100": Experiment(
-        "Table 2, MultiCifar100: each of the 20 superclasses in turn is the primary task", _multicifar, "cifar100"
+        "Table 2, MultiCifar100: each of the 20 superclasses in turn is the primary task",
+        _multicifar,
+        "the parquet files of CIFAR-100",
+        partial(write_miniature, kind="cifar100"),
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from statistics import fmean
@@ -79,6 +79,8 @@ class Results:
     part: str = ""
     budget: float | None = None
     """Seconds, from now on, after which no run is begun that would not be over by then."""
+    before: Callable[[int], None] | None = None
+    """Called with the seed of a run that is about to be trained."""
     _known: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +99,8 @@ class Results:
         if known is None:
             if self.budget is not None and time.monotonic() - self._began + self._longest > self.budget:
                 raise OutOfTimeError
+            if self.before is not None:
+                self.before(config.seed)
             return None
         result = RunResult(**known["result"], run_dir=path, skipped=True)
         if self._own.get((self.part, _name(path))) != known["fingerprint"]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from attittud.recipes.compare.observers import Runs
@@ -11,9 +12,9 @@ from attittud.recipes.compare.run import Comparison
 from attittud.recipes.config import Config
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load
-from attittud.recipes.reproduce.experiments import EXPERIMENTS
-from attittud.recipes.reproduce.miniature import write_miniature
+from attittud.recipes.reproduce.experiments import EXPERIMENTS, Part
 from attittud.recipes.reproduce.results import OutOfTimeError, Results
+from attittud.recipes.reproduce.start import Start
 
 # Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as it is.
 _QUICK = (
@@ -54,17 +55,17 @@ class Outcome:
 
 def parts(name: str, data: Path, configs: Path, overrides: list[str]) -> dict[str, Config]:
     """The configurations of an experiment's comparisons, by part."""
-    experiment = EXPERIMENTS[name]
-    found = {}
-    for part, (file, changes) in experiment.parts(data).items():
-        if not (configs / file).exists():
-            raise InputError(
-                f"{configs / file}: there is no such configuration; run this in a checkout of the repository, or name its folder "
-                "experiments/ by --configs"
-            )
-        paths = [f"data.primary.path={data}", f"data.auxiliary.others.path={data}"]
-        found[part] = load(configs / file, [*changes, *paths, *overrides])
-    return found
+    return {part: _config(configs, found, overrides) for part, found in EXPERIMENTS[name].parts(data).items()}
+
+
+def _config(configs: Path, part: Part, overrides: list[str]) -> Config:
+    file, changes = part
+    if not (configs / file).exists():
+        raise InputError(
+            f"{configs / file}: there is no such configuration; run this in a checkout of the repository, or name its folder "
+            "experiments/ by --configs"
+        )
+    return load(configs / file, [*changes, *overrides])
 
 
 def reproduce(
@@ -82,18 +83,23 @@ def reproduce(
     """Run what is missing of an experiment; `budget` are seconds in all, `work` is where run folders are made."""
     experiment = EXPERIMENTS[name]
     if quick:
-        data = write_miniature(work, experiment.data)
-        overrides = [*_QUICK, *overrides]
+        data = experiment.miniature(work)
+        overrides = [*_QUICK, *experiment.quick, *overrides]
     if data is None or not data.is_dir():
-        raise InputError(
-            f"--data {data}: there is no such folder; give the one with the parquet files of {experiment.data}, or --quick"
-        )
+        raise InputError(f"--data {data}: there is no such folder; give the one with {experiment.data}, or --quick")
     began, archive = time.monotonic(), experiment.runs_of or name
     finished: list[str] = []
     everything = parts(name, data, configs, overrides)
-    for part, config in everything.items():
+    start = None
+    if experiment.start is not None:
+        start = Start(_config(configs, experiment.start(data), overrides), work / archive / "start", progress)
+    for part, found in everything.items():
+        config = found
         left = None if budget is None else budget - (time.monotonic() - began)
         kept = Results(results, archive, part, left)
+        if start is not None and found.model.weights is not None:
+            config = replace(found, model=replace(found.model, weights=str(start.weights)))
+            kept.before = partial(start.train, Results(results, archive, "start"))
         try:
             Comparison(config, work / archive / part, progress, archive=kept).run()
         except OutOfTimeError:

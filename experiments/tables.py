@@ -1,0 +1,56 @@
+"""Tables that every study has: rows beside the paper's, rows beyond it, and what the search saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .claims import MISSING, against_paper, summary_cells, table
+from .rows import Part, readable
+
+Printed = tuple[str, float, float]
+"""A row's name in the paper, its mean and the half-width of its interval."""
+
+
+def beside_paper(found: Part, printed: Mapping[str, Printed]) -> str:
+    """Rows by label, ours beside the paper's."""
+    lines = []
+    for label, (name, mean, half) in printed.items():
+        row = found.rows.get(label)
+        ours = row.summary if row else None
+        met = against_paper(ours, mean, half) if ours else ""
+        lines.append([name, f"{mean} ± {half}", *summary_cells(ours), met, settings(found, label)])
+    return table(["row", "paper", "ours", "std", "95 %", "n", "intervals", "settings chosen on validation"], lines)
+
+
+def beyond_paper(found: Part, names: Mapping[str, str]) -> str:
+    """Rows by label, with what to call them."""
+    lines = []
+    for label, name in names.items():
+        row = found.rows.get(label)
+        lines.append([name, *summary_cells(row.summary if row else None), settings(found, label)])
+    return table(["row", "ours", "std", "95 %", "n", "settings chosen on validation"], lines)
+
+
+def settings(found: Part, label: str) -> str:
+    """What the search chose, or how far it is."""
+    if label in found.rows:
+        return readable(found.rows[label].changes)
+    tried = len(found.tried.get(label, []))
+    return f"search not finished, {tried} tried" if tried else ""
+
+
+def searched(found: Part) -> str:
+    """Every try of every label on the first seed, by its validation figure."""
+    seed = found.config.seed
+    lines = [
+        [
+            label,
+            readable(row.changes),
+            f"{100 * row.validation([seed])[0]:.1f}",
+            "chosen" if found.rows.get(label) is row else "",
+        ]
+        for label, rows in found.tried.items()
+        for row in rows
+        if seed in row.runs
+    ]
+    return table(["strategy", "settings", "validation", ""], lines) if lines else f"The search: {MISSING}."

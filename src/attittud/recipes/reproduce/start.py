@@ -1,0 +1,42 @@
+"""Weights that all runs of an experiment start from: trained once for every seed, when the first run needs them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from attittud.recipes.compare.observers import Runs
+from attittud.recipes.config import Config
+from attittud.recipes.data.prepare import Prepared, split_seed
+from attittud.recipes.reproduce.results import Results, fingerprint
+from attittud.recipes.train import load_data, run
+
+
+@dataclass
+class Start:
+    """The run that is started from. Its folders are named by its fingerprint, so other settings are another start."""
+
+    config: Config
+    folder: Path
+    progress: Runs
+    _data: dict[int, Prepared] = field(default_factory=dict, repr=False)
+
+    @property
+    def weights(self) -> Path:
+        """For `model.weights`, which fills in the seed."""
+        return self.folder / fingerprint(self.config) / "seed-{seed}" / "weights.safetensors"
+
+    def train(self, archive: Results, seed: int) -> None:
+        """Unless it has been, with this seed."""
+        path = Path(str(self.weights).replace("{seed}", str(seed))).parent
+        if (path / "result.json").exists() and (path / "weights.safetensors").exists():
+            return
+        self.progress.begin(f"start, seed {seed}")
+        config, split = replace(self.config, seed=seed), split_seed(self.config.data, seed)
+        if split not in self._data:
+            self._data = {split: load_data(config)}  # one at a time: seeds mostly share it
+        began = time.perf_counter()
+        result = run(config, run_dir=path, data=self._data[split], progress=self.progress, fresh=True)
+        archive.keep(path, config, result, time.perf_counter() - began)
+        self.progress.end()
