@@ -8,12 +8,13 @@ import pytest
 
 from attittud import cli
 from attittud.recipes.compare import run as comparison
-from attittud.recipes.compare.observers import QuietRuns
+from attittud.recipes.compare.observers import BusyError, QuietRuns
 from attittud.recipes.compare.variants import variants
 from attittud.recipes.config import Config, StrategyConfig
 from attittud.recipes.data.prepare import split_seed
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load, loads
+from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.reproduce.experiments import EXPERIMENTS, superclasses
 from attittud.recipes.reproduce.miniature import write_miniature
 from attittud.recipes.reproduce.results import Results, fingerprint, read_lines
@@ -50,25 +51,60 @@ def test_every_experiment_runs_in_miniature(name: str, work: Path, capsys: pytes
 
 def quick(work: Path, **options: Any) -> Any:
     usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": QuietRuns(), "overrides": []}
-    return reproduce("figure2-samples", None, quick=True, **(usual | options))
+    return reproduce(["figure2-samples"], None, quick=True, **(usual | options))
 
 
 def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = ["compare.strategies=[]"]
     first = quick(tmp_path / "first", results=tmp_path / "results", overrides=few)
     assert first.missing == []
-    before = first.results.read_text()
+    before = first.results[0].read_text()
     monkeypatch.setattr(comparison, "train", lambda *_, **__: pytest.fail("a run was repeated"))
     # On another machine: other folders, the same results.
     again = quick(tmp_path / "second", results=tmp_path / "results", overrides=[*few, "log_every=1"])
-    assert again.missing == [] and again.results.read_text() == before
+    assert again.missing == [] and again.results[0].read_text() == before
     with pytest.raises(pytest.fail.Exception, match="a run was repeated"):
         quick(tmp_path / "third", results=tmp_path / "results", overrides=[*few, "model.dropout=0.2"])
 
 
+def test_several_processes_share_the_runs(tmp_path: Path) -> None:
+    """No run is made twice, none is left out, and what was measured on a shared device says so."""
+    arguments = [
+        "reproduce",
+        "figure2-samples",
+        "figure2-rank",
+        "--part",
+        "figure2-rank-50",
+        "--part",
+        "figure2-samples",
+    ]
+    few = ["compare.strategies=[]", "data.primary.train=110"]
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([*arguments, "--quick", "--workers=2", "--configs", str(CONFIGS), "--work", str(tmp_path), *few])
+    assert exit_.value.code == 0
+    for name, part in (("figure2-samples", "figure2-samples"), ("figure2-rank", "figure2-rank-50")):
+        lines = read_lines(tmp_path / "results" / f"{name}.jsonl")
+        assert {line["part"] for line in lines} == {part}
+        runs = [(line["run"].partition("/")[0], line["result"]["seed"]) for line in lines]
+        assert len(runs) == len(set(runs)) == 6
+        assert all(line["made_with"]["side_by_side"] == 2 for line in lines)
+    assert len(list((tmp_path / "quick").glob("*/*/runs/primary_only/**/result.json"))) == 2  # both need the same
+
+
+def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:
+    config = load(CONFIGS / "figure2-samples.yaml")
+    first, second = (Results(tmp_path, "x", claims=Claims(tmp_path / "claims")) for _ in range(2))
+    assert first.find(tmp_path, config) is None
+    with pytest.raises(BusyError):
+        second.find(tmp_path, config)
+    first.leave(config)
+    assert second.find(tmp_path, config) is None
+    second.leave(config)
+
+
 def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     outcome = quick(tmp_path, budget=0.0)
-    assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results.exists()
+    assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results[0].exists()
 
 
 def test_a_fingerprint_is_that_of_the_run() -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="An experiment; without it, they are listed.")
+        str | None, typer.Argument(metavar="NAME", help="An experiment, or several; without it, they are listed.")
     ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Settings to change in all of its configurations, such as compare.seeds=15."
+            metavar="NAME|KEY=VALUE",
+            help="Further experiments, and settings to change in all configurations, such as compare.seeds=15.",
         ),
     ] = None,
     data: Annotated[
@@ -29,6 +30,12 @@ def reproduce(
     ] = False,
     budget: Annotated[
         str | None, typer.Option(help="Begin no run that would not be over after this time, such as 9m or 500s.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that share the runs and the device; their seconds then say so.")
+    ] = 1,
+    part: Annotated[
+        list[str] | None, typer.Option(help="Only this part of the experiments; repeat it for several, in this order.")
     ] = None,
     configs: Annotated[Path, typer.Option(help="Folder with the configurations.")] = Path("experiments"),
     results: Annotated[
@@ -51,6 +58,7 @@ def reproduce(
     from attittud.recipes.errors import InputError
     from attittud.recipes.reproduce.experiments import EXPERIMENTS
     from attittud.recipes.reproduce.run import reproduce as run
+    from attittud.recipes.reproduce.workers import side_by_side
 
     console = Console()
     if name is None:
@@ -59,26 +67,31 @@ def reproduce(
             table.add_row(known, f"{experiment.about}. --data: {experiment.data}")
         console.print(table)
         return
-    if name not in EXPERIMENTS:
-        raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
+    names = [name, *(word for word in overrides or [] if "=" not in word)]
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
     if data is None and not quick:
         raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data, or try it with --quick")
-    progress: Runs = QuietRuns() if quiet or quick else Lines(console)
-    with ExitStack() as stack:
-        if sys.stderr.isatty() and not quiet:
-            progress = bars = CompareBars()
-            stack.enter_context(bars)
-        outcome = run(
-            name,
-            data,
-            configs=configs,
-            results=results or (work / "results" if quick else configs / "results"),
-            work=work / "quick" if quick else work,
-            progress=progress,
-            overrides=overrides or [],
-            quick=quick,
-            budget=None if budget is None else parse_duration(budget),
-        )
+    settings: dict[str, Any] = {
+        "configs": configs,
+        "results": results or (work / "results" if quick else configs / "results"),
+        "work": work / "quick" if quick else work,
+        "overrides": [word for word in overrides or [] if "=" in word],
+        "quick": quick,
+        "budget": None if budget is None else parse_duration(budget),
+        "only": part or [],
+    }
+    if workers > 1:
+        outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
+    else:
+        progress: Runs = QuietRuns() if quiet or quick else Lines(console)
+        with ExitStack() as stack:
+            if sys.stderr.isatty() and not quiet:
+                progress = bars = CompareBars()
+                stack.enter_context(bars)
+            outcome = run(names, data, progress=progress, **settings)
     if outcome.missing:
         console.print(f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on.")
-    console.print(f"Results: {outcome.results}", soft_wrap=True)
+    for path in outcome.results:
+        console.print(f"Results: {path}", soft_wrap=True)

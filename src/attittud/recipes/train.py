@@ -61,9 +61,12 @@ def default_run_dir(config: Config, name: str) -> Path:
     return Path(config.output) / name / config.strategy.name / f"seed-{config.seed}"
 
 
-def load_data(config: Config, seed: int | None = None) -> Prepared:
-    """The data of a job; compare several runs on one object to read and decode them once."""
-    return prepare(config.data, config.seed if seed is None else seed, tokenizer(config.model, config.data))
+def load_data(config: Config, seed: int | None = None, known: Sequence[Prepared] = ()) -> Prepared:
+    """The data of a job; compare several runs on one object to read and decode them once.
+
+    `known` are data of the same folders whose images need not be decoded again.
+    """
+    return prepare(config.data, config.seed if seed is None else seed, tokenizer(config.model, config.data), known)
 
 
 def run(

@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 class Lines(QuietRuns):
     """Where there is no terminal: a line for each run, with the seconds since the first one."""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._began = console, time.monotonic()
+    def __init__(self, console: Console, worker: str = "") -> None:
+        self._console, self._began, self._worker = console, time.monotonic(), worker
         self._last = ""
 
     def begin(self, what: str) -> None:
-        self._console.print(f"{time.monotonic() - self._began:7.1f} s  {what}", highlight=False, soft_wrap=True)
+        self._console.print(
+            f"{self._worker}{time.monotonic() - self._began:7.1f} s  {what}", highlight=False, soft_wrap=True
+        )
 
     def evaluated(self, values: Mapping[str, float]) -> None:
         self._last = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
 
     def end(self) -> None:
         if self._last:
-            self._console.print(f"{'':11}validation {self._last}", highlight=False)
+            self._console.print(f"{self._worker}{'':11}validation {self._last}", highlight=False)
         self._last = ""
 
 

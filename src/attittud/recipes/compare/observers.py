@@ -25,14 +25,21 @@ class Runs(Progress, Protocol):
         """It is finished."""
 
 
+class BusyError(Exception):
+    """Another process is at this run."""
+
+
 class Archive(Protocol):
     """Results that outlive their run folders."""
 
     def find(self, path: Path, config: Config) -> RunResult | None:
-        """The result of a run that was kept; one that is to be trained may also be refused, by an exception."""
+        """The result of a run that was kept; one that is to be trained may also be refused, `BusyError` among others."""
 
     def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None:
         """A run has ended, after so many seconds."""
+
+    def leave(self, config: Config) -> None:
+        """A run that was to be trained is over, whether it was kept or not."""
 
 
 class QuietRuns(Quiet):

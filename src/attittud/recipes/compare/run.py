@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -13,9 +14,9 @@ from typing import Any
 from attittud.recipes.compare.candidates import Candidate, Steps, candidates, job, run_dir
 from attittud.recipes.compare.decide import MULTITASK, PRIMARY_ONLY, Scores, Verdict, decide
 from attittud.recipes.compare.duration import parse_duration, readable
-from attittud.recipes.compare.observers import Archive, QuietRuns, Runs
+from attittud.recipes.compare.observers import Archive, BusyError, QuietRuns, Runs
 from attittud.recipes.compare.variants import Variant, variants
-from attittud.recipes.config import Config
+from attittud.recipes.config import Config, to_dict
 from attittud.recipes.data.prepare import Prepared, split_seed
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import make_folder, without_nan, write_atomically, write_json
@@ -55,6 +56,8 @@ class Comparison:
     progress: Runs = field(default_factory=QuietRuns)
     fresh: bool = False
     archive: Archive | None = None
+    data: dict[str, Prepared] = field(default_factory=dict)
+    """What has been read, for several comparisons on the same data."""
 
     def __post_init__(self) -> None:
         settings = self.config.compare
@@ -62,11 +65,13 @@ class Comparison:
         self.tuning_seeds = self.seeds[: settings.tuning_seeds]
         self.budget = None if settings.budget is None else parse_duration(settings.budget)
         self.candidates = candidates(self.config)
-        self._data: dict[int, Prepared] = {}
         self._results: dict[Path, RunResult | None] = {}
 
     def run(self) -> dict[str, Any]:
-        """Everything that is not there yet; returns the content of comparison.json."""
+        """Everything that is not there yet; returns the content of comparison.json.
+
+        With an archive, `BusyError` says that all the rest is being done by other processes; call it again later.
+        """
         make_folder(self.folder)
         write_atomically(self.folder / "config.yaml", dump(self.config).encode())
         steps = self._steps()
@@ -103,39 +108,55 @@ class Comparison:
         return Steps(phase_steps("guided", training.guided, data, batches), finetune)
 
     def _prepared(self, seed: int) -> Prepared:
-        key = split_seed(self.config.data, seed)
-        if key not in self._data:
-            if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
-                self._data = {}
-            self._data[key] = load_data(self.config, seed)
-        return self._data[key]
+        config = self.config
+        key = json.dumps([to_dict(config.data), split_seed(config.data, seed), config.model.name])
+        if key not in self.data:
+            if sum(data.bytes for data in self.data.values()) > KEPT_BYTES:
+                self.data.clear()
+            self.data[key] = load_data(config, seed, list(self.data.values()))
+        return self.data[key]
+
+    def _each(self, runs: Iterable[tuple[Candidate, Variant, Steps, int]]) -> None:
+        """Leaves out, and complains about in the end, those that another process is at."""
+        busy: BusyError | None = None
+        for run in runs:
+            try:
+                self._one(*run)
+            except BusyError as error:
+                busy = error
+        if busy is not None:
+            raise busy
 
     def _one(self, candidate: Candidate, variant: Variant, steps: Steps, seed: int) -> RunResult | None:
         """A finished run, trained if need be; None where it diverged."""
         path = run_dir(self.folder, candidate, variant, steps, seed)
         if path not in self._results:
             at = f" at {variant.weight:g}" if candidate.tuned else ""
-            self.progress.begin(f"{candidate.label}{at}, seed {seed}")
             wanted = replace(job(self.config, candidate, variant, steps), seed=seed)
             kept = self.archive.find(path, wanted) if self.archive else None
+            self.progress.begin(f"{candidate.label}{at}, seed {seed}")
             self._results[path] = kept or self._train(wanted, path)
             self.progress.end()
         return self._results[path]
 
     def _train(self, wanted: Config, path: Path) -> RunResult | None:
         finished = (path / "result.json").exists() and not self.fresh
-        data, started = None if finished else self._prepared(wanted.seed), time.perf_counter()
         try:
+            data, started = None if finished else self._prepared(wanted.seed), time.perf_counter()
             result = train(wanted, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
+            if self.archive:
+                self.archive.keep(path, wanted, result, time.perf_counter() - started)
         except DivergedError:
             return None
-        if self.archive:
-            self.archive.keep(path, wanted, result, time.perf_counter() - started)
+        finally:
+            if self.archive:
+                self.archive.leave(wanted)
         return result
 
     def _all_seeds(self, rows: list[Tuned], steps: Mapping[str, Steps]) -> dict[str, dict[int, RunResult]]:
         """Seed by seed, so that an interrupted comparison has as many runs of one strategy as of another."""
         found: dict[str, dict[int, RunResult]] = {row.label: {} for row in rows}
+        self._each((row.candidate, row.variant, steps[row.label], seed) for seed in self.seeds for row in rows)
         for seed in self.seeds:
             for row in rows:
                 result = self._one(row.candidate, row.variant, steps[row.label], seed)
@@ -148,11 +169,14 @@ class Comparison:
 
     def _tune(self, steps: Steps) -> list[Tuned]:
         """Every strategy chooses among as many tries on the same seeds, by its mean on validation."""
-        for seed in self.tuning_seeds:  # strategies take turns, so that a busy hour makes none of them look dear
-            for number in range(max(len(self._variants(candidate)) for candidate in self.candidates)):
-                for candidate in self.candidates:
-                    for variant in self._variants(candidate)[number : number + 1]:
-                        self._one(candidate, variant, steps, seed)
+        most = max(len(self._variants(candidate)) for candidate in self.candidates)
+        self._each(
+            (candidate, variant, steps, seed)
+            for seed in self.tuning_seeds
+            for number in range(most)  # strategies take turns, so that a busy hour makes none of them look dear
+            for candidate in self.candidates
+            for variant in self._variants(candidate)[number : number + 1]
+        )
         rows = []
         for candidate in self.candidates:
             scores: dict[Variant, float | None] = {}

@@ -66,8 +66,13 @@ def split_seed(config: DataConfig, seed: int) -> int:
     return first if config.subsets is None else first + seed % config.subsets
 
 
-def prepare(config: DataConfig, seed: int, tokenize: Tokenize | None = None) -> Prepared:
-    """Read everything. `seed` is that of the run, for splits that follow it (data.seed: null, data.subsets)."""
+def prepare(
+    config: DataConfig, seed: int, tokenize: Tokenize | None = None, known: Sequence[Prepared] = ()
+) -> Prepared:
+    """Read everything. `seed` is that of the run, for splits that follow it (data.seed: null, data.subsets).
+
+    From `known`, other splits of the same data, decoded auxiliary images are taken over.
+    """
     seed = split_seed(config, seed)
     parts, classes = _primary_parts(config.primary, seed)
     kind = parts["train"].listing.kind
@@ -123,7 +128,8 @@ def prepare(config: DataConfig, seed: int, tokenize: Tokenize | None = None) -> 
                 f"data.auxiliary.{name}.share_head: its classes ({', '.join(names[:10]) or 'none'}) are not those of the primary "
                 f"task ({', '.join(classes[:10])}); leave share_head out, so that it gets a head of its own"
             )
-        auxiliary[name] = Task(name, objective, names, examples(part), shared)  # type: ignore[arg-type]
+        decoded = next((found for other in known if (found := _decoded(other, part, record.get("image_size")))), None)
+        auxiliary[name] = Task(name, objective, names, decoded or examples(part), shared)  # type: ignore[arg-type]
     record["primary"] = {name: _rows(part) for name, part in parts.items()}
     record["auxiliary"] = {
         name: _rows(part) | {"classes": names, "left_out_as_primary": left_out[name]}
@@ -132,6 +138,18 @@ def prepare(config: DataConfig, seed: int, tokenize: Tokenize | None = None) -> 
     prepared = Prepared(kind, primary, examples(parts["validation"]), examples(parts["test"]), auxiliary, record)
     record["sha256"] = _checksum(prepared)
     return prepared
+
+
+def _decoded(known: Prepared, part: Part, size: list[int] | None) -> Examples | None:
+    """The auxiliary examples of other prepared data that are these very images."""
+    if size is None or known.record.get("image_size") != size or part.labels is None:
+        return None
+    rows = _rows(part)
+    for name, task in known.auxiliary.items():
+        same = all(known.record["auxiliary"][name][key] == rows[key] for key in rows)
+        if same and task.examples.targets is not None:
+            return Examples(task.examples.inputs, torch.from_numpy(part.labels))
+    return None
 
 
 def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], list[str]]:

@@ -11,9 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from attittud.recipes.compare.observers import BusyError
 from attittud.recipes.config import Config, default
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import cannot_write, read_json
+from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.run_folder import comparable
 from attittud.recipes.train import RunResult
 
@@ -70,6 +72,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
+class Clock:
+    """How much time there is, in seconds from now on; `seconds` None for as much as it takes."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._longest = 0.0
+
+    def over(self) -> bool:
+        """Whether a run that takes as long as the longest one so far would not end in time."""
+        return self._end is not None and time.monotonic() + self._longest > self._end
+
+    def took(self, seconds: float) -> None:
+        self._longest = max(self._longest, seconds)
+
+
 @dataclass
 class Results:
     """The archive of one experiment. Runs of other experiments in the same folder count too, where they are the same."""
@@ -77,40 +94,76 @@ class Results:
     folder: Path
     experiment: str
     part: str = ""
-    budget: float | None = None
-    """Seconds, from now on, after which no run is begun that would not be over by then."""
+    clock: Clock = field(default_factory=Clock)
+    claims: Claims | None = None
+    """Which of the missing runs other processes are at."""
+    side_by_side: int = 1
+    """So many processes share the device, which is said beside seconds that depend on it."""
     before: Callable[[int], None] | None = None
-    """Called with the seed of a run that is about to be trained."""
+    """Called with the seed of a run that is about to be trained; may refuse as `find` does."""
     _known: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self._began, self._longest = time.monotonic(), 0.0
-        self._changed: set[tuple[str, str]] = set()
+        self._sizes: dict[Path, int] = {}
+        self._own: dict[tuple[str, str], str] = {}
+        self._read()
+
+    def _read(self) -> None:
+        """What has come since the last time, from other processes too."""
         for path in sorted(self.folder.glob("*.jsonl")):
-            self._known |= {line["fingerprint"]: line for line in read_lines(path)}
-        self._own = {(line["part"], line["run"]): line["fingerprint"] for line in read_lines(self.path)}
+            size = path.stat().st_size
+            if size == self._sizes.get(path):
+                continue
+            self._sizes[path] = size
+            lines = read_lines(path)
+            self._known |= {line["fingerprint"]: line for line in lines}
+            if path == self.path:
+                self._own |= {(line["part"], line["run"]): line["fingerprint"] for line in lines}
 
     @property
     def path(self) -> Path:
         return self.folder / f"{self.experiment}.jsonl"
 
     def find(self, path: Path, config: Config) -> RunResult | None:
-        known = self._known.get(fingerprint(config))
+        name = fingerprint(config)
+        if name not in self._known and self.claims is not None:
+            if not self.claims.take(name):
+                raise BusyError
+            self._read()  # another process may have ended it a moment ago
+            if name in self._known:
+                self.claims.leave(name)
+        known = self._known.get(name)
         if known is None:
-            if self.budget is not None and time.monotonic() - self._began + self._longest > self.budget:
-                raise OutOfTimeError
-            if self.before is not None:
-                self.before(config.seed)
+            try:
+                if self.clock.over():
+                    raise OutOfTimeError
+                if self.before is not None:
+                    self.before(config.seed)
+            except BaseException:
+                self.leave(config)
+                raise
             return None
         result = RunResult(**known["result"], run_dir=path, skipped=True)
-        if self._own.get((self.part, _name(path))) != known["fingerprint"]:
-            self._write(known | {"part": self.part, "run": _name(path)})
+        self._take_over(path, known)
         return result
 
+    def _take_over(self, path: Path, known: Mapping[str, Any]) -> None:
+        """A line for this part too."""
+        name, own = known["fingerprint"], (self.part, _name(path))
+        if self._own.get(own) == name or not (self.claims is None or self.claims.take(name)):
+            return
+        self._read()
+        if self._own.get(own) != name:
+            self._write({**known, "part": self.part, "run": own[1]})
+        if self.claims is not None:
+            self.claims.leave(name)
+
     def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None:
-        self._longest = max(self._longest, seconds)
+        self.clock.took(seconds)
         about = read_json(path / "run.json")
         del about["config"]
+        if self.side_by_side > 1:
+            about["side_by_side"] = self.side_by_side
         plain = {key: value for key, value in vars(result).items() if key not in ("run_dir", "skipped")}
         line = {
             "part": self.part,
@@ -125,12 +178,16 @@ class Results:
         self._known[line["fingerprint"]] = line
         self._write(line)
 
+    def leave(self, config: Config) -> None:
+        if self.claims is not None:
+            self.claims.leave(fingerprint(config))
+
     def _write(self, line: Mapping[str, Any]) -> None:
         self._own[line["part"], line["run"]] = line["fingerprint"]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            with self.path.open("ab", buffering=0) as file:  # a line at once: other processes may read and write here
+                file.write((json.dumps(line) + "\n").encode())
         except OSError as error:
             raise cannot_write(self.path, error) from None
 

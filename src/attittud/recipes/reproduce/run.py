@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from attittud.recipes.compare.observers import Runs
+from attittud.recipes.compare.observers import BusyError, Runs
 from attittud.recipes.compare.run import Comparison
 from attittud.recipes.config import Config
+from attittud.recipes.data.prepare import Prepared
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load
+from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.reproduce.experiments import EXPERIMENTS, Part
-from attittud.recipes.reproduce.results import OutOfTimeError, Results
+from attittud.recipes.reproduce.results import Clock, OutOfTimeError, Results
 from attittud.recipes.reproduce.start import Start
 
 # Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as it is.
@@ -42,15 +45,19 @@ _QUICK = (
 )
 
 
+WAIT = 0.5
+"""Seconds between two looks at what other processes are doing."""
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What has been done of an experiment."""
+    """What has been done of some experiments."""
 
     finished: list[str]
     """Parts that are complete."""
     missing: list[str]
     """Parts for which the time was too short."""
-    results: Path
+    results: list[Path]
 
 
 def parts(name: str, data: Path, configs: Path, overrides: list[str]) -> dict[str, Config]:
@@ -69,7 +76,7 @@ def _config(configs: Path, part: Part, overrides: list[str]) -> Config:
 
 
 def reproduce(
-    name: str,
+    names: Sequence[str],
     data: Path | None,
     *,
     configs: Path,
@@ -79,30 +86,60 @@ def reproduce(
     overrides: list[str],
     quick: bool = False,
     budget: float | None = None,
+    only: Sequence[str] = (),
+    side_by_side: int = 1,
 ) -> Outcome:
-    """Run what is missing of an experiment; `budget` are seconds in all, `work` is where run folders are made."""
-    experiment = EXPERIMENTS[name]
-    if quick:
-        data = experiment.miniature(work)
-        overrides = [*_QUICK, *experiment.quick, *overrides]
-    if data is None or not data.is_dir():
-        raise InputError(f"--data {data}: there is no such folder; give the one with {experiment.data}, or --quick")
-    began, archive = time.monotonic(), experiment.runs_of or name
-    finished: list[str] = []
-    everything = parts(name, data, configs, overrides)
-    start = None
-    if experiment.start is not None:
-        start = Start(_config(configs, experiment.start(data), overrides), work / archive / "start", progress)
-    for part, found in everything.items():
-        config = found
-        left = None if budget is None else budget - (time.monotonic() - began)
-        kept = Results(results, archive, part, left)
-        if start is not None and found.model.weights is not None:
-            config = replace(found, model=replace(found.model, weights=str(start.weights)))
-            kept.before = partial(start.train, Results(results, archive, "start"))
-        try:
-            Comparison(config, work / archive / part, progress, archive=kept).run()
-        except OutOfTimeError:
-            break
-        finished.append(part)
-    return Outcome(finished, [part for part in everything if part not in finished], results / f"{archive}.jsonl")
+    """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work` is for run folders.
+
+    `only` are the parts to run, in this order; without it all of them. Several processes may do the same at once: none
+    trains what another is training, and each waits for all of it. `side_by_side` says how many they are.
+    """
+    claims, clock, shared = Claims(work / "claims"), Clock(budget), dict[str, Prepared]()
+    planned: dict[str, Comparison] = {}
+    archives: dict[str, Path] = {}
+    for name in names:
+        experiment, settings, folder = EXPERIMENTS[name], overrides, data
+        if quick:
+            folder, settings = experiment.miniature(work), [*_QUICK, *experiment.quick, *overrides]
+        if folder is None or not folder.is_dir():
+            raise InputError(
+                f"--data {folder}: there is no such folder; give the one with {experiment.data}, or --quick"
+            )
+        archive = experiment.runs_of or name
+        start = None
+        if experiment.start is not None:
+            start = Start(_config(configs, experiment.start(folder), settings), work / archive / "start", progress)
+        for part, found in parts(name, folder, configs, settings).items():
+            config, kept = found, Results(results, archive, part, clock, claims, side_by_side)
+            if start is not None and found.model.weights is not None:
+                config = replace(found, model=replace(found.model, weights=str(start.weights)))
+                own = Results(results, archive, "start", clock, claims, side_by_side)
+                kept.before = partial(start.train, own)
+            comparison = Comparison(config, work / archive / part, progress, archive=kept, data=shared)
+            planned.setdefault(part, comparison)
+            archives.setdefault(part, kept.path)
+    for part in only:
+        if part not in planned:
+            raise InputError(f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(planned)}")
+    chosen = {part: planned[part] for part in only or planned}
+    finished = _run(chosen)
+    missing = [part for part in chosen if part not in finished]
+    return Outcome(finished, missing, list(dict.fromkeys(archives[part] for part in chosen)))
+
+
+def _run(comparisons: dict[str, Comparison]) -> list[str]:
+    """Those that are complete when it is over, or time is."""
+    left, finished = dict(comparisons), list[str]()
+    while left:
+        for part, comparison in list(left.items()):
+            try:
+                comparison.run()
+            except OutOfTimeError:
+                return finished
+            except BusyError:
+                continue
+            finished.append(part)
+            del left[part]
+        if left:
+            time.sleep(WAIT)
+    return finished

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from attittud.recipes.compare.observers import Runs
+from attittud.recipes.compare.observers import BusyError, Runs
 from attittud.recipes.config import Config
 from attittud.recipes.data.prepare import Prepared, split_seed
 from attittud.recipes.reproduce.results import Results, fingerprint
@@ -28,15 +28,27 @@ class Start:
         return self.folder / fingerprint(self.config) / "seed-{seed}" / "weights.safetensors"
 
     def train(self, archive: Results, seed: int) -> None:
-        """Unless it has been, with this seed."""
+        """Unless it has been, with this seed. `BusyError` where another process is at it."""
         path = Path(str(self.weights).replace("{seed}", str(seed))).parent
-        if (path / "result.json").exists() and (path / "weights.safetensors").exists():
+        if _made(path):
+            return
+        config, split = replace(self.config, seed=seed), split_seed(self.config.data, seed)
+        if archive.claims is not None and not archive.claims.take(fingerprint(config)):
+            raise BusyError
+        if _made(path):  # by another process, a moment ago
+            archive.leave(config)
             return
         self.progress.begin(f"start, seed {seed}")
-        config, split = replace(self.config, seed=seed), split_seed(self.config.data, seed)
         if split not in self._data:
             self._data = {split: load_data(config)}  # one at a time: seeds mostly share it
         began = time.perf_counter()
-        result = run(config, run_dir=path, data=self._data[split], progress=self.progress, fresh=True)
-        archive.keep(path, config, result, time.perf_counter() - began)
+        try:
+            result = run(config, run_dir=path, data=self._data[split], progress=self.progress, fresh=True)
+            archive.keep(path, config, result, time.perf_counter() - began)
+        finally:
+            archive.leave(config)
         self.progress.end()
+
+
+def _made(path: Path) -> bool:
+    return (path / "result.json").exists() and (path / "weights.safetensors").exists()
