@@ -11,7 +11,8 @@ import argparse
 import hashlib
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ WORDS = 2048
 Arrays = dict[str, np.ndarray]
 
 
-def rows(folder: Path, pattern: str, count: int | None = None) -> dict[str, list[Any]]:
-    """The first rows of the files that match, in the order of their names."""
+def rows(folder: Path, pattern: str, start: int = 0, end: int | None = None) -> dict[str, list[Any]]:
+    """Rows of the files that match, in the order of their names."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -35,14 +36,8 @@ def rows(folder: Path, pattern: str, count: int | None = None) -> dict[str, list
         raise SystemExit(
             f"{folder} has no file {pattern}; give the folder with the Parquet files of all five data sets"
         )
-    tables, missing = [], count
-    for file in files:
-        tables.append(pq.read_table(file).slice(0, missing))
-        if missing is not None:
-            missing -= tables[-1].num_rows
-            if missing == 0:
-                break
-    return pa.concat_tables(tables).to_pydict()
+    found = pa.concat_tables(pq.read_table(file) for file in files)
+    return found.slice(start, None if end is None else end - start).to_pydict()
 
 
 def pixels(images: Iterable[dict[str, Any]], size: int, mode: str) -> np.ndarray:
@@ -70,8 +65,8 @@ def words(texts: list[str]) -> Arrays:
     }
 
 
-def cifar10(folder: Path) -> Arrays:
-    train, test = rows(folder, "train-*", 9000), rows(folder, "test-*", 2000)
+def cifar10(folder: Path, pool: tuple[int, int] = (0, 9000), held: tuple[int, int] = (0, 2000)) -> Arrays:
+    train, test = rows(folder, "train-*", *pool), rows(folder, "test-*", *held)
     return {
         "pool": pixels(train["img"], 16, "RGB"),
         "pool_labels": np.array(train["label"], np.uint8),
@@ -102,9 +97,9 @@ def nih_chest_xray(folder: Path) -> Arrays:
     }
 
 
-def imdb(folder: Path) -> Arrays:
-    """The first 7,000 rows are the pool, the others the test set."""
-    train, test = rows(folder, "train-*", 7000), rows(folder, "test-*", 2000)
+def imdb(folder: Path, pool: tuple[int, int] = (0, 7000), held: tuple[int, int] = (0, 2000)) -> Arrays:
+    """Those of the pool first."""
+    train, test = rows(folder, "train-*", *pool), rows(folder, "test-*", *held)
     return words(train["text"] + test["text"]) | {"labels": np.array(train["label"] + test["label"], np.uint8)}
 
 
@@ -121,7 +116,16 @@ def amazon_helpful(folder: Path) -> Arrays:
     }
 
 
-SOURCES = {f.__name__: f for f in (cifar10, tiny_imagenet, nih_chest_xray, imdb, amazon_helpful)}
+SOURCES: dict[str, tuple[str, Callable[[Path], Arrays]]] = {
+    "cifar10": ("cifar10", cifar10),
+    "cifar10_more": ("cifar10", partial(cifar10, pool=(9000, 15000), held=(2000, 5000))),
+    "tiny_imagenet": ("tiny_imagenet", tiny_imagenet),
+    "nih_chest_xray": ("nih_chest_xray", nih_chest_xray),
+    "imdb": ("imdb", imdb),
+    "imdb_more": ("imdb", partial(imdb, pool=(7000, 12000), held=(2000, 5000))),
+    "amazon_helpful": ("amazon_helpful", amazon_helpful),
+}
+"""By name in the cache: the data set's folder, and what is taken of it."""
 
 
 def checksum(arrays: Arrays) -> str:
@@ -138,8 +142,8 @@ def main() -> None:
     given = parser.parse_args()
     given.cache.mkdir(parents=True, exist_ok=True)
     sums = {}
-    for name, make in SOURCES.items():
-        arrays = make(given.folder / name)
+    for name, (folder, make) in SOURCES.items():
+        arrays = make(given.folder / folder)
         np.savez_compressed(given.cache / f"{name}.npz", **arrays)
         sums[name] = checksum(arrays)
         print(f"{name}: {(given.cache / name).with_suffix('.npz').stat().st_size / 1e6:.1f} MB", flush=True)

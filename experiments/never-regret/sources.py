@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CLASSES_OF_IMDB = 2
-DOMAINS = 4
+from .cuts import cut, generator, shuffled
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,9 @@ class Source:
     labels: dict[str, Tensor]
     pool: Tensor
     test: Tensor
+
+    def classes(self, label: str) -> int:
+        return int(self.labels[label][self.pool].max()) + 1
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
@@ -68,6 +70,14 @@ def digits() -> Source:
 
 
 @cache
+def other_digits() -> Source:
+    """The images that `digits` does not test on, 600 of them to test on here."""
+    found = digits()
+    test, pool = cut(found.pool, found.labels["digit"], (600,), 0)
+    return Source(found.x, found.labels | {"large": (found.labels["digit"] >= 5).long()}, pool, test)
+
+
+@cache
 def wine() -> Source:
     from sklearn.datasets import load_wine
 
@@ -94,6 +104,42 @@ def diabetes() -> Source:
     return table(x, {"worse": worse, "blood": blood.astype(np.float32)}, 160, worse)
 
 
+GENERATED, GENERATED_TEST = 7000, 4000
+
+
+@cache
+def hastie() -> Source:
+    """Whether a point of ten dimensions is farther out than the median one."""
+    from sklearn.datasets import make_hastie_10_2
+
+    x, y = make_hastie_10_2(GENERATED, random_state=0)
+    far = (y > 0).astype(np.int64)
+    return table(x, {"far": far}, GENERATED_TEST, far)
+
+
+@cache
+def friedman() -> Source:
+    """A sum of three terms and noise, from five of ten columns."""
+    from sklearn.datasets import make_friedman1
+
+    x, y = make_friedman1(GENERATED, noise=1.0, random_state=0)
+    terms = np.stack([np.sin(np.pi * x[:, 0] * x[:, 1]), (x[:, 2] - 0.5) ** 2, 2 * x[:, 3] + x[:, 4]], 1)
+    terms = ((terms - terms.mean(0)) / terms.std(0)).astype(np.float32)
+    above = (y > np.median(y)).astype(np.int64)
+    return table(x, {"above": above, "terms": terms}, GENERATED_TEST, above)
+
+
+@cache
+def clusters() -> Source:
+    """Four classes of two clusters each, one label in twenty at random."""
+    from sklearn.datasets import make_classification
+
+    x, y = make_classification(
+        GENERATED, 20, n_informative=8, n_redundant=4, n_classes=4, flip_y=0.05, class_sep=1.2, random_state=0
+    )
+    return table(x, {"class": y}, GENERATED_TEST, y)
+
+
 def images(name: str) -> Source:
     """Channels first, about zero mean and unit variance."""
     found = arrays(name)
@@ -111,15 +157,62 @@ def cifar10() -> Source:
     return images("cifar10")
 
 
+def some_classes(of: Source, kept: tuple[int, ...]) -> Source:
+    """Examples of these classes alone, which are counted anew."""
+    numbers = torch.full((of.classes("class"),), -1)
+    numbers[list(kept)] = torch.arange(len(kept))
+    y = numbers[of.labels["class"]]
+    return Source(of.x, {"class": y}, of.pool[y[of.pool] >= 0], of.test[y[of.test] >= 0])
+
+
+@cache
+def more_cifar10() -> Source:
+    return images("cifar10_more")
+
+
+@cache
+def vehicles() -> Source:
+    return some_classes(more_cifar10(), (0, 1, 8, 9))
+
+
+@cache
+def animals() -> Source:
+    return some_classes(more_cifar10(), (2, 3, 4, 5, 6, 7))
+
+
 @cache
 def tiny_imagenet() -> Source:
     return images("tiny_imagenet")
 
 
+ANIMALS_OF_IMAGENET = 59
+"""The first of its classes."""
+
+
+@cache
+def living() -> Source:
+    """Animals and things, 1,500 of them to test on."""
+    found = tiny_imagenet()
+    rows, y = shuffled(found.pool, "test", 0), found.labels["class"]
+    return Source(found.x, found.labels | {"animal": (y < ANIMALS_OF_IMAGENET).long()}, rows[1500:], rows[:1500])
+
+
 @cache
 def xrays() -> Source:
+    """Five findings, and whether there is any: tested on as many with as without."""
     found = images("nih_chest_xray")
-    return Source(found.x, found.labels | {"any": found.labels["class"].amax(1)}, found.pool, found.test)
+    findings, y = found.labels["class"], found.labels["class"].amax(1)
+    test = cut(found.test, y, (2 * int(y[found.test].sum()),), 0)[0]
+    return Source(found.x, {"findings": findings.float(), "any": y}, found.pool, test)
+
+
+@cache
+def mirrored_xrays() -> Source:
+    """Half of them, at random."""
+    found = images("nih_chest_xray")
+    mirrored = torch.rand(len(found.x), generator=generator("mirrored", 0)) < 0.5
+    x = torch.where(mirrored[:, None, None, None], found.x.flip(3), found.x)
+    return Source(x, {"mirrored": mirrored.long(), "findings": found.labels["class"].float()}, found.pool, found.test)
 
 
 def texts(found: dict[str, np.ndarray], labels: dict[str, np.ndarray], test: int) -> Source:
@@ -146,6 +239,35 @@ def imdb() -> Source:
 
 
 @cache
+def reviews() -> Source:
+    """Others than those of `imdb`."""
+    found = arrays("imdb_more")
+    return texts(found, {"positive": found["labels"]}, 3000)
+
+
+@cache
 def amazon() -> Source:
     found = arrays("amazon_helpful")
     return texts(found, {"domain": found["domain"], "helpful": found["helpful"]}, 1500)
+
+
+LABELLED = 2347, 3847
+"""End of those to train on, and of those to test on, where somebody voted; what follows has no votes."""
+
+
+@cache
+def helpful() -> Source:
+    """Tested on as many reviews that were found helpful as not."""
+    found = amazon()
+    rows, y = torch.arange(LABELLED[1]), found.labels["helpful"]
+    test = rows[LABELLED[0] :]
+    test = cut(test, y, (2 * int((y[test] == 0).sum()),), 0)[0]
+    return Source(found.x, found.labels, rows[: LABELLED[0]], test)
+
+
+@cache
+def shops() -> Source:
+    """Reviews without votes."""
+    found = amazon()
+    rows = torch.arange(LABELLED[1], len(found.x))
+    return Source(found.x, found.labels, rows, rows[:0])

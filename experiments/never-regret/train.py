@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .cuts import generator
 from .models import make_model
-from .pairs import Examples, Pair, generator
+from .offers import Examples, Sources
+from .pairs import Pair
 
 PRIMARY_BATCH = 32
 AUXILIARY_BATCH = 64
@@ -40,7 +42,6 @@ class Stepper(Protocol):
 
 Make = Callable[[nn.Module, Sequence[str], int], Stepper]
 """From the model, the names of the auxiliary sources and the seed."""
-Sources = Mapping[str, Examples]
 
 
 class StepLosses:
