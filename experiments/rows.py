@@ -66,10 +66,13 @@ class Part:
     """Labels whose search is not complete, so that nothing is chosen yet."""
 
 
-def part(experiment: str, name: str, file: str | None = None) -> Part:
-    """Read a part of an experiment; one that was not run has no rows."""
+def part(experiment: str, name: str, file: str | None = None, also: Sequence[str] = ()) -> Part:
+    """Read a part of an experiment; one that was not run has no rows.
+
+    `also` are parts with the same search, which have further strategies or seeds.
+    """
     config = load(HERE / f"{file or name}.yaml")
-    lines = [line for line in read_lines(RESULTS / f"{experiment}.jsonl") if line["part"] == name]
+    lines = [line for line in read_lines(RESULTS / f"{experiment}.jsonl") if line["part"] in (name, *also)]
     tried: dict[str, dict[str, Row]] = {}
     for line in lines:
         label, *middle, _, _ = line["run"].split("/")

@@ -9,6 +9,7 @@ import torch
 from attittud.recipes.config import Config, StrategyConfig
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load, loads
+from attittud.recipes.models.build import build_model
 from attittud.recipes.strategies import names
 from attittud.recipes.train import load_data, run
 from attittud.recipes.weights import load_weights
@@ -52,6 +53,18 @@ def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
         raise
     assert result.strategy == name and result.steps == 18
     assert 0.2 < result.test["accuracy"] <= 1 and result.validation["loss"] > 0
+
+
+def test_the_loss_of_an_untrained_head_chooses_as_in_the_release(tmp_path: Path) -> None:
+    config = loads(JOB, ["training.mode=joint", "training.guided.select=last", "training.guided.evaluations=12"])
+    result = run(config, 0, own("pretrain_as_released"), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["validation/loss"] for line in lines if "validation/loss" in line}
+    assert len(losses) == 12 and result.phases[0]["best_step"] == min(losses, key=losses.__getitem__)
+    assert result.validation["loss"] == min(losses.values())
+    trained, fresh = load_weights(tmp_path / "weights.safetensors"), build_model(config.model, load_data(config), 0)
+    for name, tensor in fresh.state_dict().items():
+        assert torch.equal(trained[name], tensor) == (name.startswith("heads.primary") or name in ("mean", "std")), name
 
 
 def test_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from attittud.recipes.loader import load
 from experiments import page as module
 from experiments import rows as reader
 from experiments.claims import Claim, against_paper, judged
-from experiments.page import PAGE, page
+from experiments.page import ATTITTUD, FURTHER, PAGE, best_two, page
 from experiments.rows import HERE, Row, part
 
 
@@ -85,7 +85,33 @@ def test_a_search_is_decided_by_validation(results: Path) -> None:
     claim = next(found for found in text.splitlines() if "beats multitask" in found and "(1, 0, 0)" in found)
     assert claim.endswith("| holds |")
     assert "| multitask beats vanilla pre-training |" in text and "not significant" in text
-    assert "table2-cat-vs-dog | NVIDIA H200 | torch 2.11.0, revision abc | yes | 40 | 20.0 |" in text
+    assert "table2-cat-vs-dog | NVIDIA H200 | torch 2.11.0, revision abc | yes | 1 | 40 | 20.0 |" in text
+
+
+def test_more_seeds_are_for_the_rows_that_validation_chose(results: Path) -> None:
+    assert best_two(part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER)) == []
+    lines = [
+        line("table2-cat-vs-dog", f"{label}/weight-1/lr={draw}/steps-9-9", seed, 0.7 - 0.1 * (draw > 0) - 0.01 * n, 0.6)
+        for n, label in enumerate(ATTITTUD)
+        for draw in range(4)
+        for seed in range(5 if draw == 0 else 1)
+    ]
+    (results / "table2-cat-vs-dog.jsonl").write_text("\n".join(lines) + "\n")
+    assert best_two(part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER)) == ATTITTUD[:2]
+    assert f"over the first five seeds: `{ATTITTUD[0]}` and `{ATTITTUD[1]}`." in page()
+
+
+def test_the_config_names_the_rows_that_validation_chose() -> None:
+    chosen = best_two(part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER))
+    named = {c.label.replace(" ", "-") for c in candidates(load(HERE / "table2-cat-vs-dog-15.yaml"))}
+    assert set(chosen) <= named, f"name {chosen} in table2-cat-vs-dog-15.yaml"
+
+
+def test_a_shared_device_is_counted_once(results: Path) -> None:
+    about = {"device": "NVIDIA H200", "torch": "2.11.0", "revision": "abc", "repeatable": False, "side_by_side": 3}
+    lines = [line("figure2-samples", "multitask/x=1/steps-1-1", seed, 0.6, 0.6, made_with=about) for seed in range(4)]
+    (results / "figure2-samples.jsonl").write_text("\n".join(lines) + "\n")
+    assert "figure2-samples | NVIDIA H200 | torch 2.11.0, revision abc | no | 3 | 4 | 0.7 |" in page()
 
 
 def test_partial_results_say_so(results: Path) -> None:

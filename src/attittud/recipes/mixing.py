@@ -40,6 +40,8 @@ class Mixer:
     primary_weight: float = 1.0
     auxiliary: bool = True
     replay: bool = False
+    head: bool = True
+    """Whether the primary head is trained; one that is not lets its loss choose the model, since its accuracy means nothing."""
 
 
 def _all(pair: Pair) -> Tensor:
@@ -75,6 +77,12 @@ MIXERS: dict[str, Mixer] = {
     "pretrain": Mixer(
         _all, "auxiliary data alone shapes the body; the primary head learns beside it", primary_weight=0.0
     ),
+    "pretrain_as_released": Mixer(
+        _all,
+        "pretrain with an untrained primary head whose loss chooses the model, as in the paper's release; to compare with",
+        primary_weight=0.0,
+        head=False,
+    ),
     "multitask": Mixer(_all, "add the two losses: the strongest simple baseline once its weights are tuned"),
     "replay": Mixer(_all, "one mixture of primary (share strategy.ratio) and auxiliary examples", replay=True),
     "cosine_gate": Mixer(_gate, "Du et al. 2018: use the auxiliary gradient only while its cosine is not negative"),
@@ -105,7 +113,8 @@ class Mixed:
             return self._combine(losses.primary(count=max(1, wanted)), losses, ratio, 1 - ratio)
         # With weight 0 a plain sum has no use for more than the gradient of the primary head.
         head_alone = self.primary_weight == 0 and self.mixer.formula is _all
-        return self._combine(losses.primary(detach=head_alone), losses, self.primary_weight, 1.0)
+        primary = losses.primary(detach=head_alone)
+        return self._combine(primary if self.mixer.head else primary * 0, losses, self.primary_weight, 1.0)
 
     def _combine(self, primary: Tensor, losses: StepLosses, primary_weight: float, factor: float) -> Telemetry:
         tasks = [loss * (self.weights[name] * factor) for name, loss in losses.auxiliary().items()]

@@ -170,7 +170,7 @@ class Phase:
         """Evaluate, and draw the consequences."""
         state, config = self.state, self.config
         found = self._evaluate()
-        value = found[self.metric]
+        value = -found["loss"] if self.metric == "loss" else found[self.metric]
         score = [
             value if math.isfinite(value) else -math.inf,
             -found["loss"] if math.isfinite(found["loss"]) else -math.inf,

@@ -19,6 +19,7 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.evaluate import default_metric, evaluate
 from attittud.recipes.files import make_folder, only_one_process
 from attittud.recipes.logs import Log
+from attittud.recipes.mixing import Mixed
 from attittud.recipes.models.build import build_model, tokenizer
 from attittud.recipes.models.network import Network
 from attittud.recipes.phase import Phase
@@ -242,6 +243,8 @@ def make_phase(
     steps = phase_steps(name, settings, data, batches)
     apart = _judges(strategy_config, data.primary, steps, config.seed) if strategy_config.name == AUTO else None
     _check_enough(name, settings, strategy_config, strategy, data.primary)
+    if isinstance(strategy, Mixed) and not strategy.mixer.head:
+        metric, settings = "loss", replace(settings, select="best")
     streams = Streams(
         model,
         data.primary,

@@ -86,8 +86,8 @@ _CIFAR10 = ("the parquet files of CIFAR-10", partial(write_miniature, kind="cifa
 
 EXPERIMENTS: dict[str, Experiment] = {
     "table2-cat-vs-dog": Experiment(
-        "Table 2, Cat-vs-Dog: the five rows of the paper, then further baselines and the other three Etas",
-        _files("table2-cat-vs-dog", "table2-cat-vs-dog-more"),
+        "Table 2, Cat-vs-Dog: the five rows of the paper, then further baselines and the other three Etas, then more seeds",
+        _files("table2-cat-vs-dog", *(f"table2-cat-vs-dog-{part}" for part in ("more", "zero", "15"))),
         *_CIFAR10,
     ),
     "table4-bases": Experiment(
