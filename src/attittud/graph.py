@@ -111,12 +111,16 @@ def written_into(layout: Layout, flat: Tensor) -> Iterator[None]:
     gradient is never held twice. It costs a small copy for every parameter.
     """
 
+    zeros: dict[torch.dtype, Tensor] = {}  # one for all: each would be a launch of its own
+
     def taker(name: str, view: Tensor) -> Callable[[Tensor], Tensor]:
         def take(gradient: Tensor) -> Tensor:
             if gradient.layout != torch.strided:
                 raise ValueError(sparse_message(name))
             view.copy_(gradient)
-            return torch.zeros((), dtype=gradient.dtype, device=gradient.device).expand_as(gradient)
+            if gradient.dtype not in zeros:
+                zeros[gradient.dtype] = torch.zeros((), dtype=gradient.dtype, device=gradient.device)
+            return zeros[gradient.dtype].expand_as(gradient)
 
         return take
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
@@ -91,7 +91,7 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     norms = [(module, module.track_running_stats) for module in modules if isinstance(module, _BatchNorm)]
     recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
     registered = [(module, dict(module._buffers)) for module in modules]
-    contents = [(b, b.detach().clone(), b._version) for _, found in registered for b in found.values() if b is not None]
+    contents = _copies([b.detach() for _, found in registered for b in found.values() if b is not None])
     try:
         for module in modules:
             # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.
@@ -118,3 +118,22 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
             if buffer._version != version:
                 with torch.no_grad():
                     buffer.copy_(content)
+
+
+def _copies(buffers: list[Tensor]) -> list[tuple[Tensor, Tensor, int]]:
+    """Each buffer, what it holds, and its version.
+
+    Copied by groups: a network has some hundred small buffers, and a launch for each would cost more than the copy.
+    """
+    copies = []
+    groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+    for buffer in buffers:
+        plain = type(buffer) is Tensor and buffer.layout == torch.strided
+        copies.append(torch.empty_like(buffer) if plain else buffer.clone())
+        if plain:
+            targets, sources = groups.setdefault((buffer.device, buffer.dtype), ([], []))
+            targets.append(copies[-1])
+            sources.append(buffer)
+    for targets, sources in groups.values():
+        torch._foreach_copy_(targets, sources)
+    return [(buffer, copy, buffer._version) for buffer, copy in zip(buffers, copies, strict=True)]
