@@ -29,7 +29,7 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
 | refresh, engine `hooks`, given `primary=` as a callable | about Fm + 2kmD | 11k + 2m |
 | refresh, engine `hooks`, given `basis_losses=` | about 4Fm + 2kmD | 11k + 2m |
 | refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
-| step, engine `implicit` | 3F(m + a) and two more passes over m examples | a few, none with k |
+| step, engine `implicit` | 3F(m + a) and one more pass over m examples | a few, none with k |
 
 * A step copies two gradients into flat vectors (4), takes both projections and all inner products in one pass over V
   (k + 2) and forms the whole update in another (k + 3).
@@ -38,6 +38,26 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
   (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long.
 * The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
   vectors, and k more in a refresh. Nothing grows with m D.
+"""
+
+MISSED = """\
+## Where a goal is missed, and what limits it
+
+* **WRN-22-4.** A refresh may take 0.9 of a multitask step. With frozen BatchNorm it is a forward and a backward pass of 64 examples,
+  a third of a multitask step, and the per-example gradients of convolutions: patches are unfolded, multiplied in small
+  batched products and contracted, and those products, not the passes over V, are the larger half. The five products of
+  `loop` cost more than all of it.
+* **Eager refreshes** are bound by launching kernels, not by the device: in CUDA graphs the same refresh is twice as fast. Between
+  two runs their ratios move by up to a third in either direction ("the same products" above and below 1.05 alike); those of graphs
+  repeat to a hundredth.
+* **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the goal's own floor,
+  so 1.5 is the floor itself for k = 5. **Orthonormalisation** at k = 20 multiplies 20 x 20 matrices often enough to be bound by
+  arithmetic in float64 accumulation rather than by memory.
+* **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model: workspaces of convolutions and per-example gradients of
+  one layer (`hooks` on small networks), gradients of activations for as many rows as `batched` takes at once (large
+  beside a D as small as LoRA's; `loop` and `hooks` do not have them).
+* **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example; what grows in a
+  refresh is a few hundredths of those, and is the same for `loop`, which never forms a gradient of one example.
 """
 
 
@@ -49,6 +69,7 @@ def page(results: Results) -> str:
         machine(results),
         "## Goals",
         goal_table(results),
+        MISSED.rstrip(),
         COST.rstrip(),
         "## Measured against predicted",
         predicted(results),

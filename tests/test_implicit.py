@@ -198,22 +198,37 @@ def test_resuming():
 
 
 def test_memory(monkeypatch):
-    """Two gradients and the pass that adds the correction; no term with k or m times D."""
+    """One gradient, which becomes `.grad`, and no term with k or m times D; two and a pass where the mean is a direction."""
     monkeypatch.setattr(attittud.linalg, "chunk_size", lambda x: 256)  # the model is small for the real one
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     x, size = torch.randn(16, 64), 4 * sum(p.numel() for p in model.parameters())
     peaks = {}
-    for rank in (2, 12):
-        guide = implicit(model, rank=rank)
+    for rank, include_mean in ((2, False), (12, False), (12, True)):
+        guide = implicit(model, rank=rank, include_mean=include_mean)
         for _ in range(2):
             model.zero_grad(set_to_none=False)
             auxiliary = model(x).mean()
             with LiveMemory() as watch:
                 guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=auxiliary)
-        peaks[rank] = watch.peak / size
-    assert peaks[12] - peaks[2] < 0.1
-    # 3 and activations; the watch also counts the meta tensors of a layout, which take nothing.
-    assert 3 < peaks[12] < 4.5
+        peaks[rank, include_mean] = watch.peak / size
+    assert peaks[12, False] - peaks[2, False] < 0.1
+    # 1 or 3, and activations; the watch also counts the meta tensors of a layout, which take nothing.
+    assert 1 < peaks[12, False] < 2
+    assert 3 < peaks[12, True] < 4.5
+
+
+@pytest.mark.parametrize("primary_weight", [0.0, 0.3])
+def test_parameters_beside_the_decomposition(primary_weight):
+    """They get their primary gradient although that of the shared ones is never a vector."""
+    grads = []
+    for build in (stored, implicit):
+        p = problem("transformer", torch.float64)
+        first = next(name for name, _ in p.model.named_parameters())
+        guide = build(p.model, primary_weight=primary_weight, parameters=lambda name, _, first=first: name != first)
+        guide.backward(primary=p.losses, auxiliary=p.loss())
+        assert first not in guide.shared_parameters and p.grads()[first] is not None
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
 
 
 def test_what_it_cannot_do_says_so():

@@ -98,33 +98,39 @@ def walk(loss: Tensor) -> Graph:
 def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
     """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
     parameters = [parameter for _, parameter in named]
+    if not parameters:
+        return {}
     with kept_graph() if retain_graph else nullcontext():
         found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
     return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 
 @contextmanager
-def written_into(layout: Layout, flat: Tensor) -> Iterator[None]:
+def written_into(layout: Layout, flat: Tensor, *, add: bool = False) -> Iterator[None]:
     """Inside, gradients of the layout's parameters go straight into `flat` and come back as zeros without memory.
+
+    Or they are added to what it holds.
 
     A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
     gradient is never held twice. It costs a small copy for every parameter.
     """
-
     zeros: dict[torch.dtype, Tensor] = {}  # one for all: each would be a launch of its own
 
     def taker(name: str, view: Tensor) -> Callable[[Tensor], Tensor]:
         def take(gradient: Tensor) -> Tensor:
             if gradient.layout != torch.strided:
                 raise ValueError(sparse_message(name))
-            view.copy_(gradient)
+            if add:
+                view.add_(gradient)
+            else:
+                view.copy_(gradient)
             if gradient.dtype not in zeros:
                 zeros[gradient.dtype] = torch.zeros((), dtype=gradient.dtype, device=gradient.device)
             return zeros[gradient.dtype].expand_as(gradient)
 
         return take
 
-    pieces = zip(layout.names, layout.parameters, layout.views(flat.zero_()), strict=True)
+    pieces = zip(layout.names, layout.parameters, layout.views(flat if add else flat.zero_()), strict=True)
     handles = [p.register_hook(taker(name, view)) for name, p, view in pieces if p.requires_grad]
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -408,17 +408,33 @@ class Guide:
         if pending and step.basis_losses is None:
             self._refresher.take_in(step, losses, share)
         kept = pending and self.basis.keeps_graph and step.basis_losses is None
-        found = self._gradients(losses, share, retain_graph=retain_graph or kept)
+        named = self._workers.trainable(self.model)
+        if kept and step.reach_complete and not self._needs_primary(step):
+            assert step.layout is not None
+            step.in_span = True
+            named = [(name, parameter) for name, parameter in named if id(parameter) not in step.layout.ids]
+        found = self._gradients(losses, share, named, retain_graph=retain_graph or kept)
         step.add_primary(found)
         if pending and self.basis.needs == "mean" and step.basis_losses is None:
             assert step.refresh is not None and step.primary is not None
             # The running sum itself: earlier calls are in it.
             step.refresh.rows = step.primary[None].clone()
 
-    def _gradients(self, losses: Tensor, share: Share, *, retain_graph: bool) -> dict[int, Tensor]:
+    def _needs_primary(self, step: Step) -> bool:
+        """Whether the primary gradient has to be a vector, although J of its examples is at hand for the whole step.
+
+        For a direction of its own, for judges, and where nothing is re-weighted: that is to be right to the bit.
+        """
+        etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]
+        equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
+        return self.include_mean or step.judge is not None or equal
+
+    def _gradients(
+        self, losses: Tensor, share: Share, named: Sequence[tuple[str, nn.Parameter]], *, retain_graph: bool
+    ) -> dict[int, Tensor]:
         with torch.enable_grad():  # as Tensor.backward works under no_grad
             mean = share.mean(losses)
-        return self._workers.gradients(mean, self._workers.trainable(self.model), retain_graph=retain_graph)
+        return self._workers.gradients(mean, named, retain_graph=retain_graph)
 
     def _auxiliary(self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool) -> None:
         known = self._roles.auxiliary is not None
@@ -426,7 +442,7 @@ class Guide:
             self._fix(step)
         room = step.room_for(name, self.subspace) if step.fixed and self.subspace is not None else None
         with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
-            found = self._gradients(loss, share, retain_graph=retain_graph)
+            found = self._gradients(loss, share, self._workers.trainable(self.model), retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
             self._fix(step)

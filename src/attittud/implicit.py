@@ -2,6 +2,9 @@
 
 With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ. So V g = A (J g) and Vᵀ w = Jᵀ (Aᵀ w): J is asked
 again instead of being kept. O(m²) memory, for models too large for k x D.
+
+The primary gradient is Jᵀ(1/m), so that its products come from K, and one more product wᵀJ brings it and the correction into
+the auxiliary gradient at once: beside `.grad` nothing is as long as the model.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
 from attittud.engine.base import Jacobian
 from attittud.engine.hooks import HookedJacobian
+from attittud.graph import gradients, written_into
 from attittud.linalg import Products, dot
 from attittud.parameters import Layout
 from attittud.subspace import Subspace
@@ -35,11 +39,11 @@ class ImplicitExact(Basis):
     adds_up = False
 
     def __init__(self) -> None:
-        self._found: tuple[HookedJacobian, Scope] | None = None
+        self._found: tuple[HookedJacobian, Scope, float | Tensor] | None = None
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         assert isinstance(jacobian, HookedJacobian)
-        self._found = jacobian, refresh.scope
+        self._found = jacobian, refresh.scope, refresh.shrink
 
     def finish(self, refresh: Refresh) -> Tensor:
         refresh.rows = refresh.layout.empty(0)
@@ -48,19 +52,25 @@ class ImplicitExact(Basis):
     def subspace(self, layout: Layout, rank: int, workers: Workers) -> ImplicitSubspace:
         """V of this step, over the parameters that turned out to be shared."""
         assert self._found is not None
-        (jacobian, scope), self._found = self._found, None
-        return ImplicitSubspace(self, jacobian.over(layout), scope, rank, workers)
+        (jacobian, scope, shrink), self._found = self._found, None
+        return ImplicitSubspace(self, jacobian.over(layout), scope, shrink, rank, workers)
 
 
 class ImplicitSubspace(Subspace):
     """V = AJ for one step."""
 
-    def __init__(self, basis: Basis, jacobian: HookedJacobian, scope: Scope, rank: int, workers: Workers) -> None:
+    def __init__(
+        self, basis: Basis, jacobian: HookedJacobian, scope: Scope, shrink: float | Tensor, rank: int, workers: Workers
+    ) -> None:
+        """`shrink`: what J's losses were multiplied with."""
         super().__init__(basis, jacobian.layout, rank, None, workers)
         self.projects = True
         self.active = torch.zeros(rank, dtype=torch.bool, device=self.layout.device)
         self._jacobian: HookedJacobian | None = jacobian
         self._scope = scope
+        self._shrink = shrink
+        self._gram: Tensor | None = None
+        """K."""
         self._factor: Tensor | None = None
         """A (k x m); all zero where K is not finite."""
 
@@ -76,9 +86,24 @@ class ImplicitSubspace(Subspace):
     def project(self, x: Tensor) -> Tensor:
         return self._project([x])[:, 0]
 
-    def products(self, x: Tensor, y: Tensor) -> Products:
+    def products(self, x: Tensor, y: Tensor | None) -> Products:
+        if y is None:
+            return self._products_with_mean(x)
         both = self._project([x, y])
         return Products(both[:, 0], both[:, 1], dot(x, x), dot(y, y), dot(x, y))
+
+    def _products_with_mean(self, x: Tensor) -> Products:
+        columns = self._columns([x])[:, 0]
+        assert self._factor is not None and self._gram is not None
+        mean = self._mean(self._gram.dtype)
+        of_mean = self._gram @ mean
+        a, p = (self._factor @ torch.where(self.finite, rows, 0.0) for rows in (columns, of_mean))
+        return Products(a, p, dot(x, x), mean @ of_mean, columns @ mean)
+
+    def _mean(self, dtype: torch.dtype) -> Tensor:
+        """Weights of J's rows that give the primary gradient."""
+        m = self.jacobian.examples
+        return torch.ones(m, dtype=dtype, device=self.layout.device) / (m * self._shrink)
 
     def add_(self, x: Tensor, weights: Tensor) -> None:
         assert self._factor is not None
@@ -86,15 +111,33 @@ class ImplicitSubspace(Subspace):
             with self._scope():
                 self.jacobian.left((weights @ self._factor)[None], x[None])
 
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+        if y is not None:
+            return super().lift_(weights, x, y, x_factor, y_factor)
+        assert self._factor is not None
+        jacobian, row = self.jacobian, weights @ self._factor + y_factor * self._mean(weights.dtype)
+        x.mul_(x_factor)
+        with self._scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
+            gradients(jacobian.losses @ row.to(jacobian.losses), self._named(), retain_graph=True)
+        return x
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return list(zip(self.layout.names, self.layout.parameters, strict=True))
+
     def _project(self, vectors: Sequence[Tensor]) -> Tensor:
-        """V times each vector, k x l; finds A on the way where it is not known yet."""
-        with self._scope():
-            if self._factor is None:
-                gram, columns = self.jacobian.gram_and_right(vectors)
-                self._factor = self._decompose(gram)
-            else:
-                columns = self.jacobian.right(vectors)
+        """V times each vector, k x l."""
+        columns = self._columns(vectors)
+        assert self._factor is not None
         return self._factor @ torch.where(self.finite, columns, 0.0)
+
+    def _columns(self, vectors: Sequence[Tensor]) -> Tensor:
+        """J times each vector, m x l; finds A on the way where it is not known yet."""
+        with self._scope():
+            if self._factor is not None:
+                return self.jacobian.right(vectors)
+            self._gram, columns = self.jacobian.gram_and_right(vectors)
+        self._factor = self._decompose(self._gram)
+        return columns
 
     def _decompose(self, gram: Tensor) -> Tensor:
         self.finite = torch.isfinite(gram).all()

@@ -42,6 +42,8 @@ class Step:
         self.basis_losses: Callable[[], Tensor] | None = None
         """Where the basis comes from, if not from the primary losses."""
         self.primary: Tensor | None = None
+        self.in_span = False
+        """The primary gradient is no vector: the subspace knows J of its examples, and so its products and its place."""
         self.primary_calls = 0
         self.primary_complete = False
         """No further primary call will come."""
@@ -65,19 +67,22 @@ class Step:
     def add_primary(self, found: dict[int, Tensor]) -> None:
         assert self.layout is not None
         self._split(found, self.rest.primary, 1.0)
+        self.primary_calls += 1
+        if self.in_span:
+            return
         fresh = self.primary is None
         if self.primary is None:
             self.primary = self.layout.empty()
         self.layout.add_(self.primary, [found.get(id(p)) for p in self.layout.parameters], fresh=fresh)
-        self.primary_calls += 1
 
     def room_for(self, name: str, subspace: Subspace) -> Tensor | None:
-        """Memory that the gradient of a second or later task is written into as it comes up.
+        """Memory that the gradient of a second or later task is written into as it comes up, and of any with engine `implicit`.
 
-        Beside the common sum or the judges' gradient it would otherwise be held twice, as autograd returns it and as one vector.
+        It would otherwise be held twice, as autograd returns it and as one vector, beside the common sum or the judges'
+        gradient, or where no other vector is as long.
         """
         known = self.tasks.get(name)
-        alone = not self.tasks.keys() - {name} and self.judges is None
+        alone = not self.tasks.keys() - {name} and self.judges is None and not self.in_span
         if alone or self.layout is None or (known is not None and known.flat is not None):
             return None
         if not self._folds(subspace) or self.workers.size > 1 or self.workers.splits_columns:
@@ -165,7 +170,7 @@ class Step:
             self.sum_primary_()
         square: Tensor | None
         inner: Tensor | None
-        if self.primary is not None and self.primary_whole and task.whole:
+        if self.in_span or (self.primary is not None and self.primary_whole and task.whole):
             found = subspace.products(task.flat, self.primary)
             a, square, inner = found.rows_x, found.xx, found.xy
             self.measured = self.primary_calls, found.rows_y, found.yy
@@ -191,9 +196,9 @@ class Step:
 
     def _measure_primary(self, subspace: Subspace) -> tuple[Tensor, Tensor | None]:
         """V g_prim and ‖g_prim‖², which a task that was measured last has found on the way."""
-        assert self.primary is not None
         if self.measured is not None and self.measured[0] == self.primary_calls:
             return self.measured[1:]
+        assert self.primary is not None
         square = dot(self.primary, self.primary) if self.primary_whole else None
         return subspace.project(self.primary), square
 
@@ -247,7 +252,7 @@ class Step:
         self.beside = [] if rest is None else [rest]
         if not subspace.projects:
             return coordinates.finish(self, primary_weight)
-        assert self.primary is not None
+        assert self.layout is not None
         if self.norms or self.include_mean:
             self.sum_primary_()
         if self.norms and len(self.tasks) == 1:
@@ -259,7 +264,7 @@ class Step:
         self._exchange(p, square, judges)
         unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
-        residual = Residual.of(p, square, residual_tolerance(self.primary.dtype)) if self.include_mean else None
+        residual = Residual.of(p, square, residual_tolerance(self.layout.dtype)) if self.include_mean else None
         if judges is not None and residual is not None:
             row = residual.coefficient(judges.rows, judges.primary)
             judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
@@ -282,7 +287,7 @@ class Step:
             if judges is not None and isinstance(task.eta, Weights) and task.judged is not None:
                 parts = Meeting.parts(a, harmful, judges.rows)
                 met = Meeting(*parts, task.judged, unknown if task.square is None else task.square)
-                found[name] = met.cosines(judges.primary, square, judges.square, rounding(self.primary.dtype))
+                found[name] = met.cosines(judges.primary, square, judges.square, rounding(self.layout.dtype))
             change = task.weight * correction(a, harmful, task.eta)
             if residual is not None:
                 in_span, times_primary = residual.lift(change[-1])
@@ -297,7 +302,6 @@ class Step:
         return Outcome(update, reports, ratio(inside, square), found)
 
     def _update(self, subspace: Subspace, weights: Tensor, primary_factor: Tensor) -> Tensor:
-        assert self.primary is not None
         factor: float | Tensor = 1.0
         if len(self.tasks) == 1 and self.sum is None:
             # The only task: its weight is applied in the same pass as all the rest.
@@ -308,8 +312,9 @@ class Step:
                 self._fold(task)
         assert self.sum is not None
         whole = all(task.whole for task in self.tasks.values())
-        if self.primary_whole and whole:
+        if self.in_span or (self.primary_whole and whole):
             return subspace.lift_(weights, self.sum, self.primary, factor, primary_factor)
+        assert self.primary is not None
         self.sum.mul_(factor)
         scaled = self.primary.mul_(primary_factor)
         if not self.primary_whole:

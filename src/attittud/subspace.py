@@ -69,16 +69,18 @@ class Subspace:
         """V x, float64."""
         return project(self.rows, x)
 
-    def products(self, x: Tensor, y: Tensor) -> Products:
-        """V x, V y and the inner products of x and y."""
+    def products(self, x: Tensor, y: Tensor | None) -> Products:
+        """V x, V y and the inner products of x and y; None is the primary gradient, where V knows it without a vector."""
+        assert y is not None
         return products(self.rows, x, y)
 
     def add_(self, x: Tensor, weights: Tensor) -> None:
         """x += Vᵀ weights."""
         add_rows_(x, self.rows, weights)
 
-    def lift_(self, weights: Tensor, x: Tensor, y: Tensor, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
         """x becomes x_factor * x + Vᵀ weights + y_factor * y; y may be overwritten."""
+        assert y is not None
         if self.stored:
             return lift_(self.rows, weights, x, y, x_factor, y_factor)
         self.add_(x.mul_(x_factor), weights)
