@@ -69,15 +69,26 @@ def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypat
 
 def test_several_processes_share_the_runs(tmp_path: Path) -> None:
     """No run is made twice, none is left out, and what was measured on a shared device says so."""
-    arguments = ["reproduce", "figure2-samples", "figure2-rank", "--part", "figure2-rank-50", "--quick", "--workers=2"]
+    arguments = ["reproduce", "figure2-samples", "figure2-rank", "--part", "figure2-rank-50", "--quick"]
     with pytest.raises(SystemExit) as exit_:
-        cli.main([*arguments, "compare.strategies=[]", "--configs", str(CONFIGS), "--work", str(tmp_path)])
+        cli.main(
+            [
+                *arguments,
+                "--workers=2",
+                "--beside=1",
+                "compare.strategies=[]",
+                "--configs",
+                str(CONFIGS),
+                "--work",
+                str(tmp_path),
+            ]
+        )
     assert exit_.value.code == 0
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["figure2-rank.jsonl"]
     lines = read_lines(tmp_path / "results" / "figure2-rank.jsonl")
     runs = [(line["run"].partition("/")[0], line["result"]["seed"]) for line in lines]
     assert len(runs) == len(set(runs)) == 6
-    assert all(line["part"] == "figure2-rank-50" and line["made_with"]["side_by_side"] == 2 for line in lines)
+    assert all(line["part"] == "figure2-rank-50" and line["made_with"]["side_by_side"] == 3 for line in lines)
 
 
 def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ def reproduce(
     workers: Annotated[
         int, typer.Option(min=1, help="Processes that share the runs and the device; their seconds then say so.")
     ] = 1,
+    beside: Annotated[
+        int, typer.Option(min=0, help="Other processes on the device, for the record: seconds depend on them.")
+    ] = 0,
     part: Annotated[
         list[str] | None, typer.Option(help="Only this part of the experiments; repeat it for several, in this order.")
     ] = None,
@@ -81,6 +84,7 @@ def reproduce(
         "quick": quick,
         "budget": None if budget is None else parse_duration(budget),
         "only": part or [],
+        "side_by_side": workers + beside,
     }
     if workers > 1:
         outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)

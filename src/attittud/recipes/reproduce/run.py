@@ -92,7 +92,7 @@ def reproduce(
     """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work` is for run folders.
 
     `only` are the parts to run, in this order; without it all of them. Several processes may do the same at once: none
-    trains what another is training, and each waits for all of it. `side_by_side` says how many they are.
+    trains what another is training, and each waits for all of it. `side_by_side` says how many share the device.
     """
     claims, clock, shared = Claims(work / "claims"), Clock(budget), dict[str, Prepared]()
     planned: dict[str, Comparison] = {}

@@ -40,4 +40,4 @@ def _work(
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
     progress: Runs = QuietRuns() if quiet else Lines(Console(), f"{number}: ")
-    return reproduce(names, data, progress=progress, side_by_side=count, **settings)
+    return reproduce(names, data, progress=progress, **settings)
