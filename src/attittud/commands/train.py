@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,7 +50,8 @@ def train(
             raise
     figures = {"validation": result.validation, "test": result.test}
     for part, values in figures.items():
-        typer.echo(f"{part:<10} " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+        words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
+        typer.echo(f"{part:<10} " + "  ".join(words))
     note = " (was finished before; --fresh trains again)" if result.skipped else ""
     typer.echo(
         f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"

@@ -117,6 +117,9 @@ class SourceConfig:
     )
     classes: list[str] | None = option(None, "keep only these classes; null keeps all")
     exclude: list[str] = option([], "leave these classes out")
+    where: dict[str, str] = option(
+        {}, "keep only rows that have these values, by column: Frontal/Lateral: Frontal", later=True
+    )
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,12 @@ class PrimaryConfig(SourceConfig):
         None, "the source's own validation split; null takes validation or val if there is one"
     )
     test_split: str | None = option(None, "the source's own test split; null takes test if there is one")
+    group: str | None = option(
+        None,
+        "column whose rows stay together, such as patient: none of its values is in two of train, validation and test; counts "
+        "of validation and test are then upper bounds",
+        later=True,
+    )
 
 
 @dataclass(frozen=True)

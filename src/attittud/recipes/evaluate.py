@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -17,7 +17,10 @@ from attittud.recipes.tasks import Examples, Task
 def evaluate(
     model: nn.Module, task: Task, examples: Examples, device: torch.device, batch_size: int = 512
 ) -> dict[str, float]:
-    """Loss, and accuracy and macro-F1 (one class each), or the mean area under the ROC curve (several labels at once)."""
+    """Loss, accuracy and macro-F1; for several labels at once also the area under the ROC curve: `auc`, and `auc/LABEL`.
+
+    That of a label without positive or without negative examples is NaN (null in files), and not part of the mean.
+    """
     training = model.training
     model.eval()
     try:
@@ -30,11 +33,14 @@ def evaluate(
     if task.objective == "multi_label":
         loss = F.binary_cross_entropy_with_logits(outputs, targets.float())
         predicted = outputs > 0
+        aucs = _aucs(targets.numpy(), outputs.numpy())
+        defined = [value for value in aucs if not math.isnan(value)]
         return {
             "loss": float(loss),
             "accuracy": float((predicted == targets.bool()).float().mean()),
             "macro_f1": _f1(targets.numpy(), predicted.long().numpy()),
-            "auc": _auc(targets.numpy(), outputs.numpy()),
+            "auc": fmean(defined) if defined else math.nan,
+            **{f"auc/{name}": value for name, value in zip(task.classes, aucs, strict=True)},
         }
     predicted = outputs.argmax(1)
     return {
@@ -54,17 +60,19 @@ def _f1(targets: np.ndarray, predicted: np.ndarray) -> float:
     return float(f1_score(targets, predicted, average="macro", zero_division=0))
 
 
-def _auc(targets: np.ndarray, outputs: np.ndarray) -> float:
-    """Mean over the labels that have both kinds of examples; NaN where none has."""
+def has_both(targets: np.ndarray) -> np.ndarray:
+    """Which labels have positive and negative examples, so that an area under the ROC curve is defined."""
+    positive: np.ndarray = targets.sum(0)
+    return (positive > 0) & (positive < len(targets))
+
+
+def _aucs(targets: np.ndarray, outputs: np.ndarray) -> list[float]:
+    """One for each label, NaN where it is not defined."""
     from sklearn.metrics import roc_auc_score
 
     if not np.isfinite(outputs).all():
-        return math.nan
-    both = [label for label in range(targets.shape[1]) if 0 < targets[:, label].sum() < len(targets)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return (
-            float(np.mean([roc_auc_score(targets[:, label], outputs[:, label]) for label in both]))
-            if both
-            else math.nan
-        )
+        return [math.nan] * targets.shape[1]
+    return [
+        float(roc_auc_score(targets[:, label], outputs[:, label])) if both else math.nan
+        for label, both in enumerate(has_both(targets))
+    ]

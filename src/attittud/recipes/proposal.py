@@ -15,6 +15,9 @@ from attittud.recipes.data.listing import Listing, Rows, chosen
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.errors import InputError
 
+GROUPS = ("patient", "patient_id", "subject", "author", "user")
+"""Columns that a first configuration splits by."""
+
 
 @dataclass
 class Look:
@@ -26,6 +29,8 @@ class Look:
     classes: list[str]
     splits: list[str]
     size: int | None
+    groups: list[str]
+    """The column that tells whose examples they are, if there is one."""
 
     def about(self) -> str:
         kind = "labels" if self.listing.multi_label else "classes"
@@ -43,13 +48,15 @@ class _Part:
 
 def look(path: str, config: SourceConfig, *, primary: bool) -> Look:
     source = open_source(config)
-    listing = open_listing(config, source, "train" if "train" in source.splits else None)
+    split = "train" if "train" in source.splits else None
+    listing = open_listing(config, source, split)
     labelled = primary or listing.labels is not None
     rows, _, classes = chosen(listing, config, labelled=labelled)
     if not len(rows) and not primary:
         rows, _, classes = chosen(listing, config, labelled=False)  # a label column with nothing in it
     size = Pixels.common([_Part(listing, rows)], None).size if listing.kind == "image" else None
-    return Look(path, listing, rows, classes, source.splits, size)
+    groups = [name for name in source.columns(split) if name in GROUPS][:1]
+    return Look(path, listing, rows, classes, source.splits, size, groups)
 
 
 def absolute(path: str) -> str:
@@ -90,6 +97,10 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         "  primary:",
         f"    path: {_text(primary)}",
         *_splits(own_validation, own_test),
+        *(
+            f"    group: {name}  # split at random, it would be tested on examples of those it knows"
+            for name in first.groups
+        ),
         "  auxiliary:" if others else "  auxiliary: {}  # none given: only strategy: primary_only can be trained",
     ]
     for name, found in others.items():

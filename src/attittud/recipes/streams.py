@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attittud.recipes.data.splits import strata
 from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
 
 MOST_JUDGES = 64
@@ -32,22 +33,30 @@ class Apart:
     def of(cls, examples: Examples, share: float, until: int, seed: int) -> Apart | None:
         """At least two, as many of each class, as far as there are classes, and never the last example of one.
 
-        None where that leaves less than two.
+        Of several labels at once the rarest one of an example counts as its class. None where that leaves less than two.
         """
         count = min(max(2, round(share * len(examples))), MOST_JUDGES, len(examples) - 1)
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(mix(seed, "judges")))
-        targets = examples.targets
-        if targets is not None and targets.ndim == 1:
-            labels = targets.cpu()[order]
+        if examples.targets is not None:
+            targets = examples.targets.cpu()[order]
+            labels = torch.from_numpy(strata(targets.numpy(), len(order)))
             turn = torch.zeros(len(order), dtype=torch.int64)
             for label in labels.unique():
                 rows = (labels == label).nonzero().flatten()
                 turn[rows] = torch.arange(len(rows))
+            for rows in _of_classes(targets):
                 turn[rows[-1]] = len(order)  # it stays in training, which would not know its class otherwise
             order = order[turn.argsort(stable=True)]
             count = min(count, int((turn < len(order)).sum()))
         order = order.to(examples.inputs.device)
         return cls(order[:count], order[count:], until) if count >= 2 else None
+
+
+def _of_classes(targets: Tensor) -> list[Tensor]:
+    """Rows of each class, or of each label that some row has."""
+    if targets.ndim == 1:
+        return [(targets == label).nonzero().flatten() for label in targets.unique()]
+    return [rows for column in targets.T if len(rows := column.nonzero().flatten())]
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from attittud.recipes.config import Config, PhaseConfig, StrategyConfig
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.devices import captures, choose_device, on_device, repeatable
 from attittud.recipes.errors import InputError
-from attittud.recipes.evaluate import default_metric, evaluate
+from attittud.recipes.evaluate import default_metric, evaluate, has_both
 from attittud.recipes.files import make_folder, only_one_process
 from attittud.recipes.logs import Log
 from attittud.recipes.mixing import Mixed
@@ -24,37 +24,11 @@ from attittud.recipes.models.build import build_model, tokenizer
 from attittud.recipes.models.network import Network
 from attittud.recipes.phase import Phase
 from attittud.recipes.progress import Progress, Quiet
+from attittud.recipes.result import RunResult
 from attittud.recipes.run_folder import RunFolder
 from attittud.recipes.strategies import AUTO, Guided, Strategy, make_strategy
 from attittud.recipes.streams import Apart, Streams
 from attittud.recipes.tasks import Task, mix
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a finished run found; the content of its result.json."""
-
-    strategy: str
-    seed: int
-    metric: str
-    """The figure that chose the model."""
-    validation: dict[str, float]
-    test: dict[str, float]
-    phases: list[dict[str, Any]]
-    """For each: name, steps, best_step, seconds (of training alone), stopped (patience, seconds or null)."""
-    parameters: int
-    examples: dict[str, int]
-    run_dir: Path = field(compare=False)
-    skipped: bool = field(default=False, compare=False)
-    """The folder already held the finished run."""
-
-    @property
-    def seconds(self) -> float:
-        return float(sum(phase["seconds"] for phase in self.phases))
-
-    @property
-    def steps(self) -> int:
-        return int(sum(phase["steps"] for phase in self.phases))
 
 
 def default_run_dir(config: Config, name: str) -> Path:
@@ -102,14 +76,14 @@ def run(
         streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
         with forked, repeatable(config.training.deterministic, device), streamed:
             result = _Job(config, prepared, device, folder, progress or Quiet(), logs).run()
-        folder.finish({key: value for key, value in vars(result).items() if key not in ("run_dir", "skipped")})
+        folder.finish(result.plain())
         return result
 
 
 def _read_result(values: Any, path: Path) -> RunResult:
     try:
-        return RunResult(**values, run_dir=path, skipped=True)
-    except TypeError as error:
+        return RunResult.read(values, path)
+    except (TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path}/result.json: is not what a run writes ({error}); start over with --fresh") from None
 
 
@@ -134,6 +108,12 @@ class _Job:
         self.metric = default_metric(data.primary) if wanted == "auto" else wanted
         if self.metric == "auc" and data.primary.objective != "multi_label":
             raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
+        targets = data.validation.targets
+        if self.metric == "auc" and targets is not None and not has_both(targets.cpu().numpy()).any():
+            raise InputError(
+                "data.primary.validation: no label has both positive and negative validation examples, so the AUC that chooses "
+                "the model is not defined; raise data.primary.validation, or use training.metric: macro_f1"
+            )
         self.summaries: list[dict[str, Any]] = []
         self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be had takes no folder.

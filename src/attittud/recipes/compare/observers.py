@@ -9,7 +9,7 @@ from attittud.recipes.progress import Progress, Quiet
 
 if TYPE_CHECKING:
     from attittud.recipes.config import Config
-    from attittud.recipes.train import RunResult
+    from attittud.recipes.result import RunResult
 
 
 class Runs(Progress, Protocol):

@@ -23,8 +23,9 @@ from attittud.recipes.files import make_folder, without_nan, write_atomically, w
 from attittud.recipes.loader import dump
 from attittud.recipes.phase import DivergedError
 from attittud.recipes.provenance import provenance
-from attittud.recipes.statistics import LEVEL
-from attittud.recipes.train import RunResult, load_data, phase_steps
+from attittud.recipes.result import RunResult
+from attittud.recipes.statistics import LEVEL, summarise
+from attittud.recipes.train import load_data, phase_steps
 from attittud.recipes.train import run as train
 
 KEPT_BYTES = 1 << 30
@@ -302,6 +303,7 @@ class Comparison:
                 | {
                     "steps": {phase["name"]: phase["steps"] for phase in first.phases},
                     "seconds": fmean(result.seconds for result in results.values()),
+                    "labels": _labels(list(results.values())),
                     "values": {
                         str(seed): {"validation": result.validation[result.metric], "test": result.test[result.metric]}
                         for seed, result in results.items()
@@ -312,6 +314,17 @@ class Comparison:
                 }
             )
         return {"baseline": verdict.baseline, "rows": rows, "decision": asdict(verdict.decision)}
+
+
+def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:
+    """Of several labels at once: mean and interval of each one's figure on test, over the runs in which it is defined."""
+    prefix = f"{results[0].metric}/"
+    found = {}
+    for name in results[0].test:
+        if name.startswith(prefix):
+            values = [result.test[name] for result in results if not math.isnan(result.test[name])]
+            found[name.removeprefix(prefix)] = asdict(summarise(values or [math.nan]))
+    return found
 
 
 def _no_baseline(label: str, what: str) -> InputError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,11 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     narrow = console.width < WIDE
     for table in result["tables"]:
         console.print(f"{table['name']}: {table['about']}", highlight=False, soft_wrap=plain)
-        console.print(_table(result, table, plain=plain, narrow=narrow))
+        console.print(_table([cells(result, row) for row in table["rows"]], plain=plain, narrow=narrow))
+        labels = by_label(table)
+        if labels:
+            console.print(f"{result['metric']} by label, {table['name'].lower()}, test %:", highlight=False)
+            console.print(_table(labels, plain=plain, narrow=narrow))
     if narrow:
         console.print(
             f"A terminal of {WIDE} columns, and the report, also show {', '.join(_WIDE_ONLY)}.", highlight=False
@@ -43,9 +47,8 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     console.print(Text(f"Decision at {at}: {decision['text']}", style=style), soft_wrap=plain)
 
 
-def _table(result: Mapping[str, Any], table: Mapping[str, Any], *, plain: bool, narrow: bool) -> Table:
+def _table(rows: Sequence[Mapping[str, str]], *, plain: bool, narrow: bool) -> Table:
     found = Table(box=box.MARKDOWN if plain else box.SIMPLE_HEAD, padding=(0, 1 if plain else 0), pad_edge=plain)
-    rows = [cells(result, row) for row in table["rows"]]
     shown = [name for name in rows[0] if not (narrow and name in _WIDE_ONLY)]
     for name in shown:
         first = name == "strategy"
@@ -75,6 +78,23 @@ def cells(result: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
         "s/step": f"{cost['seconds_per_step']:.2g}",
         "cost": f"{cost['to_multitask']:.2f}×",
     }
+
+
+def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Of several labels at once: a row for each strategy, mean and half of the 95 % interval of each label; else empty."""
+    return [
+        {"strategy": row["label"], **{name: _mean_and_half(found) for name, found in row["labels"].items()}}
+        for row in table["rows"]
+        if row.get("labels")  # comparisons of earlier versions have none
+    ]
+
+
+def _mean_and_half(found: Mapping[str, Any]) -> str:
+    mean = percent(found["mean"])
+    if not mean:
+        return "undefined"
+    half = percent(None if found["high"] is None else found["high"] - found["mean"])
+    return f"{mean} ± {half}" if half else mean
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:

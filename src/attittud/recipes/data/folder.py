@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attittud.recipes.data.listing import Listing
+from attittud.recipes.data.listing import Columns, Listing
 from attittud.recipes.errors import InputError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -35,7 +35,7 @@ class ImageFolder:
             return []
         return [name for name in _SPLITS if name in names]
 
-    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+    def listing(self, split: str | None, columns: Columns) -> Listing:
         root = self.root / split if split else self.root
         folders = self._folders(root)
         if not folders:
@@ -64,6 +64,9 @@ class ImageFolder:
             np.array(labels),
             [f.name for f in folders],
         )
+
+    def columns(self, split: str | None) -> list[str]:
+        return []
 
     def _folders(self, root: Path) -> list[Path]:
         found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from attittud.recipes.data.listing import Listing
+from attittud.recipes.data.listing import Columns, Listing
 from attittud.recipes.data.tables import table_listing
 from attittud.recipes.errors import InputError, needs
 
@@ -34,11 +34,12 @@ class Hub:
     def splits(self) -> list[str]:
         return list(self._splits)
 
-    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+    def listing(self, split: str | None, columns: Columns) -> Listing:
         split = split or self.splits[0]
         # The underlying table has images still encoded, and the class names in its metadata.
         table = self._splits[split].with_format("arrow")[:]
         features = self._splits[split].features.arrow_schema.metadata
-        return table_listing(
-            table.replace_schema_metadata(features), f"hf:{self.name} ({split})", input_column, label_column
-        )
+        return table_listing(table.replace_schema_metadata(features), f"hf:{self.name} ({split})", columns)
+
+    def columns(self, split: str | None) -> list[str]:
+        return list(self._splits[split or self.splits[0]].column_names)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,17 @@ Raw = bytes | Path | str | npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a source are meant; None looks for the usual names, or has none (group)."""
+
+    input: str | None = None
+    label: str | None = None
+    group: str | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
+    """Keep only rows that have these values."""
+
+
 @dataclass
 class Listing:
     """`labels` are class numbers (n), 0/1 (n x classes), or None without labels; -1 means that one has none."""
@@ -31,6 +42,10 @@ class Listing:
     fetch: Callable[[Rows], Sequence[Raw]]
     labels: npt.NDArray[np.int64] | None
     classes: list[str]
+    usual: list[str] | None = None
+    """Classes that are meant where the configuration names none; None for all."""
+    groups: list[str] | None = None
+    """Of each example: examples of a group (a patient, an author) must not be in two splits."""
 
     @property
     def multi_label(self) -> bool:
@@ -55,7 +70,7 @@ def chosen(
             hint = f"; did you mean {near[0]!r}?" if near else "."
             known = ", ".join(listing.classes[:20]) + (", ..." if len(listing.classes) > 20 else "")
             raise InputError(f"{where}: there is no class {name!r}{hint} Its classes are {known}")
-    classes = [name for name in (config.classes or listing.classes) if name not in config.exclude]
+    classes = [name for name in (config.classes or listing.usual or listing.classes) if name not in config.exclude]
     numbers = [listing.classes.index(name) for name in classes]
     if listing.multi_label:
         return rows, labels[:, numbers], classes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -155,8 +156,10 @@ def _decoded(known: Prepared, part: Part, size: list[int] | None) -> Examples | 
 def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], list[str]]:
     source = open_source(config)
     train_split = config.split or ("train" if "train" in source.splits else None)
+    # One that is named as the test split is not also taken for validation by itself.
+    usual = (name for name in _VALIDATION if name in source.splits and name != config.test_split)
     own = {
-        "validation": config.validation_split or next((name for name in _VALIDATION if name in source.splits), None),
+        "validation": config.validation_split or next(usual, None),
         "test": config.test_split or ("test" if "test" in source.splits else None),
     }
     listing = open_listing(config, source, train_split)
@@ -178,7 +181,10 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
             parts[name] = Part(other, found[taken], found_labels[taken])
         else:
             size = amount(wanted, len(rows), f"data.primary.{name}", total)
-            taken, left = stratified(np.arange(len(rows)), labels, size, mix(seed, name))
+            groups = (
+                None if listing.groups is None else np.unique(listing.groups, return_inverse=True)[1].reshape(-1)[rows]
+            )
+            taken, left = stratified(np.arange(len(rows)), labels, size, mix(seed, name), groups)
             taken, left = np.sort(taken), np.sort(left)
             parts[name] = Part(listing, rows[taken], labels[taken])
             rows, labels = rows[left], labels[left]
@@ -191,12 +197,21 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
         if not len(part.rows):
             raise InputError(f"data.primary: no example is left for {name}; lower the other parts, or give more data")
     _check_classes(parts["train"], classes, config.path)
+    _check_groups(parts, config.path)
     return parts, classes
 
 
 def _check_classes(train: Part, classes: list[str], where: str) -> None:
     assert train.labels is not None
     if train.labels.ndim == 2:
+        positive = train.labels.sum(0)
+        for name, count in zip(classes, positive.tolist(), strict=True):
+            if count in (0, len(train.labels)):
+                what = "no positive" if count == 0 else "only positive"
+                raise InputError(
+                    f"{where}: the primary training set has {what} examples of {name}, so there is nothing to learn; raise "
+                    "data.primary.train, or leave the label out with data.primary.exclude"
+                )
         return
     counts = Counter(train.labels.tolist())
     if len(counts) < 2:
@@ -213,14 +228,32 @@ def _check_classes(train: Part, classes: list[str], where: str) -> None:
         )
 
 
+def _check_groups(parts: Mapping[str, Part], where: str) -> None:
+    """No group may be in two parts, also where the source has splits of its own."""
+    groups = {
+        name: {part.listing.groups[row] for row in part.rows}
+        for name, part in parts.items()
+        if part.listing.groups is not None
+    }
+    for first, second in combinations(groups, 2):
+        both = groups[first] & groups[second]
+        if both:
+            raise InputError(
+                f"{where}: {len(both)} groups are in {first} and in {second} ({min(both)!r} for one); give the data without "
+                "these splits, so that they are split by group, or choose another data.primary.group"
+            )
+
+
 def _same_classes(listing: Listing, classes: list[str]) -> tuple[Rows, Labels]:
     """The rows of another split with the class numbers of the training split."""
     if listing.labels is None:
         raise InputError(f"{listing.where}: no label column was found; name it by label:")
     if listing.multi_label:
-        if [name for name in listing.classes if name in classes] != classes:
+        missing = [name for name in classes if name not in listing.classes]
+        if missing:
+            known = ", ".join(listing.classes)
             raise InputError(
-                f"{listing.where}: its labels are {listing.classes}, those of the training split {classes}"
+                f"{listing.where}: has no label {', '.join(missing)}, which the training split has; its labels are {known}"
             )
         return np.arange(listing.count), listing.labels[:, [listing.classes.index(name) for name in classes]]
     new = np.array([classes.index(name) if name in classes else -1 for name in listing.classes] + [-1])

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
-from attittud.recipes.config import SourceConfig
+from attittud.recipes.config import PrimaryConfig, SourceConfig
 from attittud.recipes.data.embedded import digits
-from attittud.recipes.data.listing import Listing
+from attittud.recipes.data.listing import Columns, Listing
 from attittud.recipes.errors import InputError
 
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -22,8 +22,11 @@ class Source(Protocol):
     def splits(self) -> list[str]:
         """Names of its own splits; empty where it has none."""
 
-    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+    def listing(self, split: str | None, columns: Columns) -> Listing:
         """The examples of one split, or all."""
+
+    def columns(self, split: str | None) -> list[str]:
+        """What `group` and `where` can name; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,11 @@ class Embedded:
     def splits(self) -> list[str]:
         return []
 
-    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+    def listing(self, split: str | None, columns: Columns) -> Listing:
         return digits()
+
+    def columns(self, split: str | None) -> list[str]:
+        return []
 
 
 def open_source(config: SourceConfig) -> Source:
@@ -66,9 +72,12 @@ def open_source(config: SourceConfig) -> Source:
 
 
 def _open_folder(path: Path) -> Source:
+    from attittud.recipes.data.chexpert import CheXpert
     from attittud.recipes.data.folder import ImageFolder
     from attittud.recipes.data.tables import Tables, shards
 
+    if CheXpert.recognises(path):
+        return CheXpert(path)
     tables = shards(path)
     if tables:
         return Tables(path, tables)
@@ -84,7 +93,11 @@ def open_listing(config: SourceConfig, source: Source, split: str | None) -> Lis
     if split is not None and split not in source.splits:
         known = ", ".join(source.splits) or "none of its own"
         raise InputError(f"{config.path}: there is no split {split!r}; the source has {known}")
-    listing = source.listing(split, config.input, config.label)
+    group = config.group if isinstance(config, PrimaryConfig) else None
+    for name, value in (("group", group), ("where", config.where)):
+        if value and not source.columns(split):
+            raise InputError(f"{config.path}: has no columns, so {name}: {value} means nothing; leave {name} out")
+    listing = source.listing(split, Columns(config.input, config.label, group, config.where))
     if listing.count == 0:
         raise InputError(f"{listing.where}: there are no examples in it")
     return listing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from attittud.recipes.data.folder import inside
-from attittud.recipes.data.listing import Kind, Listing, Raw, Rows
+from attittud.recipes.data.listing import Columns, Kind, Listing, Raw, Rows
 from attittud.recipes.errors import InputError
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -54,10 +54,13 @@ class Tables:
     def splits(self) -> list[str]:
         return [name for name in self.files if name is not None]
 
-    def listing(self, split: str | None, input_column: str | None, label_column: str | None) -> Listing:
+    def listing(self, split: str | None, columns: Columns) -> Listing:
         table = self.table(split)
         where = str(self.path if split is None else f"{self.path} ({split})")
-        return table_listing(table, where, input_column, label_column)
+        return table_listing(table, where, columns)
+
+    def columns(self, split: str | None) -> list[str]:
+        return list(self.table(split).column_names)
 
     def table(self, split: str | None) -> pa.Table:
         """All files of a split as one table; without a split, all files."""
@@ -67,11 +70,12 @@ class Tables:
         return self._read[split]
 
 
-def table_listing(table: pa.Table, where: str, input_column: str | None, label_column: str | None) -> Listing:
+def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     """A listing of any table with an image or text column."""
+    table = filtered(table, where, columns.where)
     if table.num_rows == 0:
         raise InputError(f"{where}: there are no examples in it")
-    column = _choose(table, where, input_column, INPUTS, "input")
+    column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         raise InputError(
             f"{where}: no column looks like an image or a text; name it by input:. Columns: {_names(table)}"
@@ -90,9 +94,29 @@ def table_listing(table: pa.Table, where: str, input_column: str | None, label_c
     def fetch(rows: Rows) -> Sequence[Raw]:
         return [_raw(value, where, column) for value in values.take(pa.array(rows)).to_pylist()]
 
-    label = _choose(table, where, label_column, LABELS, "label")
+    label = _choose(table, where, columns.label, LABELS, "label")
     labels, classes = (None, []) if label is None else _labels(table, label, where)
-    return Listing(where, kind, table.num_rows, fetch, labels, classes)
+    group = _choose(table, where, columns.group, (), "group")
+    groups = None if group is None else [str(value) for value in _plain(table[group]).to_pylist()]
+    return Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups)
+
+
+def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
+    """The rows that have these values, compared as texts."""
+    for column, value in wanted.items():
+        _choose(table, where, column, (), "where")
+        kept = pa.array([str(found) == value for found in table[column].to_pylist()])
+        if not any(kept.to_pylist()):
+            raise InputError(
+                f"{where}: no row has {value!r} in column {column!r} (where:); its values are {_values(table[column])}"
+            )
+        table = table.filter(kept)
+    return table
+
+
+def _values(column: Any) -> str:
+    found = [str(value) for value in column.unique().to_pylist()]
+    return ", ".join(found[:10]) + (", ..." if len(found) > 10 else "")
 
 
 def _choose(table: pa.Table, where: str, wanted: str | None, usual: Sequence[str], what: str) -> str | None:
@@ -182,14 +206,14 @@ def _class_names(table: pa.Table, column: str) -> list[str] | None:
 
 
 def _concatenated(files: Sequence[Path]) -> pa.Table:
-    tables = [_read_file(path) for path in files]
+    tables = [read_file(path) for path in files]
     try:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"{files[0].parent}: the files have different columns ({_one_line(error)})") from None
 
 
-def _read_file(path: Path) -> pa.Table:
+def read_file(path: Path) -> pa.Table:
     try:
         if path.suffix == ".parquet":
             return pa.parquet.read_table(path)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attittud.recipes.compare.table import cells, notes
+from attittud.recipes.compare.table import by_label, cells, notes
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import read_json, without_nan
 from attittud.recipes.report.curves import curves
@@ -73,6 +73,15 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         "decision": result["decision"] | {"about": f"Decision at {tables[-1]['name'].lower()}"},
         "notes": notes(result),
         "tables": tables,
+        "details": [
+            {
+                "title": f"{result['metric']} by label, {table['name'].lower()}",
+                "columns": list(labels[0]),
+                "rows": [{"cells": list(row.values()), "interval": None} for row in labels],
+            }
+            for table in result["tables"]
+            if (labels := by_label(table))
+        ],
         "curves": groups,
         "config": _text(folder / "config.yaml"),
         "provenance": _about(first, result["made_with"]),
@@ -89,15 +98,16 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     if result is not None:
         columns = ["figure", "validation", "test"]
         rows = [
-            {"cells": [name, f"{value:.4f}", f"{result['test'][name]:.4f}"], "interval": None}
+            {"cells": [name, _figure(value), _figure(result["test"][name])], "interval": None}
             for name, value in result["validation"].items()
         ]
     phases = result["phases"] if result else []
+    found = curves([folder], points)
     return {
         "kind": "run",
         "title": f"Run: {label}, seed {config['seed']}",
         "subtitle": _examples(result["examples"]) if result else "unfinished: these are the figures so far",
-        "metric": result["metric"] if result else _metric(config),
+        "metric": result["metric"] if result else _metric(config, found["validation"]),
         "decision": None,
         "notes": [
             (
@@ -107,15 +117,20 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
             for phase in phases
         ],
         "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
-        "curves": [[{"label": label, **curves([folder], points)}]],
+        "curves": [[{"label": label, **found}]],
         "config": _text(folder / "config.yaml"),
         "provenance": _about(folder, {}),
     }
 
 
-def _metric(config: Mapping[str, Any]) -> str:
+def _metric(config: Mapping[str, Any], validation: Mapping[str, Any]) -> str:
+    """Of an unfinished run: what the configuration says, or what its task needs."""
     wanted = str(config["training"]["metric"])
-    return "accuracy" if wanted == "auto" else wanted
+    return wanted if wanted != "auto" else "auc" if "validation/auc" in validation else "accuracy"
+
+
+def _figure(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"
 
 
 def _inside(folder: Path, path: str) -> Path:

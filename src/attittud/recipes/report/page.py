@@ -71,6 +71,7 @@ def render(data: Mapping[str, Any]) -> str:
 <h2>Result</h2>
 <div class="switch" data-switch="table"></div>
 {"".join(_table(table) for table in data["tables"])}
+{"".join(_details(table) for table in data.get("details", ()))}
 {"".join(f'<p class="note">{escape(note)}</p>' for note in data["notes"])}
 </section>
 <div id="charts" hidden></div>
@@ -108,7 +109,17 @@ def _decision(decision: Mapping[str, Any] | None) -> str:
     return f'<p class="decision {decision["outcome"]}"><span aria-hidden="true">{mark}</span><span>{text}</span></p>'
 
 
+def _details(table: Mapping[str, Any]) -> str:
+    """A table to open."""
+    return f"<details><summary>{escape(table['title'])}</summary>{_grid(table)}</details>"
+
+
 def _table(table: Mapping[str, Any]) -> str:
+    about = f'<p class="about">{escape(table["about"])}</p>' if table["about"] else ""
+    return f'<div class="table">{about}{_grid(table) if table["rows"] else ""}</div>'
+
+
+def _grid(table: Mapping[str, Any]) -> str:
     bars = [row["interval"] for row in table["rows"] if row["interval"]]
     widest = max([abs(bar[end]) for bar in bars for end in ("low", "high") if bar[end] is not None], default=0.0)
     names = [*table["columns"], *(["against the baseline"] if bars else [])]
@@ -118,10 +129,8 @@ def _table(table: Mapping[str, Any]) -> str:
         first, *rest = (escape(text) for text in row["cells"])
         body += f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{text}</td>" for text in rest)
         body += (f"<td>{_bar(row['interval'], widest)}</td>" if bars else "") + "</tr>"
-    about = f'<p class="about">{escape(table["about"])}</p>' if table["about"] else ""
     small = ' class="small"' if len(names) <= 3 else ""
-    content = f'<div class="scroll"><table{small}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    return f'<div class="table">{about}{content if table["rows"] else ""}</div>'
+    return f'<div class="scroll"><table{small}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _bar(interval: Mapping[str, Any] | None, widest: float) -> str:

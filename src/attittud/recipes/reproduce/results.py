@@ -16,8 +16,8 @@ from attittud.recipes.config import Config, default
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import cannot_write, read_json
 from attittud.recipes.reproduce.claims import Claims
+from attittud.recipes.result import RunResult
 from attittud.recipes.run_folder import comparable
-from attittud.recipes.train import RunResult
 
 CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
 START_PARTS = 3
@@ -143,7 +143,7 @@ class Results:
                 self.leave(config)
                 raise
             return None
-        result = RunResult(**known["result"], run_dir=path, skipped=True)
+        result = RunResult.read(known["result"], path)
         self._take_over(path, known)
         return result
 
@@ -164,14 +164,13 @@ class Results:
         del about["config"]
         if self.side_by_side > 1:
             about["side_by_side"] = self.side_by_side
-        plain = {key: value for key, value in vars(result).items() if key not in ("run_dir", "skipped")}
         line = {
             "part": self.part,
             "run": _name(path),
             "fingerprint": fingerprint(config),
             "split": _split(path),
             "seconds": round(seconds, 2),
-            "result": plain,
+            "result": result.plain(),
             "curves": curves(path / "metrics.jsonl"),
             "made_with": {name: value for name, value in about.items() if value is not None},
         }

@@ -1,0 +1,300 @@
+"""Several labels at once: losses, areas under the ROC curve, splits by label and by patient, and every command."""
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor, nn
+
+from attittud import cli
+from attittud.recipes.data.splits import strata, stratified
+from attittud.recipes.errors import InputError
+from attittud.recipes.evaluate import evaluate
+from attittud.recipes.loader import load, loads
+from attittud.recipes.proposal import propose
+from attittud.recipes.streams import Apart
+from attittud.recipes.tasks import Examples, Task, per_example_losses
+from attittud.recipes.train import load_data
+
+NAMES = ["heart", "lung", "rare"]
+
+
+class Fixed(nn.Module):
+    """Gives its inputs as outputs."""
+
+    def forward(self, inputs: Tensor, head: str, detach: bool = False) -> Tensor:
+        return inputs
+
+
+def task(outputs: Tensor, targets: Tensor) -> tuple[Task, Examples]:
+    examples = Examples(outputs, targets)
+    return Task("primary", "multi_label", [f"l{i}" for i in range(targets.shape[1])], examples), examples
+
+
+def pairwise(scores: list[float], labels: list[int]) -> float:
+    """How often a positive example has the higher score, ties counting half."""
+    positive = [s for s, y in zip(scores, labels, strict=True) if y]
+    negative = [s for s, y in zip(scores, labels, strict=True) if not y]
+    return sum((p > n) + 0.5 * (p == n) for p in positive for n in negative) / (len(positive) * len(negative))
+
+
+def test_areas_are_shares_of_ordered_pairs() -> None:
+    torch.manual_seed(0)
+    outputs = torch.randint(-4, 5, (40, 3)).float()  # whole numbers: there are ties
+    targets = torch.randint(0, 2, (40, 3))
+    found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
+    wanted = [pairwise(outputs[:, i].tolist(), targets[:, i].tolist()) for i in range(3)]
+    assert [found[f"auc/l{i}"] for i in range(3)] == pytest.approx(wanted, abs=1e-12)
+    assert found["auc"] == pytest.approx(sum(wanted) / 3, abs=1e-12)
+    predicted = (outputs > 0).long()
+    hits = (predicted * targets).sum(0).double()
+    f1 = 2 * hits / (predicted.sum(0) + targets.sum(0))
+    assert found["macro_f1"] == pytest.approx(float(f1.mean()))
+
+
+def test_a_label_with_one_kind_of_examples_has_no_area() -> None:
+    targets = torch.tensor([[0, 1, 0], [1, 1, 0], [1, 1, 0]])
+    outputs = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
+    found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
+    assert found["auc/l0"] == found["auc"] == 0.5 and math.isnan(found["auc/l1"]) and math.isnan(found["auc/l2"])
+
+
+def test_losses_are_means_over_labels() -> None:
+    torch.manual_seed(1)
+    outputs, targets = torch.randn(7, 3), torch.randint(0, 2, (7, 3))
+    found = per_example_losses(Fixed(), task(outputs, targets)[0], outputs, targets)
+    chance = 1 / (1 + torch.exp(-outputs.double()))
+    wanted = -(targets * chance.log() + (1 - targets) * (1 - chance).log()).mean(1)
+    torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
+    one_by_one = [
+        per_example_losses(Fixed(), task(o, t)[0], o, t)
+        for o, t in zip(outputs.split(1), targets.split(1), strict=True)
+    ]
+    torch.testing.assert_close(torch.cat(one_by_one), found)
+
+
+# ------------------------------------------------------------------------------------------------ splits
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 0.95))
+@settings(max_examples=60, deadline=None)
+def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> None:
+    random = np.random.default_rng(seed)
+    labels = (random.random((120, 5)) < [0.3, 0.2, 0.04, 0.5, 0.1]).astype(np.int64)
+    taken, left = stratified(np.arange(120), labels, round(share * 120), seed)
+    assert sorted([*taken, *left]) == list(range(120))
+    counts = labels.sum(0)
+    rarest = int(counts.argmin())
+    assert abs(labels[taken, rarest].sum() - share * counts[rarest]) <= 1.5
+    # Strata are labels, so no label can go astray in combinations that occur once.
+    assert len(np.unique(strata(labels, 120))) <= 6
+
+
+def test_combinations_that_occur_once_do_not_all_land_in_one_part() -> None:
+    labels = np.array([[n >> bit & 1 for bit in range(6)] for n in range(64)])  # each combination once
+    taken, _ = stratified(np.arange(64), labels, 16, 0)
+    assert all(4 <= count <= 12 for count in labels[taken].sum(0))
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_groups_stay_whole(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    groups = np.sort(random.integers(0, 25, 100))
+    labels = (random.random((100, 2)) < 0.2).astype(np.int64)
+    taken, left = stratified(np.arange(100), labels, 30, seed, groups)
+    assert sorted([*taken, *left]) == list(range(100))
+    assert not set(groups[taken]) & set(groups[left])
+    smallest = np.bincount(groups)[np.unique(groups[left])].min()
+    assert 30 - smallest < len(taken) <= 30  # no group that is left would have fitted
+
+
+# ------------------------------------------------------------------------------------------------ the product
+
+
+def xray(number: int, labels: list[int], size: int = 8) -> bytes:
+    """Each label lights its own row of pixels, so there is something to learn."""
+    pixels = np.random.default_rng(number).integers(0, 120, (size, size)).astype(np.uint8)
+    for row, label in enumerate(labels):
+        pixels[2 * row] += 80 * np.uint8(label)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def write(path: Path, count: int, first: int = 0, labels: list[list[int]] | None = None, patients: int = 12) -> None:
+    random = np.random.default_rng(first)
+    rows = labels or (random.random((count, 3)) < [0.5, 0.3, 0.15]).astype(int).tolist()
+    images = [{"bytes": xray(first + i, row), "path": None} for i, row in enumerate(rows)]
+    table = pa.table({"image": images, "labels": rows, "patient": [first + i % patients for i in range(len(rows))]})
+    pq.write_table(table.replace_schema_metadata({"class_names": json.dumps(NAMES)}), path)
+
+
+def write_other(folder: Path) -> Path:
+    random = np.random.default_rng(9)
+    images = [{"bytes": xray(1000 + i, random.integers(0, 2, 3).tolist()), "path": None} for i in range(60)]
+    pq.write_table(pa.table({"image": images, "label": [i % 4 for i in range(60)]}), folder / "other.parquet")
+    return folder / "other.parquet"
+
+
+JOB = """
+data:
+  primary: {{path: {data}, group: patient, train: {train}}}
+  auxiliary: {{other: {{path: {other}}}}}
+model: {{name: mlp, width: 8}}
+training:
+  guided: {{steps: 6, batch_size: 8, primary_batch: 8, evaluations: 2}}
+  finetune: {{steps: 4, primary_batch: 8, evaluations: 2}}
+strategy: {{name: auto, rank: 2}}
+compare: {{seeds: 2, tuning_seeds: 1, weights: [0.5, 1], strategies: [flip], equal: steps}}
+output: {output}
+log_every: 2
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    write(tmp_path / "labelled.parquet", 90)
+    values = {"data": tmp_path / "labelled.parquet", "other": write_other(tmp_path), "output": tmp_path / "runs"}
+    (tmp_path / "job.yaml").write_text(JOB.format(**values, train="null"))
+    return tmp_path / "job.yaml"
+
+
+def command(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([str(argument) for argument in arguments])
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
+
+
+def test_every_command_takes_several_labels(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("train", job, "--quiet") == 0, capsys.readouterr().err
+    run = job.parent / "runs" / "job" / "auto" / "seed-0"
+    result = json.loads((run / "result.json").read_text())
+    assert result["metric"] == "auc"
+    labels = [f"auc/{name}" for name in NAMES]
+    for part in ("validation", "test"):
+        assert list(result[part]) == ["loss", "accuracy", "macro_f1", "auc", *labels]
+        assert result[part]["auc"] == pytest.approx(np.mean([result[part][name] for name in labels]))
+    # The model that leaves a phase is the one with the best AUC on validation.
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seen = [line["validation/auc"] for line in lines if line["phase"] == "finetune" and "validation/auc" in line]
+    assert result["validation"]["auc"] == max(seen) and "auc/rare" in capsys.readouterr().out
+    assert any(f"attittud/weight_{part}" in line for line in lines for part in ("neutral",))
+    assert command("report", run) == 0 and "auc/rare" in (run / "report.html").read_text()
+    assert command("diagnose", job, "training.guided.steps=20", "strategy.refresh_every=5", "--steps", "20") == 0
+    capsys.readouterr()
+    assert command("compare", job, "--quiet") == 0
+    out = capsys.readouterr().out
+    assert "auc by label, equal steps, test %:" in out and "| strategy" in out and "rare" in out
+    folder = job.parent / "runs" / "job" / "compare"
+    found = json.loads((folder / "comparison.json").read_text())
+    assert found["metric"] == "auc"
+    for row in found["tables"][0]["rows"]:
+        assert list(row["labels"]) == NAMES
+        # The mean of the means is the mean.
+        assert np.mean([value["mean"] for value in row["labels"].values()]) == pytest.approx(row["test"]["mean"])
+    assert "<summary>auc by label, equal steps</summary>" in (folder / "report.html").read_text()
+
+
+def test_a_report_of_an_unfinished_run_shows_its_metric(job: Path) -> None:
+    assert command("train", job, "--quiet") == 0
+    run = job.parent / "runs" / "job" / "auto" / "seed-0"
+    (run / "result.json").unlink()
+    assert command("report", run) == 0
+    assert json.loads((run / "report.json").read_text())["metric"] == "auc"
+
+
+def test_no_patient_is_in_two_splits(job: Path) -> None:
+    config = load(job)
+    data = load_data(config)
+    parts = data.record["primary"]
+    patients = [{row % 12 for row in parts[name]["rows"]} for name in ("train", "validation", "test")]
+    assert sum(map(len, patients)) == 12 and len(set.union(*patients)) == 12 and all(patients)
+    assert sum(part["count"] for part in parts.values()) == 90
+    # By rows it would be otherwise.
+    mixed = load_data(load(job, ["data.primary.group=null"])).record["primary"]
+    assert {row % 12 for row in mixed["train"]["rows"]} & {row % 12 for row in mixed["test"]["rows"]}
+
+
+def test_own_splits_are_kept_and_looked_at(job: Path) -> None:
+    folder = job.parent / "own"
+    folder.mkdir()
+    for first, name in enumerate(("train", "validation", "test")):
+        write(folder / f"{name}-00000-of-00001.parquet", 40, 100 * first)
+    sizes = load_data(load(job, [f"data.primary.path={folder}"])).record["primary"]
+    assert {name: part["count"] for name, part in sizes.items()} == {"train": 40, "validation": 40, "test": 40}
+    write(folder / "test-00000-of-00001.parquet", 40, 11)  # patient 11 is in train too
+    with pytest.raises(InputError, match=r"1 groups are in test and in train \('11' for one\)"):
+        load_data(load(job, [f"data.primary.path={folder}"]))
+
+
+def test_labels_without_positive_examples(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job.parent / "own"
+    folder.mkdir()
+    some = [[i % 2, i % 3 == 0, i % 5 == 0] for i in range(40)]
+    some = [[int(value) for value in row] for row in some]
+    rows: dict[str, Any] = {"train": some, "validation": some, "test": [[*row[:2], 0] for row in some]}
+    for first, (name, labels) in enumerate(rows.items()):
+        write(folder / f"{name}.parquet", 40, 100 * first, labels)
+    own = [f"data.primary.path={folder}"]
+    assert command("train", job, *own, "strategy=primary_only", "--quiet") == 0
+    assert "auc/rare undefined" in capsys.readouterr().out
+    run = job.parent / "runs" / "job" / "primary_only" / "seed-0"
+    result = json.loads((run / "result.json").read_text())
+    test = result["test"]
+    assert test["auc/rare"] is None and test["auc"] == pytest.approx((test["auc/heart"] + test["auc/lung"]) / 2)
+    assert command("report", run) == 0 and "<td>undefined</td>" in (run / "report.html").read_text()
+    assert command("train", job, *own, "strategy=primary_only", "--quiet") == 0  # reads the finished run
+    assert command("compare", job, *own, "compare.strategies=[]", "strategy=multitask", "--quiet") == 0
+    assert "undefined" in capsys.readouterr().out
+    write(folder / "validation.parquet", 40, 100, [[0, 0, 0]] * 40)
+    assert command("train", job, *own, "seed=1") == 2
+    assert "no label has both positive and negative validation examples" in capsys.readouterr().err
+    write(folder / "train.parquet", 40, 0, [[*row[:2], 0] for row in some])
+    assert command("train", job, *own, "seed=2") == 2
+    assert "has no positive examples of rare, so there is nothing to learn" in capsys.readouterr().err
+
+
+def test_judges_leave_a_positive_example_of_every_label_in_training() -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        targets = (torch.rand(30, 4) < torch.tensor([0.5, 0.3, 0.1, 0.05])).long()
+        found = Apart.of(Examples(torch.zeros(30, 1), targets), 0.5, 10, seed)
+        assert found is not None and len(found.judges) >= 2
+        assert sorted([*found.judges.tolist(), *found.others.tolist()]) == list(range(30))
+        assert torch.equal(targets[found.others].sum(0) > 0, targets.sum(0) > 0)
+    common = torch.tensor([[1, 0]] * 8 + [[0, 1]] * 8 + [[0, 0]] * 8)
+    found = Apart.of(Examples(torch.zeros(24, 1), common), 0.5, 10, 0)
+    assert found is not None and common[found.judges].sum(0).tolist() == [4, 4]  # each kind in turn
+
+
+def test_rows_by_value_and_what_cannot_be_meant(job: Path) -> None:
+    data = load_data(
+        load(job, ["data.primary.where={patient: '3'}", "data.primary.group=null", "data.primary.exclude=[rare]"])
+    )
+    assert sum(part["count"] for part in data.record["primary"].values()) == 8
+    for change, message in {
+        "data.primary.where={patient: '99'}": "no row has '99' in column 'patient'",
+        "data.primary.where={nobody: '1'}": "there is no column 'nobody'",
+        "data.primary.group=doctor": r"there is no column 'doctor' \(group:\)",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            load_data(load(job, [change]))
+    with pytest.raises(InputError, match="has no columns, so group: patient means nothing"):
+        load_data(loads("data: {primary: {path: digits, group: patient}}"))
+
+
+def test_a_first_configuration_splits_by_patient(job: Path) -> None:
+    text = propose("image", str(job.parent / "labelled.parquet"), [str(job.parent / "other.parquet")])
+    assert loads(text).data.primary.group == "patient" and "90 images, 8 pixels, 3 labels" in text
