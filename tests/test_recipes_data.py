@@ -19,15 +19,16 @@ from PIL import Image
 from attittud.recipes.config import DataConfig
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.data.splits import amount, stratified
+from attittud.recipes.data.texts import Reader
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
 from attittud.recipes.models.build import build_model
-from attittud.recipes.models.text import HashingTokenizer
+from attittud.recipes.models.text import HashedWords
 
 
 def read(text: str, seed: int = 0) -> Prepared:
     data: DataConfig = loads(text).data
-    return prepare(data, seed, HashingTokenizer(16))
+    return prepare(data, seed, Reader(HashedWords(), 16, pack=False))
 
 
 def encoded(number: int, size: int = 8, format: str = "PNG", mode: str = "RGB") -> bytes:  # noqa: A002

@@ -35,6 +35,7 @@ class Losses:
     def __post_init__(self) -> None:
         torch.manual_seed(1)
         self.x = {name: torch.randn(6, 5, dtype=torch.float64) for name in ("primary", "a", "b")}
+        self.micro = [self]
 
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
         return self.model(self.x["primary"][:count], "primary", detach).square().mean(1)

@@ -71,6 +71,12 @@ class StrategyConfig:
         "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch",
         minimum=2,
     )
+    exclude: list[str] = option(
+        [],
+        "parameters that are not decomposed, by patterns of their names such as '*word_embeddings*'; they receive the auxiliary "
+        "gradient as it is, and primary_weight times the primary one",
+        later=True,
+    )
     engine: Literal["auto", "loop", "batched", "hooks", "implicit"] = option(
         "auto",
         "how products with the per-example Jacobian are computed; implicit stores no basis and needs basis: exact",
@@ -109,7 +115,8 @@ class SourceConfig:
         path=True,
     )
     split: str | None = option(
-        None, "the source's own split to read, such as train; null takes train if there is one, else all"
+        None,
+        "the source's own split to read, such as train, or two as train+other; null takes train if there is one, else all",
     )
     input: str | None = option(None, "column with the image or the text; null looks for image, img, text, ...")
     label: str | None = option(
@@ -169,7 +176,24 @@ class DataConfig:
         minimum=4,
         maximum=4096,
     )
-    max_length: int = option(128, "tokens of a text that are read", minimum=8)
+    max_length: int = option(
+        128, "tokens of a text that are read, and of a block of text for language modelling", minimum=8
+    )
+    buckets: int | None = option(
+        32,
+        "texts of similar length share a batch, which is cut to a multiple of so many tokens; null pads all to the longest",
+        minimum=1,
+        later=True,
+    )
+    pack: bool = option(
+        True,
+        "hf: models only: fill blocks for language modelling with several texts, which do not see each other; false gives every "
+        "text blocks of its own",
+        later=True,
+    )
+    cache: str | None = option(
+        None, "folder in which tokenised texts are kept; null takes OUTPUT/tokens", path=True, later=True
+    )
     seed: int | None = option(0, "of the splits; null draws another split for each seed of a run")
     subsets: int | None = option(
         None, "take turns among so many splits, as the seeds of the runs go up; null always has the same one", minimum=1
@@ -199,6 +223,9 @@ class ModelConfig:
         "{seed} in it is replaced by the run's seed",
         path=True,
     )
+    freeze: list[str] = option(
+        [], "parameters that are not trained, by patterns of their names such as 'body.*'", later=True
+    )
 
 
 @dataclass(frozen=True)
@@ -213,6 +240,12 @@ class PhaseConfig:
     )
     batch_size: int = option(64, "examples of each auxiliary source in a step of the guided phase", minimum=1)
     primary_batch: int = option(32, "primary examples in a step", minimum=1)
+    accumulate: int = option(
+        1,
+        "micro-batches in which the batches of a step are taken, so that it needs less memory; its update stays the same",
+        minimum=1,
+        later=True,
+    )
     optimizer: Literal["adam", "adamw", "sgd"] = option("adam", "the optimizer")
     lr: float = option(1e-3, "learning rate", minimum=0)
     weight_decay: float = option(0.0, "weight decay of the optimizer", minimum=0)

@@ -24,10 +24,11 @@ def evaluate(
     training = model.training
     model.eval()
     try:
-        pieces = [model(part.to(device), head=task.head).float().cpu() for part in examples.inputs.split(batch_size)]
+        pieces = [(rows, model(part.to(device), head=task.head).float()) for rows, part in examples.parts(batch_size)]
     finally:
         model.train(training)
-    outputs = torch.cat(pieces)
+    places = torch.cat([rows for rows, _ in pieces])
+    outputs = torch.cat([piece for _, piece in pieces]).cpu()[places.argsort()]
     assert examples.targets is not None
     targets = examples.targets.cpu()
     if task.objective == "multi_label":

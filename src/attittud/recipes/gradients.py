@@ -6,11 +6,13 @@ one auxiliary loss reach are shared; all others get the gradients of their own t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+Gradients = Sequence[Tensor | None]
 
 
 @dataclass
@@ -21,10 +23,17 @@ class Sides:
     rows: list[Tensor]
 
     @classmethod
-    def of(cls, model: nn.Module, losses: Sequence[Tensor]) -> Sides:
-        """Differentiate the losses (separate graphs) and hand all but the shared parameters their gradients."""
+    def of(cls, model: nn.Module, parts: Iterable[Sequence[Tensor]]) -> Sides:
+        """Differentiate the losses (separate graphs) and hand all but the shared parameters their gradients.
+
+        Each part has the losses of one micro-batch; their gradients add up.
+        """
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        found = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
+        found: list[Gradients] = []
+        for losses in parts:  # the next one is computed when the graphs of this one are gone
+            new: list[Gradients] = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
+            found = [_sum(a, b) for a, b in zip(found, new, strict=True)] if found else new
+            del losses
         shared = []
         for position, parameter in enumerate(parameters):
             own = [gradients[position] for gradients in found]
@@ -45,6 +54,10 @@ class Sides:
         pieces = update.split([parameter.numel() for parameter in self.shared])
         for parameter, piece in zip(self.shared, pieces, strict=True):
             parameter.grad = torch.empty_like(parameter).copy_(piece.view(parameter.shape))
+
+
+def _sum(first: Gradients, second: Gradients) -> Gradients:
+    return [b if a is None else a if b is None else a + b for a, b in zip(first, second, strict=True)]
 
 
 def _flat(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:

@@ -15,14 +15,14 @@ from attittud.scope import untraced_forward
 from attittud.subspace import Subspace
 
 if TYPE_CHECKING:
-    from attittud.recipes.strategies import StepLosses
+    from attittud.recipes.strategies import MicroLosses
 
 PARTS = ("helpful", "harmful", "neutral")
 MOST_GROUPS = 24
 """More rows nobody reads; layers are then taken together by the modules that hold them."""
 
 
-def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
+def layer_norms(guide: Guide, losses: MicroLosses) -> dict[str, float]:
     """Norms by "group/part", over all auxiliary sources, with the basis in use; empty before there is one.
 
     The losses are computed once more, without dropout and without a trace in buffers, random states or `.grad`.

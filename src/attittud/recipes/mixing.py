@@ -14,7 +14,7 @@ from attittud.recipes.config import StrategyConfig
 from attittud.recipes.gradients import Sides, cosine
 
 if TYPE_CHECKING:
-    from attittud.recipes.strategies import StepKind, StepLosses, Telemetry
+    from attittud.recipes.strategies import MicroLosses, StepKind, StepLosses, Telemetry
 
 
 @dataclass
@@ -103,22 +103,29 @@ class Mixed:
         self.memory: dict[str, Tensor] = {}
 
     def step(self, losses: StepLosses) -> Telemetry:
+        parts = losses.micro
         if not self.mixer.auxiliary:
-            losses.primary().mean().backward()
+            for part in parts:
+                (part.primary().mean() / len(parts)).backward()
             return dict
-        if self.mixer.replay:
-            # The mean loss of a batch in which a share `ratio` of the examples is primary.
-            ratio = self.config.ratio
-            wanted = round(losses.auxiliary_examples * ratio / max(1 - ratio, 1e-9))
-            return self._combine(losses.primary(count=max(1, wanted)), losses, ratio, 1 - ratio)
-        # With weight 0 a plain sum has no use for more than the gradient of the primary head.
-        head_alone = self.primary_weight == 0 and self.mixer.formula is _all
-        primary = losses.primary(detach=head_alone)
-        return self._combine(primary if self.mixer.head else primary * 0, losses, self.primary_weight, 1.0)
+        ratio, primary_weight = self.config.ratio, self.primary_weight
+        # Replay is the mean loss of a batch in which a share `ratio` of the examples is primary.
+        factor = 1 - ratio if self.mixer.replay else 1.0
+        sides = Sides.of(self.model, (self._losses(part, factor, 1 / len(parts)) for part in parts))
+        return self._combine(sides, ratio if self.mixer.replay else primary_weight)
 
-    def _combine(self, primary: Tensor, losses: StepLosses, primary_weight: float, factor: float) -> Telemetry:
-        tasks = [loss * (self.weights[name] * factor) for name, loss in losses.auxiliary().items()]
-        sides = Sides.of(self.model, [primary.mean(), *tasks])
+    def _losses(self, losses: MicroLosses, factor: float, share: float) -> list[Tensor]:
+        if self.mixer.replay:
+            ratio = self.config.ratio
+            primary = losses.primary(count=max(1, round(losses.auxiliary_examples * ratio / max(1 - ratio, 1e-9))))
+        else:
+            # With weight 0 a plain sum has no use for more than the gradient of the primary head.
+            head_alone = self.primary_weight == 0 and self.mixer.formula is _all
+            primary = losses.primary(detach=head_alone) * (1.0 if self.mixer.head else 0.0)
+        tasks = [loss * (self.weights[name] * factor * share) for name, loss in losses.auxiliary().items()]
+        return [primary.mean() * share, *tasks]
+
+    def _combine(self, sides: Sides, primary_weight: float) -> Telemetry:
         if not sides.shared:
             return dict
         auxiliary = sides.rows[1]

@@ -140,7 +140,7 @@ class Phase:
             # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
-            update, replayed = self.captured.run(kind, self._update)
+            update, replayed = self.captured.run(kind and kind + streams.shape(kind), self._update)
             if replayed and kind is not None:
                 strategy.replayed(kind)
             streams.values, telemetry = dict(update.values), update.telemetry

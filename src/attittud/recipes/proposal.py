@@ -130,6 +130,11 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         "  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster"
         if kind == "image"
         else "  refresh_every: 4  # the paper's choice for text",
+        *(
+            ["  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out"]
+            if kind == "text"
+            else []
+        ),
         "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
         "output: runs  # run folders go below it",
     ]

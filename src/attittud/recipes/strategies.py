@@ -6,7 +6,8 @@ pay for auxiliary forward passes. What it returns is read only when a step is lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
@@ -18,21 +19,35 @@ from attittud.recipes.config import StrategyConfig
 from attittud.recipes.errors import InputError
 from attittud.recipes.layers import layer_norms
 from attittud.recipes.mixing import MIXERS, Mixed
+from attittud.recipes.patterns import matches
 from attittud.recipes.symmetric import SYMMETRIC, Symmetric
+from attittud.report import Report
 
 StepKind = Literal["step", "refresh"]
 Telemetry = Callable[[], Mapping[str, float]]
 """Reads the figures of a step, which waits for the device."""
 
 
-class StepLosses(Protocol):
-    """The losses of one step, computed when asked for."""
+class MicroLosses(Protocol):
+    """The losses of a step, or of an equal part of it, computed when asked for."""
 
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
         """Per-example primary losses (a vector); `detach` trains the head alone, `count` takes only the first ones."""
 
     def auxiliary(self) -> dict[str, Tensor]:
         """Mean loss of each auxiliary source."""
+
+    @property
+    def auxiliary_examples(self) -> int:
+        """How many auxiliary examples there are."""
+
+
+class StepLosses(MicroLosses, Protocol):
+    """The losses of one step."""
+
+    @property
+    def micro(self) -> Sequence[MicroLosses]:
+        """The micro-batches that the step is taken in; without accumulation the step itself."""
 
     def basis(self) -> Tensor:
         """Per-example primary losses of other examples (strategy.basis_batch of them)."""
@@ -43,10 +58,6 @@ class StepLosses(Protocol):
 
     def judge(self) -> Tensor:
         """Per-example losses of primary examples that have not been trained on."""
-
-    @property
-    def auxiliary_examples(self) -> int:
-        """How many auxiliary examples the step has."""
 
 
 class Strategy(Protocol):
@@ -86,16 +97,37 @@ class Guided:
 
     def step(self, losses: StepLosses) -> Telemetry:
         try:
-            report = self.guide.backward(
-                # Two engines have to see the forward pass that the basis comes from.
-                losses.primary if self.engine in ("hooks", "implicit") else losses.primary(),
-                losses.auxiliary(),
-                basis_losses=losses.basis if self.own_basis_batch else None,
-                judge=losses.judge if self.guide.eta == "auto" and losses.judging else None,
-            )
+            report = self._backward(losses) if len(losses.micro) == 1 else self._accumulated(losses)
         except UnsupportedError as error:
             raise InputError(f"strategy.engine={self.engine} cannot be used with this model: {error}") from None
         return report.to_dict
+
+    # Two engines have to see the forward pass that the basis comes from.
+
+    def _backward(self, losses: StepLosses) -> Report:
+        return self.guide.backward(
+            losses.primary if self.engine in ("hooks", "implicit") else losses.primary(),
+            losses.auxiliary(),
+            basis_losses=losses.basis if self.own_basis_batch else None,
+            judge=losses.judge if self.guide.eta == "auto" and losses.judging else None,
+        )
+
+    def _accumulated(self, losses: StepLosses) -> Report:
+        guide, parts = self.guide, losses.micro
+
+        def primary(part: MicroLosses) -> Tensor:
+            return part.primary() / len(parts)
+
+        for number, part in enumerate(parts):
+            guide.primary(
+                partial(primary, part) if self.engine in ("hooks", "implicit") else primary(part),
+                basis_losses=losses.basis if self.own_basis_batch and number == 0 else None,
+            )
+        if guide.eta == "auto" and losses.judging:
+            guide.judge(losses.judge)
+        for part in parts:
+            guide.auxiliary({name: loss / len(parts) for name, loss in part.auxiliary().items()})
+        return guide.combine()
 
     def kind(self) -> StepKind | None:
         if self.guide.basis.keeps_graph or self.guide.judge_due:
@@ -108,8 +140,8 @@ class Guided:
         self.guide.replayed(refresh=kind == "refresh")
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
-        """Norms of the three parts by layer; passes of its own, so for now and then."""
-        return {f"layers/{name}": value for name, value in layer_norms(self.guide, losses).items()}
+        """Norms of the three parts by layer; passes of its own, so for now and then. Of a step in parts the first one."""
+        return {f"layers/{name}": value for name, value in layer_norms(self.guide, losses.micro[0]).items()}
 
     def state_dict(self) -> dict[str, Any]:
         return self.guide.state_dict()
@@ -176,6 +208,8 @@ def guide_arguments(config: StrategyConfig, weights: Mapping[str, float], seed: 
     for key in ("primary_weight", "basis", "refresh_every"):
         if getattr(config, key) is not None:
             arguments[key] = getattr(config, key)
+    if config.exclude:
+        arguments["parameters"] = lambda name, _: not matches(name, config.exclude)
     return {
         **arguments,
         "rank": config.rank,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +75,8 @@ class Streams:
     bf16: bool = False
     apart: Apart | None = None
     """Primary examples that judge before they train."""
+    accumulate: int = 1
+    """Micro-batches of a step."""
     held: bool = False
     """Rows of the current step lie in the same memory in every step, so that a captured step finds new examples there."""
     step: int = 0
@@ -94,15 +96,24 @@ class Streams:
                 self.seed,
                 f"{self.name}/{name}",
                 torch.device("cpu") if self.held else task.examples.inputs.device,
+                # These judges are chosen on the device, where nobody knows their lengths.
+                None if name == "outside judges" else task.examples.lengths,
             )
             for name, task in streams.items()
         }
         if self.apart is not None:
+            others = self.apart.others.cpu()
             for name in ("primary", "basis"):
                 whole = self._orders[name]
+                lengths = None if whole.lengths is None else whole.lengths[others]
                 self._orders[f"{name} without judges"] = Order(
-                    len(self.apart.others), self.seed, f"{self.name}/{name}", whole.device
+                    len(others), self.seed, f"{self.name}/{name}", whole.device, lengths
                 )
+            self._others = {
+                device: others.to(device) for device in (torch.device("cpu"), self._orders["primary"].device)
+            }
+            self._judges_width = self.primary_task.examples.width(self.apart.judges.cpu())
+        self._tasks = streams
         self._sizes = {
             "primary": self.primary_batch,
             "basis": self.basis_batch or self.primary_batch,
@@ -133,6 +144,19 @@ class Streams:
             else:
                 self._rows[name] = rows[offset].clone()
 
+    def shape(self, kind: str) -> str:
+        """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
+        used = [name for name in self._sizes if name != "basis" or kind == "refresh"]
+        widths = {name: self._width(name) for name in used}
+        return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)
+
+    @property
+    def micro(self) -> Sequence[Streams | MicroBatch]:
+        """The step in pieces whose mean losses have its losses as their mean."""
+        if self.accumulate == 1:
+            return [self]
+        return [MicroBatch(self, number) for number in range(self.accumulate)]
+
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
         losses = self._losses("primary", self.primary_task, detach=detach, count=count)
         self.values["loss/primary"] = losses.detach().mean()
@@ -156,35 +180,52 @@ class Streams:
         """Losses of the examples set aside; later of examples that are not in this step's batch."""
         assert self.apart is not None
         if self.step < self.apart.until:
-            return self.losses(self.primary_task, self.apart.judges)
+            return self.losses(self.primary_task, self.apart.judges, width=self._judges_width)
         batch = self._rows["primary"] if self.held else self._batch("primary", self.step)
         every = self._orders["outside judges"].batch(self.step, len(self.primary_task.examples)).to(batch.device)
         some = every[: self._outside + self.primary_batch]  # enough, even if all of the batch is among them
         inside = torch.isin(some, batch).int()
         return self.losses(self.primary_task, some[inside.argsort(stable=True)][: self._outside])
 
-    def _batch(self, stream: str, step: int) -> Tensor:
+    def _batch(self, stream: str, step: int, *, in_memory: bool = False) -> Tensor:
         size = self._sizes[stream]
-        if self.apart is None or stream not in ("primary", "basis") or step >= self.apart.until:
-            return self._orders[stream].batch(step, size)
-        order = self._orders[f"{stream} without judges"]
-        return self.apart.others.to(order.device)[order.batch(step, size)]
+        apart = self.apart is not None and stream in ("primary", "basis") and step < self.apart.until
+        order = self._orders[f"{stream} without judges" if apart else stream]
+        rows = order.batch_in_memory(step, size) if in_memory else order.batch(step, size)
+        return self._others[rows.device][rows] if apart else rows
+
+    def _width(self, stream: str) -> int | None:
+        """What the texts of the current step's batch are cut to."""
+        examples = self._tasks[stream].examples
+        if examples.lengths is None:
+            return None
+        return examples.width(self._batch(stream, self.step, in_memory=True))
 
     def basis(self) -> Tensor:
         return self._losses("basis", self.primary_task)
 
-    def _losses(self, stream: str, task: Task, *, detach: bool = False, count: int | None = None) -> Tensor:
+    def _losses(
+        self,
+        stream: str,
+        task: Task,
+        *,
+        detach: bool = False,
+        count: int | None = None,
+        part: int | None = None,
+    ) -> Tensor:
         if self.held:
             rows = self._rows[stream]
         else:
             rows = self._batch(stream, self.step)
             # Dropout and masks depend on the step alone: no state to save, and all strategies meet the same noise.
-            torch.manual_seed(mix(self.seed, self.name, stream, self.step))
-        return self.losses(task, rows[:count], detach=detach)
+            torch.manual_seed(mix(self.seed, self.name, stream, self.step, *([] if part is None else [part])))
+        if part is not None:
+            rows = rows.chunk(self.accumulate)[part]
+        return self.losses(task, rows[:count], detach=detach, width=self._width(stream))
 
-    def losses(self, task: Task, rows: Tensor, *, detach: bool = False) -> Tensor:
-        """Per-example losses of chosen examples of a task."""
-        inputs, targets = _on(task.examples, rows, self.device)
+    def losses(self, task: Task, rows: Tensor, *, detach: bool = False, width: int | None = None) -> Tensor:
+        """Per-example losses of chosen examples of a task; of texts the first `width` tokens are read."""
+        inputs, targets = _on(task.examples, rows, self.device, width)
         with self.autocast():
             return per_example_losses(self.model, task, inputs, targets, detach=detach)
 
@@ -192,6 +233,35 @@ class Streams:
         return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
 
-def _on(examples: Examples, rows: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    inputs, targets = examples.take(rows)
+@dataclass(frozen=True)
+class MicroBatch:
+    """One of the equal pieces in which a step's batches are taken."""
+
+    streams: Streams
+    number: int
+
+    @property
+    def auxiliary_examples(self) -> int:
+        return self.streams.auxiliary_examples // self.streams.accumulate
+
+    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
+        streams = self.streams
+        losses = streams._losses("primary", streams.primary_task, detach=detach, count=count, part=self.number)
+        self._note("loss/primary", losses.mean())
+        return losses
+
+    def auxiliary(self) -> dict[str, Tensor]:
+        streams = self.streams
+        found = {name: streams._losses(name, task, part=self.number).mean() for name, task in streams.tasks.items()}
+        for name, loss in found.items():
+            self._note(f"loss/auxiliary/{name}", loss)
+        return found
+
+    def _note(self, name: str, loss: Tensor) -> None:
+        values = self.streams.values
+        values[name] = values.get(name, 0.0) + loss.detach() / self.streams.accumulate
+
+
+def _on(examples: Examples, rows: Tensor, device: torch.device, width: int | None) -> tuple[Tensor, Tensor | None]:
+    inputs, targets = examples.take(rows, width)
     return inputs.to(device, non_blocking=True), None if targets is None else targets.to(device, non_blocking=True)

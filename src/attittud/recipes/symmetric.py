@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attittud.recipes.errors import InputError, needs
 from attittud.recipes.gradients import Sides
 
 if TYPE_CHECKING:
-    from attittud.recipes.strategies import StepKind, StepLosses, Telemetry
+    from attittud.recipes.strategies import MicroLosses, StepKind, StepLosses, Telemetry
 
 # Names in TorchJD, and arguments it has no default for.
 _AGGREGATORS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,11 +57,14 @@ class Symmetric:
         self.resumable = kind not in ("GradVac", "NashMTL")
 
     def step(self, losses: StepLosses) -> Telemetry:
-        primary = losses.primary().mean()
-        tasks = [loss * self.weights[name] for name, loss in losses.auxiliary().items()]
-        sides = Sides.of(self.model, [primary, *tasks])
+        share = 1 / len(losses.micro)
+        sides = Sides.of(self.model, (self._rows(part, share) for part in losses.micro))
         sides.write(self.aggregator(torch.stack(sides.rows)))
         return dict
+
+    def _rows(self, losses: MicroLosses, share: float) -> list[Tensor]:
+        tasks = [loss * (self.weights[name] * share) for name, loss in losses.auxiliary().items()]
+        return [losses.primary().mean() * share, *tasks]
 
     def kind(self) -> StepKind | None:
         return None  # most aggregators solve a small problem on the host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,15 +26,36 @@ class Examples:
 
     inputs: Tensor
     targets: Tensor | None
+    lengths: Tensor | None = None
+    """Tokens of each text, in main memory: batches of similar lengths are made, and cut to multiples of `bucket`."""
+    bucket: int = 1
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
 
     def to(self, device: torch.device) -> Examples:
-        return Examples(self.inputs.to(device), None if self.targets is None else self.targets.to(device))
+        targets = None if self.targets is None else self.targets.to(device)
+        return Examples(self.inputs.to(device), targets, self.lengths, self.bucket)
 
-    def take(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.inputs[rows], None if self.targets is None else self.targets[rows]
+    def take(self, rows: Tensor, width: int | None = None) -> tuple[Tensor, Tensor | None]:
+        """Some examples; of texts the first `width` tokens."""
+        inputs = self.inputs if width is None else self.inputs[:, :width]
+        return inputs[rows], None if self.targets is None else self.targets[rows]
+
+    def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All of the inputs, some at a time, with their rows; texts from short to long, cut accordingly."""
+        if self.lengths is None:
+            yield from zip(torch.arange(len(self)).split(size), self.inputs.split(size), strict=True)
+            return
+        for rows in self.lengths.argsort(stable=True).split(size):
+            yield rows, self.take(rows.to(self.inputs.device), self.width(rows))[0]
+
+    def width(self, rows: Tensor) -> int | None:
+        """What these rows (in main memory) may be cut to; None where there is nothing to cut."""
+        if self.lengths is None:
+            return None
+        longest = max(1, int(self.lengths[rows].max()))
+        return min(-(-longest // self.bucket) * self.bucket, self.inputs.shape[1])
 
 
 @dataclass
@@ -45,6 +67,8 @@ class Task:
     classes: list[str]
     examples: Examples
     shares_head: bool = False
+    packed: bool = False
+    """Whether a row may hold several texts."""
 
     @property
     def head(self) -> str:
@@ -56,32 +80,63 @@ class Order:
     """An endless walk through n examples, a new permutation in every epoch, that can be entered at any step.
 
     It depends on the seed and the name of the stream alone, so all strategies of a seed see the same batches, and a
-    resumed run needs to remember only the number of its step.
+    resumed run needs to remember only the number of its step. With `lengths` batches have rows of similar lengths; all
+    batches of a walk then have to be of one size.
     """
 
     n: int
     seed: int
     stream: str
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    _epochs: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    lengths: Tensor | None = None
+    _epochs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def batch(self, step: int, size: int) -> Tensor:
         """Rows of the `step`-th batch, counted from 0."""
-        start, pieces = step * size, []
+        return self._batch(step, size, 0)
+
+    def batch_in_memory(self, step: int, size: int) -> Tensor:
+        """The same in main memory, without waiting for a device."""
+        return self._batch(step, size, 1)
+
+    def _batch(self, step: int, size: int, copy: int) -> Tensor:
+        start, pieces, whole = step * size, [], size
         while size > 0:
             epoch, offset = divmod(start, self.n)
-            piece = self._permutation(epoch)[offset : offset + size]
+            piece = self._permutation(epoch, whole)[copy][offset : offset + size]
             pieces.append(piece)
             start, size = start + len(piece), size - len(piece)
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-    def _permutation(self, epoch: int) -> Tensor:
+    def _permutation(self, epoch: int, size: int) -> tuple[Tensor, Tensor]:
         if epoch not in self._epochs:
             generator = torch.Generator().manual_seed(mix(self.seed, self.stream, epoch))
             # Only the last epochs are kept; a batch may lie across two.
             self._epochs = {key: value for key, value in self._epochs.items() if key >= epoch - 1}
-            self._epochs[epoch] = torch.randperm(self.n, generator=generator).to(self.device)
+            order = torch.randperm(self.n, generator=generator)
+            if self.lengths is not None:
+                order = _by_length(order, self.lengths, size, -epoch * self.n % size, generator)
+            self._epochs[epoch] = (order.to(self.device), order)
         return self._epochs[epoch]
+
+
+SORTED = 16
+"""Batches whose rows are sorted by length together: few, so that an epoch stays a random order."""
+
+
+def _by_length(order: Tensor, lengths: Tensor, size: int, begun: int, generator: torch.Generator) -> Tensor:
+    """The same rows, with similar lengths in each batch, and the batches in random order.
+
+    The first `begun` rows belong to a batch that began in the epoch before.
+    """
+    count = max(0, len(order) - begun) // size
+    whole = order[begun : begun + count * size]
+    batches = []
+    for window in whole.split(SORTED * size):
+        batches += window[lengths[window].argsort(stable=True)].split(size)
+    # Shuffled within a batch too: the first ones of it shall not be the shortest.
+    drawn = [batches[i][torch.randperm(size, generator=generator)] for i in torch.randperm(count, generator=generator)]
+    return torch.cat([order[:begun], *drawn, order[begun + count * size :]])
 
 
 def per_example_losses(

@@ -20,8 +20,9 @@ from attittud.recipes.evaluate import default_metric, evaluate, has_both
 from attittud.recipes.files import make_folder, only_one_process
 from attittud.recipes.logs import Log
 from attittud.recipes.mixing import Mixed
-from attittud.recipes.models.build import build_model, tokenizer
+from attittud.recipes.models.build import build_model, reader
 from attittud.recipes.models.network import Network
+from attittud.recipes.patterns import matching
 from attittud.recipes.phase import Phase
 from attittud.recipes.progress import Progress, Quiet
 from attittud.recipes.result import RunResult
@@ -41,7 +42,9 @@ def load_data(config: Config, seed: int | None = None, known: Sequence[Prepared]
 
     `known` are data of the same folders whose images need not be decoded again.
     """
-    return prepare(config.data, config.seed if seed is None else seed, tokenizer(config.model, config.data), known)
+    cache = Path(config.output) / "tokens" if config.data.cache is None else Path(config.data.cache)
+    used = reader(config.model, config.data, cache)
+    return prepare(config.data, config.seed if seed is None else seed, used, known)
 
 
 def run(
@@ -223,6 +226,8 @@ def make_phase(
     steps = phase_steps(name, settings, data, batches)
     apart = _judges(strategy_config, data.primary, steps, config.seed) if strategy_config.name == AUTO else None
     _check_enough(name, settings, strategy_config, strategy, data.primary)
+    _check_accumulation(name, settings, batches if strategy.needs_auxiliary else {}, strategy)
+    matching(model, strategy_config.exclude, "strategy.exclude")
     if isinstance(strategy, Mixed) and not strategy.mixer.head:
         metric, settings = "loss", replace(settings, select="best")
     streams = Streams(
@@ -236,6 +241,7 @@ def make_phase(
         batches,
         strategy_config.basis_batch,
         device,
+        accumulate=settings.accumulate,
         bf16=config.training.precision == "bf16",
         apart=apart,
         held=captured,
@@ -300,3 +306,20 @@ def _check_enough(name: str, settings: PhaseConfig, config: StrategyConfig, stra
                 f"{key} asks for {size} primary examples at once, but the primary training set has only {available}; lower {key} "
                 f"to at most {available}, or raise data.primary.train"
             )
+
+
+def _check_accumulation(name: str, settings: PhaseConfig, batches: Mapping[str, int], strategy: Strategy) -> None:
+    parts = settings.accumulate
+    sizes = {f"training.{name}.primary_batch": settings.primary_batch}
+    sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
+    for key, size in sizes.items():
+        if size % parts:
+            raise InputError(
+                f"training.{name}.accumulate: {key} is {size}, which cannot be taken in {parts} equal micro-batches; make it a "
+                f"multiple of {parts}"
+            )
+    if parts > 1 and isinstance(strategy, Guided) and not strategy.own_basis_batch and not strategy.guide.basis.adds_up:
+        raise InputError(
+            f"training.{name}.accumulate: basis {strategy.guide.basis.name} cannot be built from {parts} micro-batches; set "
+            "strategy.basis_batch, or use basis: sketch"
+        )

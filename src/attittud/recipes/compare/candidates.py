@@ -40,7 +40,7 @@ class Steps:
     finetune: int
 
 
-_INHERITED = ("rank", "engine", "refresh_every", "basis_batch")
+_INHERITED = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
 
 
 def candidates(config: Config) -> list[Candidate]:
@@ -70,7 +70,7 @@ def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
     own = preset(entry.name) if entry.name in presets() else {}
     default = StrategyConfig()
     # With a refresh of its own (pcgrad's in every step) goes the batch that it looks at.
-    names = _INHERITED[:2] if "refresh_every" in own else _INHERITED
+    names = _INHERITED[:3] if "refresh_every" in own else _INHERITED
     return replace(
         entry, **{name: getattr(common, name) for name in names if getattr(entry, name) == getattr(default, name)}
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -50,6 +50,33 @@ class Listing:
     @property
     def multi_label(self) -> bool:
         return self.labels is not None and self.labels.ndim == 2
+
+
+def joined(parts: Sequence[Listing]) -> Listing:
+    """Several splits of a source as one; where their classes differ it has no labels."""
+    if len(parts) == 1:
+        return parts[0]
+    first, ends = parts[0], np.cumsum([part.count for part in parts])
+
+    def fetch(rows: Rows) -> Sequence[Raw]:
+        of, found = np.searchsorted(ends, rows, side="right"), dict[int, Raw]()
+        for number, part in enumerate(parts):
+            places = np.flatnonzero(of == number)
+            found |= zip(places.tolist(), part.fetch(rows[places] - (ends[number] - part.count)), strict=True)
+        return [found[place] for place in range(len(rows))]
+
+    labels = [part.labels for part in parts if part.labels is not None]
+    groups = [part.groups for part in parts if part.groups is not None]
+    alike = len(labels) == len(parts) and all(part.classes == first.classes for part in parts)
+    return replace(
+        first,
+        where=" + ".join(part.where for part in parts),
+        count=int(ends[-1]),
+        fetch=fetch,
+        labels=np.concatenate(labels) if alike else None,
+        classes=first.classes if alike else [],
+        groups=[name for part in groups for name in part] if len(groups) == len(parts) else None,
+    )
 
 
 def chosen(

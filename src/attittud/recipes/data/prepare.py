@@ -19,10 +19,12 @@ from attittud.recipes.data.images import Pixels, decode_all
 from attittud.recipes.data.listing import Kind, Listing, Raw, Rows, chosen, digest
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.data.splits import amount, stratified
+from attittud.recipes.data.texts import Reader
 from attittud.recipes.errors import InputError
 from attittud.recipes.tasks import Examples, Task, mix
 
-Tokenize = Callable[[Sequence[str]], Tensor]
+Encoded = tuple[Tensor, Tensor | None]
+"""Inputs, and the lengths of texts."""
 Labels = npt.NDArray[np.int64]
 
 _VALIDATION = ("validation", "val", "valid", "dev")
@@ -67,9 +69,7 @@ def split_seed(config: DataConfig, seed: int) -> int:
     return first if config.subsets is None else first + seed % config.subsets
 
 
-def prepare(
-    config: DataConfig, seed: int, tokenize: Tokenize | None = None, known: Sequence[Prepared] = ()
-) -> Prepared:
+def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: Sequence[Prepared] = ()) -> Prepared:
     """Read everything. `seed` is that of the run, for splits that follow it (data.seed: null, data.subsets).
 
     From `known`, other splits of the same data, decoded auxiliary images are taken over.
@@ -98,25 +98,31 @@ def prepare(
                 "lower data.primary.train so that some is left"
             )
         others[name] = (part, names)
-    encode: Callable[[Part], Tensor]
+    encode: Callable[[Part, bool], Encoded]
     record: dict[str, Any] = {"kind": kind, "seed": seed, "classes": classes}
     if kind == "image":
         pixels = Pixels.common([parts["train"], *(part for part, _ in others.values())], config.image_size)
         record |= {"image_size": [pixels.channels, pixels.size, pixels.size]}
 
-        def encode(part: Part) -> Tensor:
-            return decode_all(part.raws(), pixels, part.listing.where)
+        def encode(part: Part, _: bool) -> Encoded:
+            return decode_all(part.raws(), pixels, part.listing.where), None
     else:
-        if tokenize is None:
+        if reader is None:
             raise InputError(
                 "the data are texts, but the model reads images; choose model: text-cnn or hf:FOLDER of a text model"
             )
 
-        def encode(part: Part) -> Tensor:
-            return tokenize([str(raw) for raw in part.raws()])
+        def encode(part: Part, blocks: bool) -> Encoded:
+            return (reader.blocks if blocks else reader.rows)([str(raw) for raw in part.raws()])
 
-    def examples(part: Part) -> Examples:
-        return Examples(encode(part), None if part.labels is None else torch.from_numpy(part.labels))
+    def examples(part: Part, *, blocks: bool = False) -> Examples:
+        inputs, lengths = encode(part, blocks)
+        return Examples(
+            inputs,
+            None if part.labels is None else torch.from_numpy(part.labels),
+            lengths if config.buckets else None,
+            config.buckets or 1,
+        )
 
     multi = parts["train"].listing.multi_label
     primary = Task("primary", "multi_label" if multi else "classify", classes, examples(parts["train"]))
@@ -130,7 +136,10 @@ def prepare(
                 f"task ({', '.join(classes[:10])}); leave share_head out, so that it gets a head of its own"
             )
         decoded = next((found for other in known if (found := _decoded(other, part, record.get("image_size")))), None)
-        auxiliary[name] = Task(name, objective, names, decoded or examples(part), shared)  # type: ignore[arg-type]
+        blocks = objective == "masked_lm"
+        packed = blocks and reader is not None and reader.pack
+        found = decoded or examples(part, blocks=blocks)
+        auxiliary[name] = Task(name, objective, names, found, shared, packed)  # type: ignore[arg-type]
     record["primary"] = {name: _rows(part) for name, part in parts.items()}
     record["auxiliary"] = {
         name: _rows(part) | {"classes": names, "left_out_as_primary": left_out[name]}

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from attittud.recipes.config import PrimaryConfig, SourceConfig
 from attittud.recipes.data.embedded import digits
-from attittud.recipes.data.listing import Columns, Listing
+from attittud.recipes.data.listing import Columns, Listing, joined
 from attittud.recipes.errors import InputError
 
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -90,14 +90,17 @@ def _open_folder(path: Path) -> Source:
 
 def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
     """The listing of a split, which must exist."""
-    if split is not None and split not in source.splits:
-        known = ", ".join(source.splits) or "none of its own"
-        raise InputError(f"{config.path}: there is no split {split!r}; the source has {known}")
+    names = [None] if split is None else split.split("+")
     group = config.group if isinstance(config, PrimaryConfig) else None
-    for name, value in (("group", group), ("where", config.where)):
-        if value and not source.columns(split):
-            raise InputError(f"{config.path}: has no columns, so {name}: {value} means nothing; leave {name} out")
-    listing = source.listing(split, Columns(config.input, config.label, group, config.where))
+    columns = Columns(config.input, config.label, group, config.where)
+    for part in names:
+        if part is not None and part not in source.splits:
+            known = ", ".join(source.splits) or "none of its own"
+            raise InputError(f"{config.path}: there is no split {part!r}; the source has {known}")
+        for name, value in (("group", group), ("where", config.where)):
+            if value and not source.columns(part):
+                raise InputError(f"{config.path}: has no columns, so {name}: {value} means nothing; leave {name} out")
+    listing = joined([source.listing(part, columns) for part in names])
     if listing.count == 0:
         raise InputError(f"{listing.where}: there are no examples in it")
     return listing

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from attittud.recipes.config import DataConfig, ModelConfig
 from attittud.recipes.data.prepare import Prepared
+from attittud.recipes.data.texts import Reader
 from attittud.recipes.errors import InputError
 from attittud.recipes.models.network import Network, statistics
 from attittud.recipes.models.residual import ResNet18, WideResNet
-from attittud.recipes.models.text import HashingTokenizer, TextCNN
+from attittud.recipes.models.text import HashedWords, TextCNN
 from attittud.recipes.models.vision import MLP, SmallCNN
-from attittud.recipes.tasks import mix
+from attittud.recipes.patterns import matching
+from attittud.recipes.tasks import Task, mix
 
 NAMES = ("mlp", "small-cnn", "resnet-18", "wideresnet-22-4", "text-cnn", "hf:FOLDER", "timm:NAME")
 _WIDE = re.compile(r"wideresnet-(\d{1,3})-(\d{1,2})")
@@ -27,36 +30,41 @@ _IMAGE: dict[str, Callable[[tuple[int, ...], ModelConfig], nn.Module]] = {
 }
 
 
-def tokenizer(model: ModelConfig, data: DataConfig) -> Callable[[Sequence[str]], Tensor] | None:
+def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
     """What turns texts into token numbers for this model; None for image models."""
     if model.name == "text-cnn":
-        return HashingTokenizer(data.max_length)
+        # Its convolutions would look over the end of a text into the next one.
+        return Reader(HashedWords(), data.max_length, pack=False, cache=cache)
     if model.name.startswith("hf:"):
-        from attittud.recipes.models.huggingface import hf_tokenizer
+        from attittud.recipes.models.huggingface import hf_words
 
-        return hf_tokenizer(model.name.removeprefix("hf:"), data.max_length)
+        words = hf_words(model.name.removeprefix("hf:"))
+        return None if words is None else Reader(words, data.max_length, pack=data.pack, cache=cache)
     return None
 
 
 def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     """A network with heads for all tasks of `data`. Its initial weights depend on the seed alone, not on the strategy."""
-    inputs = data.primary.examples.inputs
-    shape = tuple(inputs.shape[1:])
+    shape = tuple(data.primary.examples.inputs.shape[1:])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(seed, "model"))
         body = _body(config, shape, data.kind)
         if config.name.startswith(("hf:", "timm:")):
-            body.features = _tried(body, config.name, inputs[:2].cpu(), data.kind)  # type: ignore[assignment]
-        outputs = {task.head: _width(body, task.classes) for task in (data.primary, *data.auxiliary.values())}
+            widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
+            body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]
+        tasks = (data.primary, *data.auxiliary.values())
+        _check_packed(body, config.name, tasks)
+        outputs = {task.head: len(task.classes) or None for task in tasks}
         normalise = None
         if data.kind == "image":
-            everything = [data.primary, *data.auxiliary.values()]
-            normalise = statistics(max((task.examples.inputs for task in everything), key=len))
+            normalise = statistics(max((task.examples.inputs for task in tasks), key=len))
         network = Network(body, outputs, normalise=normalise, head_init=config.head_init)
     if config.weights is not None:
         from attittud.recipes.weights import load_body
 
         load_body(network, config.weights.replace("{seed}", str(seed)))
+    for parameter in matching(network, config.freeze, "model.freeze"):
+        parameter.requires_grad_(False)
     return network
 
 
@@ -79,8 +87,12 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
     return int(features.shape[1])
 
 
-def _width(body: nn.Module, classes: list[str]) -> int:
-    return len(classes) if classes else int(body.vocabulary)  # type: ignore[arg-type]
+def _check_packed(body: nn.Module, name: str, tasks: tuple[Task, ...]) -> None:
+    if any(task.packed for task in tasks) and not getattr(body, "packs", False):
+        raise InputError(
+            f"model {name} cannot be kept from mixing several texts in one block of language modelling (it takes no attention "
+            "masks or positions from outside, or marks no beginning of a text); set data.pack=false"
+        )
 
 
 def _body(config: ModelConfig, shape: tuple[int, ...], kind: str) -> nn.Module:

@@ -8,7 +8,8 @@ from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from attittud.recipes.models.masked import MaskedHead, TextBody, hide, masked_losses
 
 HeadInit = Literal["default", "kaiming", "zero"]
 
@@ -19,21 +20,11 @@ class Body(Protocol):
     features: int
 
 
-class TextBody(Body, Protocol):
-    """A body for token numbers (n x L, `pad` where there is none), which can also give one vector per token."""
-
-    vocabulary: int
-    pad: int
-    mask: int
-    special: tuple[int, ...]
-    """Token numbers that are never masked."""
-
-    def tokens(self, inputs: Tensor) -> Tensor:
-        """n x L x features."""
-
-
 class Network(nn.Module):
-    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers."""
+    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers.
+
+    A head without a number of outputs names masked words.
+    """
 
     mean: Tensor
     std: Tensor
@@ -41,7 +32,7 @@ class Network(nn.Module):
     def __init__(
         self,
         body: nn.Module,
-        heads: Mapping[str, int],
+        heads: Mapping[str, int | None],
         *,
         normalise: tuple[Tensor, Tensor] | None = None,
         head_init: HeadInit = "default",
@@ -49,10 +40,16 @@ class Network(nn.Module):
         super().__init__()
         self.body = body
         features = cast(Body, body).features
-        self.heads = nn.ModuleDict({name: nn.Linear(features, outputs) for name, outputs in heads.items()})
+        self.heads = nn.ModuleDict(
+            {
+                name: _masked_head(body) if outputs is None else nn.Linear(features, outputs)
+                for name, outputs in heads.items()
+            }
+        )
         self.head_init: HeadInit = head_init
         for head in self.heads.values():
-            self.reset_head(cast(nn.Linear, head))
+            if isinstance(head, nn.Linear):
+                self.reset_head(head)
         self.images = normalise is not None
         mean, std = normalise if normalise is not None else (torch.zeros(1), torch.ones(1))
         # In the weights file, so that it says by itself how images have to be prepared.
@@ -79,31 +76,18 @@ class Network(nn.Module):
         return outputs
 
     def masked_losses(self, inputs: Tensor, head: str) -> Tensor:
-        """Per-example loss of predicting 15 % of the tokens: of these 80 % are masked, 10 % replaced, 10 % left (BERT)."""
+        """Per-example loss of predicting hidden words; which ones are hidden is drawn anew in each call."""
         body = cast(TextBody, self.body)
-        eligible = inputs != body.pad
-        for token in body.special:
-            eligible = eligible & (inputs != token)
-        draw, kind = torch.rand_like(inputs, dtype=torch.float32), torch.rand_like(inputs, dtype=torch.float32)
-        chosen = eligible & (draw < 0.15)
-        hidden = torch.where(chosen & (kind < 0.8), body.mask, inputs)
-        random = torch.randint_like(inputs, body.vocabulary)
-        hidden = torch.where(chosen & (kind >= 0.8) & (kind < 0.9), random, hidden)
-        # The head has as many outputs as there are words: it is asked at no more places than needed, but at as many in every
-        # row, as a number that depends on the draw would have to be waited for.
-        places = torch.where(chosen, draw, 2.0).topk(_most_masked(inputs.shape[1]), largest=False).indices
-        states = body.tokens(hidden)
-        states = states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
-        outputs, asked = self.heads[head](states), chosen.gather(1, places)
-        wanted = inputs.gather(1, places).flatten().long()
-        losses = F.cross_entropy(outputs.flatten(0, 1).float(), wanted, reduction="none").view_as(places) * asked
-        # Over the batch, so that the mean over examples is the mean over masked tokens as everybody reports it.
-        return losses.sum(1) * (inputs.shape[0] / asked.sum().clamp(min=1))
+        return masked_losses(body, cast(MaskedHead, self.heads[head]), hide(inputs, body))
 
 
-def _most_masked(length: int) -> int:
-    """Of so many tokens at 15 %, four standard deviations above the mean: 3 rows in 100,000 have more, and lose the rest."""
-    return min(length, math.ceil(0.15 * length + 4 * math.sqrt(0.15 * 0.85 * length)))
+def _masked_head(body: nn.Module) -> MaskedHead:
+    """A fresh one, or the one that came with the body."""
+    head = MaskedHead(cast(TextBody, body).features, cast(TextBody, body).table, getattr(body, "eps", 1e-5))
+    stored = getattr(body, "stored_head", {})
+    if stored:
+        head.load_state_dict(stored)
+    return head
 
 
 def kaiming_convolutions(module: nn.Module) -> None:

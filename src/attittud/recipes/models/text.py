@@ -12,20 +12,20 @@ from torch import Tensor, nn
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class HashingTokenizer:
+class HashedWords:
     """Words and punctuation, lower-cased, by CRC-32 into a fixed number of buckets. 0 pads, 1 masks."""
 
-    def __init__(self, max_length: int, vocabulary: int = 8192) -> None:
-        self.max_length, self.vocabulary = max_length, vocabulary
+    def __init__(self, vocabulary: int = 8192) -> None:
+        self.vocabulary, self.pad = vocabulary, 0
+        self.prefix: list[int] = []
+        self.suffix: list[int] = []
 
-    def __call__(self, texts: Sequence[str]) -> Tensor:
-        numbers = torch.zeros(len(texts), self.max_length, dtype=torch.int32)
-        for row, text in zip(numbers, texts, strict=True):
-            # Words are short: a prefix of the text that is long enough spares the rest of a book.
-            words = _WORD.findall(text[: 64 * self.max_length].lower())[: self.max_length]
-            found = [2 + zlib.crc32(word.encode()) % (self.vocabulary - 2) for word in words]
-            row[: len(found)] = torch.tensor(found, dtype=torch.int32)
-        return numbers
+    def fingerprint(self) -> str:
+        return f"hashed-1/{self.vocabulary}"
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        buckets = self.vocabulary - 2
+        return [[2 + zlib.crc32(w.encode()) % buckets for w in _WORD.findall(text.lower())] for text in texts]
 
 
 class TextCNN(nn.Module):
@@ -40,8 +40,15 @@ class TextCNN(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
 
-    def tokens(self, inputs: Tensor) -> Tensor:
-        present = (inputs != self.pad).unsqueeze(-1)
+    @property
+    def table(self) -> Tensor:
+        return self.embedding.weight
+
+    def segments(self, inputs: Tensor) -> Tensor:
+        return (inputs != self.pad).long()
+
+    def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
+        present = ((inputs != self.pad) if segments is None else segments > 0).unsqueeze(-1)
         x = self.embedding(inputs)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             update = torch.relu(convolution((norm(x) * present).transpose(1, 2)).transpose(1, 2))

@@ -51,7 +51,7 @@ def _forget_later(config: Any, plain: dict[str, Any]) -> None:
     for entry in fields(config):
         value = getattr(config, entry.name)
         if entry.metadata.get("later") and value == default(entry):
-            del plain[entry.name]
+            plain.pop(entry.name, None)
         elif is_dataclass(value) and entry.name in plain:
             _forget_later(value, plain[entry.name])
         elif isinstance(value, dict) and entry.name in plain:

@@ -1,0 +1,76 @@
+"""A tiny encoder with its tokenizer in a folder, and made-up reviews: text experiments without a download."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+GOOD, BAD = ["good", "great", "lovely", "fine"], ["bad", "poor", "awful", "dull"]
+PLAIN = [
+    "a",
+    "the",
+    "film",
+    "story",
+    "really",
+    "again",
+    "what",
+    "plot",
+    "and",
+    "was",
+    "it",
+    "very",
+    ",",
+    ".",
+    "one",
+    "two",
+]
+
+
+def tiny_encoder(folder: Path, kind: str = "Bert", *, masked: bool = False, fixed_padding: int | None = None) -> Path:
+    """The folder of an encoder, with a masked-word head if `masked`; a tokenizer that pads by itself if wanted."""
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [*SPECIAL, *GOOD, *BAD, *PLAIN]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    settings: dict[str, Any] = {"vocab_size": len(words), "max_position_embeddings": 66, "pad_token_id": 0}
+    settings |= {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+    if kind == "DistilBert":
+        settings |= {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    model = getattr(transformers, f"{kind}{'ForMaskedLM' if masked else 'Model'}")(config)
+    for parameter in model.parameters():  # fresh embeddings are so small that little could leak through them
+        parameter.data.normal_(std=0.5)
+    model.save_pretrained(folder)
+    if fixed_padding is not None:
+        path = folder / "tokenizer.json"
+        stored = json.loads(path.read_text())
+        stored["padding"] = {"strategy": {"Fixed": fixed_padding}, "direction": "Right", "pad_to_multiple_of": None}
+        stored["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+        stored["truncation"] = {
+            "max_length": fixed_padding,
+            "strategy": "LongestFirst",
+            "stride": 0,
+            "direction": "Right",
+        }
+        path.write_text(json.dumps(stored))
+    return folder
+
+
+def reviews(count: int, seed: int) -> list[dict[str, str]]:
+    """Of 3 to 40 words, with a label that a word or two give away."""
+    draw, found = random.Random(seed), []
+    for number in range(count):
+        words = draw.choices(PLAIN, k=draw.randint(2, 39))
+        words.insert(draw.randrange(len(words)), draw.choice(BAD if number % 2 else GOOD))
+        found.append({"text": " ".join(words), "label": "bad" if number % 2 else "good"})
+    return found
+
+
+def write_reviews(path: Path, count: int, seed: int, *, labelled: bool = True) -> Path:
+    rows = reviews(count, seed)
+    path.write_text("".join(json.dumps(row if labelled else {"text": row["text"]}) + "\n" for row in rows))
+    return path
