@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 from attittud.recipes.statistics import ALPHA, Difference, Summary, holm
 
@@ -36,6 +37,21 @@ def verdict(difference: Difference | None) -> str:
     if difference.p >= ALPHA:
         return "not significant"
     return "holds" if difference.mean > 0 else "does not hold: the opposite is significant"
+
+
+def spread_falls(rows: Mapping[int, Row]) -> str:
+    """Whether the standard deviation over seeds is smaller in the last row than in the first, and that is no accident."""
+    values = [list(row.test.values()) for row in rows.values()]
+    if len(values) < 2 or min(len(some) for some in values) < 3:
+        return MISSING
+    from scipy.stats import levene
+
+    p = float(levene(*values, center="median").pvalue)
+    first, last = values[0], values[-1]
+    said = "not significant" if not p < ALPHA else "holds" if stdev(last) < stdev(first) else "does not hold"
+    return (
+        f"{said} (std {100 * stdev(first):.1f} to {100 * stdev(last):.1f}; Brown-Forsythe test over all, p = {p:.3f})"
+    )
 
 
 def against_paper(ours: Summary, mean: float, half: float) -> str:

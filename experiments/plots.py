@@ -7,18 +7,25 @@ from statistics import fmean
 from typing import Any
 
 from . import paper
-from .rows import Row, part
+from .rows import Row
+
+DOCS = Path(__file__).parent.parent / "docs"
+PLOTS = DOCS / "reproduction"
+
+
+def shown(name: str) -> list[str]:
+    """A figure in the page, if there is one."""
+    return [f"![{name}](reproduction/{name}.svg)"] if (PLOTS / f"{name}.svg").exists() else []
 
 
 def draw(folder: Path) -> None:
     """Those for which there are runs."""
-    from .page import bases, numbered, table4_rows
+    from .bases import labels, table4_rows
+    from .figure2 import by_rank, by_samples
 
-    samples = numbered(part("figure2-samples", "figure2-samples").rows, "basis_batch", 100)
-    ranks = {size: numbered(part("figure2-rank", f"figure2-rank-{size}").rows, "rank", 10) for size in (50, 1000)}
-    table4 = table4_rows()
+    samples, ranks, table4 = by_samples(), by_rank(), table4_rows()
     curves = {
-        basis: [row for label in bases(basis) if (row := table4.get(label))]
+        basis: [row for label in labels(basis) if (row := table4.get(label))]
         for basis in paper.TABLE4
         if basis != "canonical"
     }

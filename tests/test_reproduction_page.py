@@ -13,9 +13,11 @@ from attittud.recipes.compare.variants import variants
 from attittud.recipes.loader import load
 from experiments import page as module
 from experiments import rows as reader
-from experiments.claims import Claim, against_paper, judged
-from experiments.page import ATTITTUD, FURTHER, PAGE, best_two, page
+from experiments.bases import labels
+from experiments.claims import Claim, against_paper, judged, spread_falls
+from experiments.page import PAGE, page
 from experiments.rows import HERE, Row, part
+from experiments.table2 import ATTITTUD, best_two, everything
 
 
 def test_page_is_what_the_results_give() -> None:
@@ -89,7 +91,7 @@ def test_a_search_is_decided_by_validation(results: Path) -> None:
 
 
 def test_more_seeds_are_for_the_rows_that_validation_chose(results: Path) -> None:
-    assert best_two(part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER)) == []
+    assert best_two(everything()) == []
     lines = [
         line("table2-cat-vs-dog", f"{label}/weight-1/lr={draw}/steps-9-9", seed, 0.7 - 0.1 * (draw > 0) - 0.01 * n, 0.6)
         for n, label in enumerate(ATTITTUD)
@@ -97,12 +99,12 @@ def test_more_seeds_are_for_the_rows_that_validation_chose(results: Path) -> Non
         for seed in range(5 if draw == 0 else 1)
     ]
     (results / "table2-cat-vs-dog.jsonl").write_text("\n".join(lines) + "\n")
-    assert best_two(part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER)) == ATTITTUD[:2]
+    assert best_two(everything()) == ATTITTUD[:2]
     assert f"over the first five seeds: `{ATTITTUD[0]}` and `{ATTITTUD[1]}`." in page()
 
 
 def test_the_config_names_the_rows_that_validation_chose() -> None:
-    chosen = best_two(part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER))
+    chosen = best_two(everything())
     named = {c.label.replace(" ", "-") for c in candidates(load(HERE / "table2-cat-vs-dog-15.yaml"))}
     assert set(chosen) <= named, f"name {chosen} in table2-cat-vs-dog-15.yaml"
 
@@ -149,26 +151,68 @@ def test_verdicts() -> None:
     assert [against_paper(summary, mean, 1.0) for mean in (60, 71.5, 80)] == ["above", "agrees", "below"]
 
 
+def test_a_falling_spread_is_told_from_an_accident() -> None:
+    def rows(*spreads: float) -> dict[int, Row]:
+        values = [[0.6 + spread * x for x in (-2, -1, 0, 1, 2)] for spread in spreads]
+        made = [{s: {"result": {"metric": "a", "test": {"a": v}}} for s, v in enumerate(some)} for some in values]
+        return {m: Row("x", "", runs) for m, runs in enumerate(made)}
+
+    found = rows(0.05, 0.002)
+    p = stats.levene(*(list(row.test.values()) for row in found.values()), center="median").pvalue
+    assert p < 0.05
+    said = f"(std 7.9 to 0.3; Brown-Forsythe test over all, p = {p:.3f})"
+    assert spread_falls(found) == f"holds {said}"
+    assert spread_falls(rows(0.002, 0.05)).startswith("does not hold (std 0.3 to 7.9;")
+    assert spread_falls(rows(0.02, 0.018)).startswith("not significant")
+    assert spread_falls({}) == spread_falls(rows(0.02)) == "not run yet"
+
+
+def test_captured_shares_are_compared_seed_by_seed(results: Path) -> None:
+    def curves(share: float) -> dict[str, list[float]]:
+        return {"step": [1], "captured_auxiliary": [share], "captured_primary": [2 * share]}
+
+    lines = [
+        line(
+            "table4-bases",
+            f"{label}/weight-1/lr=1/steps-9-9",
+            seed,
+            0.6,
+            0.6,
+            curves=curves(share + 0.01 * seed * factor),
+        )
+        for basis, share, factor in (("sketch", 0.2, 1), ("random", 0.01, 0.5))
+        for label in labels(basis)
+        for seed in range(4)
+    ]
+    (results / "table4-bases.jsonl").write_text("\n".join(lines) + "\n")
+    a, b = ([100 * (share + 0.01 * seed * factor) for seed in range(4)] for share, factor in ((0.2, 1), (0.01, 0.5)))
+    difference = statistics.fmean(a) - statistics.fmean(b)
+    claim = f"| `sketch` holds more of the auxiliary gradient than `random` |  | {difference:+.1f} |"
+    text = page()
+    assert claim in text and next(found for found in text.splitlines() if claim in found).endswith("| holds |")
+    assert "| `sketch` | 21.50 | 43.00 | 8 |" in text and "| `mean` | not run yet |  | 0 |" in text
+
+
 def test_figures_read_labels_as_compare_writes_them(results: Path) -> None:
     def lines(name: str, rows: list[str], **more: Any) -> None:
         found = [
-            line(name, f"{label}/weight-1/training.guided.lr=1e-3/steps-9-9", s, 0.6, 0.6, **more)
+            line(name, f"{label}/weight-1/training.guided.lr=1e-3/steps-9-9", s, 0.6, 0.59 + 0.01 * s, **more)
             for label in rows
-            for s in (0, 1)
+            for s in (0, 1, 2)
         ]
         target = results / f"{name.removesuffix('-50').removesuffix('-exact')}.jsonl"
         with target.open("a") as file:
             file.write("\n".join(found) + "\n")
 
-    def labels(name: str) -> list[str]:
+    def labels_of(name: str) -> list[str]:
         found = [candidate.label.replace(" ", "-") for candidate in candidates(load(HERE / f"{name}.yaml"))]
         return [label for label in found if label not in ("primary_only", "multitask")]
 
-    lines("figure2-samples", labels("figure2-samples"))
-    lines("figure2-rank-50", labels("figure2-rank-50"))
+    lines("figure2-samples", labels_of("figure2-samples"))
+    lines("figure2-rank-50", labels_of("figure2-rank-50"))
     curves = {"step": [1], "captured_auxiliary": [0.25], "captured_primary": [0.5]}
-    lines("table4-bases", labels("table4-bases"), curves=curves)
-    lines("table4-bases-exact", labels("table4-bases-exact"), curves=curves)
+    lines("table4-bases", labels_of("table4-bases"), curves=curves)
+    lines("table4-bases-exact", labels_of("table4-bases-exact"), curves=curves)
     text = page()
     samples = text.partition("## Figure 2, left")[2].partition("## Figure 2, right")[0]
     ranks = text.partition("## Figure 2, right")[2].partition("## Figure 3")[0]
@@ -176,4 +220,4 @@ def test_figures_read_labels_as_compare_writes_them(results: Path) -> None:
     shares = text.partition("## Figure 3")[2].partition("## Table 2")[0]
     assert "not run yet" not in samples + bases + shares
     assert all(f"| {k} | 60.0 |" in ranks for k in (1, 5, 10, 20, 40))
-    assert "| `svd` | 25.00 | 50.00 | 4 |" in shares
+    assert "| `svd` | 25.00 | 50.00 | 6 |" in shares

@@ -1,0 +1,77 @@
+"""Figure 2: accuracy against the examples that build the basis, and against its rank."""
+
+from __future__ import annotations
+
+from .claims import Claim, claim_table, spread_falls, summary_cells, table
+from .plots import shown
+from .rows import Row, part
+
+SAMPLES = """\
+Accuracy against m, with rank 5 and (1, 0, 0), primary_weight 0.01. The paper finds the mean flat and the variance falling
+with m."""
+RANK = "The paper finds small ranks better where data are scarce, and larger ones where they are not."
+SAMPLES_CLAIMS = [Claim("100 examples are better than 5 (the paper: the mean is flat)", "100", "5")]
+RANK_CLAIMS = [
+    Claim("with 50 per class, rank 5 is better than 40", "50/5", "50/40"),
+    Claim("with 1,000 per class, rank 40 is better than 5", "1000/40", "1000/5"),
+]
+
+
+def numbered(rows: dict[str, Row], key: str, usual: int) -> dict[int, Row]:
+    """Rows of `orthogonal` by the number that their label gives for `key`."""
+    found = {}
+    for label, row in rows.items():
+        if label.startswith("orthogonal"):
+            text = label.partition(f"{key}=")[2].partition("-")[0]
+            found[int(text) if text else usual] = row
+    return dict(sorted(found.items()))
+
+
+def by_samples() -> dict[int, Row]:
+    return numbered(part("figure2-samples", "figure2-samples").rows, "basis_batch", 100)
+
+
+def by_rank() -> dict[int, dict[int, Row]]:
+    """For 50 and for 1,000 examples per class."""
+    return {size: numbered(part("figure2-rank", f"figure2-rank-{size}").rows, "rank", 10) for size in (50, 1000)}
+
+
+def samples_rows() -> dict[str, Row]:
+    return {str(m): row for m, row in by_samples().items()}
+
+
+def rank_rows() -> dict[str, Row]:
+    return {f"{size}/{k}": row for size, found in by_rank().items() for k, row in found.items()}
+
+
+def samples() -> str:
+    rows = by_samples()
+    lines = [[str(m), *summary_cells(rows[m].summary if m in rows else None)] for m in (5, 10, 25, 50, 100)]
+    return "\n\n".join(
+        [
+            "## Figure 2, left: examples that build the basis",
+            SAMPLES,
+            table(["m", "ours", "std", "95 %", "n"], lines),
+            claim_table(SAMPLES_CLAIMS, samples_rows()),
+            f"The variance falls with m: {spread_falls(rows)}.",
+            *shown("samples"),
+        ]
+    )
+
+
+def rank() -> str:
+    parts = by_rank()
+    lines = [
+        [str(k), *(cell for rows in parts.values() for cell in summary_cells(rows[k].summary if k in rows else None))]
+        for k in (1, 5, 10, 20, 40)
+    ]
+    head = ["rank", "50 per class", "std", "95 %", "n", "1,000 per class", "std", "95 %", "n"]
+    return "\n\n".join(
+        [
+            "## Figure 2, right: the rank of the basis",
+            RANK,
+            table(head, lines),
+            claim_table(RANK_CLAIMS, rank_rows()),
+            *shown("rank"),
+        ]
+    )
