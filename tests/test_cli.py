@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import typer
 
 import attittud
 from attittud import cli
@@ -98,13 +100,68 @@ def test_a_missing_library_names_the_extra(monkeypatch, capsys):
     assert "'typer'" in err and "attittud[cli]" in err
 
 
-def test_an_interrupt_while_libraries_are_imported(monkeypatch, capsys):
-    def interrupted():
-        raise KeyboardInterrupt
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
+
+def test_an_interrupt_while_libraries_are_imported(monkeypatch, capsys):
     monkeypatch.setattr(cli, "build", interrupted)
-    code, _, err = run("demo", capsys=capsys)
-    assert (code, err) == (130, "")
+    assert run("demo", capsys=capsys) == (130, "", "attittud: interrupted; no file is left half-written\n")
+
+
+@pytest.mark.parametrize("what", [typer.Abort, KeyboardInterrupt], ids=["older typer", "this typer"])
+def test_an_interrupt_of_which_a_command_does_not_know(what, monkeypatch, capsys):
+    """An older typer raises an Abort of its own, a newer one returns 130."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise what
+
+    if what is typer.Abort:
+        monkeypatch.setattr(cli, "build", lambda: stop)
+    else:
+        monkeypatch.setattr("attittud.recipes.schema.json_schema", stop)
+    code, out, err = run("schema", capsys=capsys)
+    assert (code, out, err.strip()) == (130, "", "attittud: interrupted; no file is left half-written")
+
+
+def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):
+    monkeypatch.setattr(experiment, "run", interrupted)
+    code, out, err = run(*QUICK, capsys=capsys)
+    assert (code, out) == (130, "") and err.count("\n") == 1
+    assert err.startswith("attittud: interrupted; the demo keeps nothing before its end")
+    assert list(Path("runs/demo").iterdir()) == []
+
+
+SCRIPT = "from attittud.cli import main\nmain()\n"  # what pip writes
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["-m", "attittud", "demo"], 130, "attittud: interrupted while starting; nothing has been done\n"),
+        (["attittud", "demo"], 130, "attittud: interrupted while starting; nothing has been done\n"),
+        (["attitud"], 130, "attittud: interrupted while starting; nothing has been done\n"),
+        (["mine.py"], -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+    ids=["module", "attittud", "attitud", "a script of somebody else"],
+)
+def test_an_interrupt_while_torch_is_imported(command, code, words, tmp_path):
+    """That is before any of our code, and takes seconds. Whoever imports the library has Ctrl-C as everywhere."""
+    (tmp_path / "torch.py").write_text("import time\nopen('reached', 'w').close()\ntime.sleep(60)\n")
+    Path(command[0]).write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    ) as process:
+        while not Path("reached").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err == words if code == 130 else words in err
 
 
 def test_a_missing_module_of_ours_is_a_bug_and_not_hidden(monkeypatch):
@@ -139,7 +196,7 @@ def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
         cli.main(QUICK)
 
 
-def test_an_interrupt_of_workers_is_silent(tmp_path):
+def test_workers_have_no_word_of_their_own_at_an_interrupt(tmp_path):
     """Ctrl-C reaches every process of a terminal's group, also those that are at their first imports."""
     with subprocess.Popen(
         [sys.executable, "-m", "attittud", "demo", "--steps", "50", "--folder", tmp_path / "page"],
@@ -153,7 +210,8 @@ def test_an_interrupt_of_workers_is_silent(tmp_path):
         time.sleep(1)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "")
+    assert process.returncode == 130
+    assert err == "attittud: interrupted; the demo keeps nothing before its end, the same command starts over\n"
 
 
 def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path):

@@ -138,8 +138,42 @@ def test_ctrl_c() -> None:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err
+    folder = metrics.parent
+    kept = (folder / "checkpoint.safetensors").exists()
+    words = f"the same command continues from the last checkpoint in {folder}" if kept else "there is no checkpoint yet"
+    assert process.returncode == 130 and err.startswith(f"attittud: interrupted; {words}") and err.count("\n") == 1
     assert not list(Path().rglob("*.part")) and not list(Path().rglob("result.json"))
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "words"),
+    [
+        ([], [], "there is no checkpoint yet, the same command starts from the beginning"),
+        (["checkpoint.safetensors"], [], "the same command continues from the last checkpoint in runs/job/auto/seed-0"),
+        (
+            ["checkpoint.safetensors"],
+            ["--fresh"],
+            "the same command without --fresh continues from the last checkpoint",
+        ),
+        (["result.json"], [], "the run was at its end, the same command shows it"),
+    ],
+)
+def test_what_is_kept_of_an_interrupted_run(
+    files: list[str],
+    options: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop(*_: object, run_dir: Path, **__: object) -> None:
+        run_dir.mkdir(parents=True)
+        for name in files:
+            (run_dir / name).touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attittud.recipes.train.run", stop)
+    assert call("train", "job.yaml", *options) == 130
+    assert capsys.readouterr().err.startswith(f"attittud: interrupted; {words}")
 
 
 def test_init_writes_what_train_reads(capsys: pytest.CaptureFixture[str]) -> None:

@@ -296,12 +296,13 @@ def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("here")
-def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Probe, "measure", interrupted)
     assert call("diagnose", "job.yaml") == 130
+    assert capsys.readouterr().err.startswith("attittud: interrupted; a diagnosis keeps nothing before its end")
     assert not list(Path().rglob("diagnose.json"))
 
 

@@ -343,7 +343,9 @@ def test_control_c_is_130_and_the_same_command_continues(tmp_path: Path) -> None
     _, err = process.communicate(timeout=60)
     assert (
         process.returncode == 130
-        and err.startswith("interrupted; give the same command again")
+        and err.startswith(
+            "attittud: interrupted; finished runs are kept in runs/job/compare, the same command goes on"
+        )
         and err.count("\n") == 1
     )
     assert not list(tmp_path.rglob("comparison.json"))

@@ -102,6 +102,19 @@ def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:
     second.leave(config)
 
 
+def test_an_interrupt_says_where_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "train", stop)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["reproduce", "figure2-samples", "--quick", "--configs", str(CONFIGS), "--work", str(tmp_path)])
+    words = f"interrupted; finished runs are kept in {tmp_path / 'results'}, the same command goes on"
+    assert exit_.value.code == 130 and capsys.readouterr().err == f"attittud: {words}\n"
+
+
 def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     outcome = quick(tmp_path, budget=0.0)
     assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results[0].exists()

@@ -2,10 +2,13 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from attittud.decompose import Decomposition, decompose
-from attittud.eta import Eta, preset, presets
-from attittud.guide import Guide
-from attittud.report import Report
+from attittud.starting import hearing_interrupts
+
+with hearing_interrupts():
+    from attittud.decompose import Decomposition, decompose
+    from attittud.eta import Eta, preset, presets
+    from attittud.guide import Guide
+    from attittud.report import Report
 
 try:
     __version__ = version("attittud")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, Interruption
+from attittud.starting import INTERRUPTED
 
 if TYPE_CHECKING:
     import typer
@@ -36,15 +37,20 @@ def build() -> typer.Typer:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit: with 2 and one paragraph on what to change when the input was wrong."""
+    """Run a command and exit: with 2 and one paragraph on what to change when the input was wrong, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        _run(arguments)
-    except KeyboardInterrupt:  # while libraries are imported; typer makes an Abort of later ones
-        sys.exit(130)
+        code = _run(arguments)
+    except Interruption as stopped:
+        _end(str(stopped), INTERRUPTED)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # at a moment for which the command has no sentence
+        _end("interrupted; no file is left half-written", INTERRUPTED)
+    sys.exit(code)
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str]) -> int:
     try:
         app = build()
     except ModuleNotFoundError as error:
@@ -57,8 +63,8 @@ def _run(arguments: list[str]) -> None:
 
     try:
         code = app(arguments or ["--help"], prog_name="attittud", standalone_mode=False)
-    except typer.Abort:
-        sys.exit(130)
+    except typer.Abort:  # an older typer's word for Ctrl-C; a newer one returns 130
+        return INTERRUPTED
     except InputError as error:
         _fail(str(error))
     except PermissionError as error:
@@ -69,7 +75,7 @@ def _run(arguments: list[str]) -> None:
         if not hasattr(error, "format_message"):
             raise
         _fail(f"{error.format_message()} (`attittud {_command(error)}--help` lists what is possible)")
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 def _command(error: Exception) -> str:
@@ -78,6 +84,10 @@ def _command(error: Exception) -> str:
     return "".join(f"{word} " for word in path.split()[1:])
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
+    _end(message, 2)
+
+
+def _end(message: str, code: int) -> NoReturn:
     sys.stderr.write(f"attittud: {' '.join(message.split())}\n")
-    sys.exit(2)
+    sys.exit(code)

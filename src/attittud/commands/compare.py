@@ -48,6 +48,7 @@ def compare(
     from attittud.recipes.compare.observers import QuietRuns, Runs
     from attittud.recipes.compare.run import compare as run
     from attittud.recipes.compare.table import show
+    from attittud.recipes.errors import interruptible
     from attittud.recipes.report.page import write_report
 
     settings, name = _settings(config, overrides or [], primary, auxiliary or [], budget)
@@ -57,11 +58,9 @@ def compare(
         if sys.stderr.isatty() and not quiet:
             progress = bars = CompareBars()
             stack.enter_context(bars)
-        try:
-            result = run(settings, folder, progress, fresh=fresh)
-        except KeyboardInterrupt:
-            typer.echo("interrupted; give the same command again to continue with what is left", err=True)
-            raise
+        again = "the same command without --fresh" if fresh else "the same command"
+        stack.enter_context(interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"))
+        result = run(settings, folder, progress, fresh=fresh)
     show(result, Console(), write_report(folder))
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attittud.recipes.digits.page import content
 from attittud.recipes.digits.train import Settings
+from attittud.recipes.errors import interruptible
 from attittud.recipes.files import write_atomically
 from attittud.recipes.report.page import write_page
 
@@ -42,7 +43,8 @@ def demo(
         folder.mkdir(parents=True, exist_ok=True)  # before a minute has passed
     except OSError as error:
         raise typer.BadParameter(f"cannot make {str(folder)!r}: {error.strerror}", param_hint="--folder") from error
-    results = _run(seeds, Settings(steps=steps), workers)
+    with interruptible(lambda: "the demo keeps nothing before its end, the same command starts over"):
+        results = _run(seeds, Settings(steps=steps), workers)
     page = write_page(folder, lambda _: content(results), "choose another folder by --folder")
     _show(results, page)
     if out is not None:

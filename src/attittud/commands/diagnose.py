@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attittud.recipes.errors import interruptible
 from attittud.recipes.progress import Bars, Quiet
 
 
@@ -50,6 +51,9 @@ def diagnose(
     folder = Path(settings.output) / config.stem / "diagnose"
     with ExitStack() as stack:
         progress = stack.enter_context(Bars()) if sys.stderr.isatty() and not quiet else Quiet()
+        stack.enter_context(
+            interruptible(lambda: "a diagnosis keeps nothing before its end, the same command starts over")
+        )
         result = run(settings, folder, progress, steps=steps)
     show(result, folder / "diagnose.json", Console())
 

@@ -58,7 +58,7 @@ def reproduce(
     from attittud.recipes.compare.bars import CompareBars, Lines
     from attittud.recipes.compare.duration import parse_duration
     from attittud.recipes.compare.observers import QuietRuns, Runs
-    from attittud.recipes.errors import InputError
+    from attittud.recipes.errors import InputError, interruptible
     from attittud.recipes.reproduce.experiments import EXPERIMENTS
     from attittud.recipes.reproduce.run import reproduce as run
     from attittud.recipes.reproduce.workers import side_by_side
@@ -76,9 +76,10 @@ def reproduce(
             raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
     if data is None and not quick:
         raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data, or try it with --quick")
+    results = results or (work / "results" if quick else configs / "results")
     settings: dict[str, Any] = {
         "configs": configs,
-        "results": results or (work / "results" if quick else configs / "results"),
+        "results": results,
         "work": work / "quick" if quick else work,
         "overrides": [word for word in overrides or [] if "=" in word],
         "quick": quick,
@@ -86,11 +87,12 @@ def reproduce(
         "only": part or [],
         "side_by_side": workers + beside,
     }
-    if workers > 1:
-        outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
-    else:
-        progress: Runs = QuietRuns() if quiet or quick else Lines(console)
-        with ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.enter_context(interruptible(lambda: f"finished runs are kept in {results}, the same command goes on"))
+        if workers > 1:
+            outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
+        else:
+            progress: Runs = QuietRuns() if quiet or quick else Lines(console)
             if sys.stderr.isatty() and not quiet:
                 progress = bars = CompareBars()
                 stack.enter_context(bars)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from attittud.recipes.errors import interruptible
 from attittud.recipes.logs import CHOICES, open_log
 from attittud.recipes.progress import Bars, Quiet
 from attittud.recipes.strategies import names
@@ -43,11 +44,8 @@ def train(
             stack.callback(logs[-1].close)
         bars = sys.stderr.isatty() and not quiet
         progress = stack.enter_context(Bars()) if bars else Quiet()
-        try:
-            result = run(settings, run_dir=run_dir, progress=progress, logs=logs, fresh=fresh)
-        except KeyboardInterrupt:
-            typer.echo("interrupted; give the same command again to continue from the last checkpoint", err=True)
-            raise
+        stack.enter_context(interruptible(lambda: _kept(run_dir, fresh=fresh)))
+        result = run(settings, run_dir=run_dir, progress=progress, logs=logs, fresh=fresh)
     figures = {"validation": result.validation, "test": result.test}
     for part, values in figures.items():
         words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
@@ -57,6 +55,16 @@ def train(
         f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
     )
     typer.echo(str(run_dir))
+
+
+def _kept(run_dir: Path, *, fresh: bool) -> str:
+    """What a run leaves that was interrupted."""
+    again = "the same command without --fresh" if fresh else "the same command"
+    if (run_dir / "result.json").exists():
+        return f"the run was at its end, {again} shows it"
+    if (run_dir / "checkpoint.safetensors").exists():
+        return f"{again} continues from the last checkpoint in {run_dir}"
+    return "there is no checkpoint yet, the same command starts from the beginning"
 
 
 # Where the names are, so that --help is never behind the code.

@@ -27,10 +27,12 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
             os.fsync(file.fileno())
         temporary.replace(path)
         _flush_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:  # also Ctrl-C
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise cannot_write(path, error, cure) from None
+        if isinstance(error, OSError):
+            raise cannot_write(path, error, cure) from None
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
