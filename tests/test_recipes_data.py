@@ -373,7 +373,7 @@ def test_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         read("data: {primary: 'hf:owner/name'}")
 
 
-def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
     features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])})
 
@@ -393,7 +393,11 @@ def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("no\nnetwork")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"hf:owner/name: cannot be loaded \(no network\)"):
+        read("data: {primary: 'hf:owner/name'}")
+    (tmp_path / "owner/name").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"in place of the hub's; write owner/name without hf:"):
         read("data: {primary: 'hf:owner/name'}")
 
 

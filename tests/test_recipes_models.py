@@ -172,6 +172,16 @@ def test_timm(monkeypatch: pytest.MonkeyPatch) -> None:
         build_model(model_config("'timm:with_neck'").model, images(size=8), 0)
 
 
+def test_timm_with_the_wrong_torchvision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        InputError, match=r"cannot be imported \(operator torchvision::nms.*the torchvision that belongs"
+    ):
+        build_model(model_config("'timm:resnet10t'").model, images(), 0)
+
+
 # ------------------------------------------------------------------------------------------------ texts
 
 TEXTS = ["a good film", "a bad film, really", "good good good", "what a bad, bad, bad story"] * 6

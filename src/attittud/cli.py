@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from attittud.recipes.errors import InputError, Interruption
+from attittud.recipes.errors import InputError
+from attittud.recipes.interrupts import Interruption
 from attittud.starting import INTERRUPTED
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ def compare(
     from attittud.recipes.compare.observers import QuietRuns, Runs
     from attittud.recipes.compare.run import compare as run
     from attittud.recipes.compare.table import show
-    from attittud.recipes.errors import interruptible
+    from attittud.recipes.interrupts import interruptible
     from attittud.recipes.report.page import write_report
 
     settings, name = _settings(config, overrides or [], primary, auxiliary or [], budget)

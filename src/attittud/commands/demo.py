@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attittud.recipes.digits.page import content
 from attittud.recipes.digits.train import Settings
-from attittud.recipes.errors import interruptible
 from attittud.recipes.files import write_atomically
+from attittud.recipes.interrupts import interruptible
 from attittud.recipes.report.page import write_page
 
 

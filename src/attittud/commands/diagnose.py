@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attittud.recipes.errors import interruptible
+from attittud.recipes.interrupts import interruptible
 from attittud.recipes.progress import Bars, Quiet
 
 

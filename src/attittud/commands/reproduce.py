@@ -58,7 +58,8 @@ def reproduce(
     from attittud.recipes.compare.bars import CompareBars, Lines
     from attittud.recipes.compare.duration import parse_duration
     from attittud.recipes.compare.observers import QuietRuns, Runs
-    from attittud.recipes.errors import InputError, interruptible
+    from attittud.recipes.errors import InputError
+    from attittud.recipes.interrupts import interruptible
     from attittud.recipes.reproduce.experiments import EXPERIMENTS
     from attittud.recipes.reproduce.run import reproduce as run
     from attittud.recipes.reproduce.workers import side_by_side

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from attittud.recipes.errors import interruptible
-from attittud.recipes.logs import CHOICES, open_log
+from attittud.recipes.interrupts import interruptible
+from attittud.recipes.logs import CHOICES
 from attittud.recipes.progress import Bars, Quiet
 from attittud.recipes.strategies import names
 
@@ -31,21 +31,16 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
-    from attittud.recipes.config import to_dict
     from attittud.recipes.loader import load
     from attittud.recipes.train import default_run_dir, run
 
     settings = load(config, overrides or [])
     run_dir = default_run_dir(settings, config.stem)
     with ExitStack() as stack:
-        logs = []
-        for name in log or []:
-            logs.append(open_log(name, run_dir, to_dict(settings)))
-            stack.callback(logs[-1].close)
         bars = sys.stderr.isatty() and not quiet
         progress = stack.enter_context(Bars()) if bars else Quiet()
         stack.enter_context(interruptible(lambda: _kept(run_dir, fresh=fresh)))
-        result = run(settings, run_dir=run_dir, progress=progress, logs=logs, fresh=fresh)
+        result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
     figures = {"validation": result.validation, "test": result.test}
     for part, values in figures.items():
         words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())

@@ -66,7 +66,11 @@ class Tracker:
         self._module.finish()
 
 
-def open_log(name: str, run_dir: Path, config: Mapping[str, Any]) -> Log:
+def check_log(name: str) -> None:
+    """Before the data are read; what else can be wrong with a dashboard it says itself when it is opened."""
     if name not in CHOICES:
         raise InputError(f"--log {name}: choose one of {', '.join(CHOICES)}")
+
+
+def open_log(name: str, run_dir: Path, config: Mapping[str, Any]) -> Log:
     return TensorBoard(run_dir) if name == "tensorboard" else Tracker(name, run_dir, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from attittud.recipes.capture import CudaRecorder, Steps, own_stream
-from attittud.recipes.config import Config, PhaseConfig, StrategyConfig
+from attittud.recipes.config import Config, PhaseConfig, StrategyConfig, to_dict
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.devices import captures, choose_device, on_device, repeatable
 from attittud.recipes.errors import InputError
 from attittud.recipes.evaluate import default_metric, evaluate, has_both
 from attittud.recipes.files import make_folder, only_one_process
-from attittud.recipes.logs import Log
+from attittud.recipes.logs import Log, check_log, open_log
 from attittud.recipes.mixing import Mixed
 from attittud.recipes.models.build import build_model, reader
 from attittud.recipes.models.network import Network
@@ -55,14 +55,17 @@ def run(
     *,
     data: Prepared | None = None,
     progress: Progress | None = None,
-    logs: Sequence[Log] = (),
+    logs: Sequence[str] = (),
     fresh: bool = False,
 ) -> RunResult:
     """Train one strategy with one seed and write its run folder.
 
     A folder with the finished run is not trained again; one with an unfinished run is continued from its last
-    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must be that of the config.
+    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must be that of the config. `logs`
+    are names of dashboards.
     """
+    for name in logs:
+        check_log(name)
     if isinstance(strategy, str):
         strategy = StrategyConfig(name=strategy)
     config = replace(config, seed=config.seed if seed is None else seed, strategy=strategy or config.strategy)
@@ -77,8 +80,11 @@ def run(
         prepared = on_device(data or load_data(config), device)
         forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
-        with forked, repeatable(config.training.deterministic, device), streamed:
-            result = _Job(config, prepared, device, folder, progress or Quiet(), logs).run()
+        with forked, repeatable(config.training.deterministic, device), streamed, ExitStack() as opened:
+            job = _Job(config, prepared, device, folder, progress or Quiet())
+            # Last: a run that is refused, or was finished before, shall not appear there.
+            job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
+            result = job.run()
         folder.finish(result.plain())
         return result
 
@@ -100,10 +106,10 @@ class _Job:
         device: torch.device,
         folder: RunFolder,
         progress: Progress,
-        logs: Sequence[Log],
     ) -> None:
         self.config, self.data, self.device, self.folder = config, data, device, folder
-        self.progress, self.logs = progress, logs
+        self.progress = progress
+        self.logs: Sequence[Log] = ()
         self.model = build_model(config.model, data, config.seed).to(device).train()
         if config.training.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from attittud.recipes.data.listing import Columns, Listing
@@ -10,6 +14,19 @@ from attittud.recipes.data.tables import table_listing
 from attittud.recipes.errors import InputError, needs
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@contextmanager
+def _bars(datasets: Any) -> Iterator[None]:
+    """Its progress bars where somebody looks, as with ours."""
+    quiet = not sys.stderr.isatty() and not datasets.are_progress_bars_disabled()
+    if quiet:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if quiet:
+            datasets.enable_progress_bars()
 
 
 class Hub:
@@ -22,9 +39,15 @@ class Hub:
             import datasets
         except ImportError:
             raise needs("hub", "datasets", f"data from hf:{name}") from None
+        if Path(name).exists():
+            raise InputError(
+                f"hf:{name}: there is a file or folder of this name here, which 'datasets' would read in place of the hub's; "
+                f"write {name} without hf: to read it, or work in another folder"
+            )
         self.name = name
         try:
-            self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
+            with _bars(datasets):
+                self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
         except Exception as error:  # whatever the network, the hub or the data set's maker did
             raise InputError(
                 f"hf:{name}: cannot be loaded ({' '.join(str(error).split())[:200]}); check the name and the network"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,6 +16,7 @@ import torch
 from attittud.recipes.digits.data import QUALITIES, digits
 from attittud.recipes.digits.rows import BASELINE, ROWS
 from attittud.recipes.digits.train import Settings, accuracy, train
+from attittud.recipes.interrupts import deaf_to_interrupts, end_at_interrupts
 from attittud.recipes.provenance import provenance
 
 Cell = tuple[int, str, int]  # index of the row, quality, seed
@@ -58,8 +58,8 @@ def outcomes(todo: list[Cell], settings: Settings, workers: int) -> Iterable[tup
         yield from ((cell, measure(cell, settings)) for cell in todo)
         return
     # Not forked: torch's threads do not survive that.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_at_interrupts) as pool:
-        with _deaf_to_interrupts():
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_at_interrupts) as pool:
+        with deaf_to_interrupts():
             waiting = {pool.submit(measure, cell, settings): cell for cell in todo}
         try:
             for future in as_completed(waiting):
@@ -67,26 +67,6 @@ def outcomes(todo: list[Cell], settings: Settings, workers: int) -> Iterable[tup
         except BaseException:
             pool.shutdown(cancel_futures=True)  # else an interrupt would wait for all runs
             raise
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """A process that is started here does not hear Ctrl-C while it imports, and would print where it was."""
-    if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile comes now
-
-
-def _end_at_interrupts() -> None:
-    """At once and without a word, also at one that came too early."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def run(seeds: int, settings: Settings, workers: int, done: Callable[[], None] = lambda: None) -> dict[str, Any]:

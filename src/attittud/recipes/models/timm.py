@@ -26,6 +26,11 @@ def timm_body(name: str, shape: tuple[int, ...], config: ModelConfig) -> nn.Modu
         import timm
     except ImportError:
         raise needs("timm", "timm", f"model 'timm:{name}'") from None
+    except RuntimeError as error:  # what a torchvision raises that was built for another torch
+        raise InputError(
+            f"model timm:{name}: timm is installed, but cannot be imported ({' '.join(str(error).split())[:200]}); install the "
+            "torchvision that belongs to this torch"
+        ) from None
     try:
         network = timm.create_model(
             name, pretrained=config.pretrained, num_classes=0, in_chans=shape[0], drop_rate=config.dropout

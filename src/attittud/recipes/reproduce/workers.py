@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from attittud.recipes.interrupts import deaf_to_interrupts, end_at_interrupts
 from attittud.recipes.reproduce.run import Outcome, reproduce
 
 
@@ -17,8 +18,10 @@ def side_by_side(count: int, names: Sequence[str], data: Path | None, *, quiet: 
 
     Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels overlap.
     """
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:  # CUDA cannot be used in a fork
-        begun = [pool.submit(_work, number, count, names, data, quiet, settings) for number in range(1, count + 1)]
+    # Not forked: CUDA cannot be used there.
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=end_at_interrupts) as pool:
+        with deaf_to_interrupts():
+            begun = [pool.submit(_work, number, count, names, data, quiet, settings) for number in range(1, count + 1)]
         outcomes = [future.result() for future in begun]
     finished = {part for outcome in outcomes for part in outcome.finished}
     every = [*outcomes[0].finished, *outcomes[0].missing]
