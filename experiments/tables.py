@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attittud.recipes.statistics import summarise
+
 from .claims import MISSING, against_paper, summary_cells, table
-from .rows import Part, readable
+from .rows import Part, Row, readable
 
 Printed = tuple[str, float, float]
 """A row's name in the paper, its mean and the half-width of its interval."""
 
 
-def beside_paper(found: Part, printed: Mapping[str, Printed]) -> str:
-    """Rows by label, ours beside the paper's."""
+def beside_paper(found: Part, printed: Mapping[str, Printed], *, same_data: bool = True) -> str:
+    """Rows by label, ours beside the paper's; on other data than the paper's there is nothing for intervals to agree about."""
+    met = ["intervals"] if same_data else []
     lines = []
     for label, (name, mean, half) in printed.items():
         row = found.rows.get(label)
         ours = row.summary if row else None
-        met = against_paper(ours, mean, half) if ours else ""
-        lines.append([name, f"{mean} ± {half}", *summary_cells(ours), met, settings(found, label)])
-    return table(["row", "paper", "ours", "std", "95 %", "n", "intervals", "settings chosen on validation"], lines)
+        agrees = [against_paper(ours, mean, half) if ours else ""] if same_data else []
+        lines.append([name, f"{mean} ± {half}", *summary_cells(ours), *agrees, settings(found, label)])
+    return table(["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines)
 
 
 def beyond_paper(found: Part, names: Mapping[str, str]) -> str:
@@ -54,3 +57,9 @@ def searched(found: Part) -> str:
         if seed in row.runs
     ]
     return table(["strategy", "settings", "validation", ""], lines) if lines else f"The search: {MISSING}."
+
+
+def summarise_figures(row: Row, name: str) -> str:
+    """Mean and half of the 95 % interval over seeds of another figure than the metric."""
+    found = summarise(list(row.figures(name).values()))
+    return f"{100 * found.mean:.1f}" + (f" ± {100 * (found.high - found.mean):.1f}" if found.n > 1 else "")

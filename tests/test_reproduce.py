@@ -8,6 +8,7 @@ import pytest
 
 from attittud import cli
 from attittud.recipes.compare import run as comparison
+from attittud.recipes.compare.candidates import candidates
 from attittud.recipes.compare.observers import BusyError, QuietRuns
 from attittud.recipes.compare.variants import variants
 from attittud.recipes.config import Config, StrategyConfig
@@ -40,7 +41,8 @@ def test_every_experiment_runs_in_miniature(name: str, work: Path, capsys: pytes
     for line in lines:
         runs[line["part"], line["run"].rpartition("/")[0]].append(line["result"]["seed"])
         assert line["made_with"]["repeatable"] is True and line["seconds"] > 0
-        assert set(line["result"]["test"]) == {"loss", "accuracy", "macro_f1"}
+        figures = {"loss", "accuracy", "macro_f1", line["result"]["metric"]}
+        assert {name for name in line["result"]["test"] if "/" not in name} == figures
         # Different splits of the primary data, the same one for all strategies of a seed.
         assert line["split"] == line["result"]["seed"] % 2
     assert all(sorted(seeds) == [0, 1] for seeds in runs.values())
@@ -49,9 +51,31 @@ def test_every_experiment_runs_in_miniature(name: str, work: Path, capsys: pytes
     assert guided and all(0 <= value <= 1.0001 for line in guided for value in line["curves"]["captured_primary"])
 
 
+def test_rows_of_the_chest_xray_table_start_from_the_weights_of_their_seed(work: Path, tmp_path: Path) -> None:
+    """In the runs of the miniature above."""
+    config = load(CONFIGS / "table3-chest-xray.yaml")
+    labels = [candidate.label.replace(" ", "-") for candidate in candidates(config)]
+    etas = ["orthogonal_flip-primary_weight=0", "flip-primary_weight=0", "orthogonal-primary_weight=0"]
+    assert labels == ["primary_only", "multitask", *etas, "pretrain", "auto"]
+    assert [c.label for c in candidates(load(CONFIGS / "table3-chest-xray-none.yaml"))] == ["primary_only", "multitask"]
+    folder = work / "quick" / "table3-chest-xray"
+    runs = sorted((folder / "table3-chest-xray" / "runs").glob("*/**/run.json"))
+    assert len(runs) == 2 * len(labels)
+    for path in runs:
+        weights, seed = json.loads(path.read_text())["config"]["model"]["weights"], path.parent.name
+        assert (folder / Path(weights.replace("seed-{seed}", seed)).relative_to(folder)).is_file()
+    starts = [line for line in read_lines(work / "results" / "table3-chest-xray.jsonl") if line["part"] == "start"]
+    assert [line["result"]["seed"] for line in starts] == [0, 1]
+    test = starts[0]["result"]["test"]
+    assert {name for name in test if name.startswith("auc/")} >= {"auc/Edema", "auc/Effusion"}
+    with pytest.raises(InputError, match="there is no folder nih_chest_xray in it"):
+        quick(tmp_path, names=["table3-chest-xray"], data=tmp_path, quick=False)
+
+
 def quick(work: Path, **options: Any) -> Any:
     usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": QuietRuns(), "overrides": []}
-    return reproduce(["figure2-samples"], None, quick=True, **(usual | options))
+    usual |= {"names": ["figure2-samples"], "data": None, "quick": True}
+    return reproduce(**(usual | options))
 
 
 def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,13 +77,14 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """He et al. 2016. Images below 96 pixels get a 3 x 3 stem without pooling, as is usual for CIFAR."""
+    """He et al. 2016. Images below 96 pixels get a 3 x 3 stem without pooling, as is usual for CIFAR; from 48 with stride 2."""
 
     def __init__(self, shape: tuple[int, ...], dropout: float) -> None:
         super().__init__()
         small = shape[1] < 96
+        stride = 1 if shape[1] < 48 else 2
         stem: list[nn.Module] = [
-            nn.Conv2d(shape[0], 64, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False),
+            nn.Conv2d(shape[0], 64, 3 if small else 7, stride, 1 if small else 3, bias=False),
             nn.BatchNorm2d(64),
             nn.ReLU(),
         ]

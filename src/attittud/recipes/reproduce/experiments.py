@@ -12,7 +12,7 @@ import numpy as np
 from attittud.recipes.config import SourceConfig
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.errors import InputError
-from attittud.recipes.reproduce.miniature import write_miniature
+from attittud.recipes.reproduce.miniature import CHEST_XRAY, write_chest_xray, write_miniature
 
 Part = tuple[str, list[str]]
 """The name of a configuration file, and overrides: the paths of the data among them."""
@@ -45,6 +45,17 @@ def _files(*names: str) -> Parts:
 
 def _both(folder: Path) -> list[str]:
     return [f"data.primary.path={folder}", f"data.auxiliary.others.path={folder}"]
+
+
+def _chest_xray(file: str, folder: Path) -> Part:
+    """A configuration whose X-rays and photographs are two folders in one."""
+    for name in CHEST_XRAY:
+        if not (folder / name).is_dir():
+            raise InputError(
+                f"--data {folder}: there is no folder {name} in it; it has to hold {' and '.join(CHEST_XRAY)}"
+            )
+    x_rays, photographs = (folder / name for name in CHEST_XRAY)
+    return file, [f"data.primary.path={x_rays}", f"data.auxiliary.photographs.path={photographs}"]
 
 
 def superclasses(folder: Path) -> dict[str, list[str]]:
@@ -114,5 +125,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         _multicifar,
         "the parquet files of CIFAR-100",
         partial(write_miniature, kind="cifar100"),
+    ),
+    "table3-chest-xray": Experiment(
+        "Tables 3 and 5 on open chest X-rays with photographs: none, pretrained, and ATTITTUD with three Etas after it",
+        lambda folder: {
+            name: _chest_xray(f"{name}.yaml", folder) for name in ("table3-chest-xray-none", "table3-chest-xray")
+        },
+        f"folders {' and '.join(CHEST_XRAY)} of parquet files",
+        write_chest_xray,
+        start=lambda folder: _chest_xray("table3-chest-xray-start.yaml", folder),
     ),
 }

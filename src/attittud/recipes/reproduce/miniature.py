@@ -1,4 +1,4 @@
-"""Made-up data in the layout of CIFAR-10 and CIFAR-100 on the dataset hub: to try an experiment in seconds."""
+"""Made-up data in the layout of the dataset hub (CIFAR-10, CIFAR-100, chest X-rays): to try an experiment in seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIZE = 8
+CHEST_XRAY = ("nih_chest_xray", "tiny_imagenet")
+"""Folders of the X-rays and of the photographs."""
 
 
 def write_miniature(folder: Path, kind: str) -> Path:
@@ -30,21 +32,38 @@ def write_miniature(folder: Path, kind: str) -> Path:
     return target
 
 
+def write_chest_xray(folder: Path) -> Path:
+    """X-rays with five findings, several of a patient, in three splits; and photographs of ten classes."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    target = folder / "miniature-chest-xray"
+    x_rays, photographs = (target / name for name in CHEST_XRAY)
+    for place in (x_rays, photographs):
+        place.mkdir(parents=True, exist_ok=True)
+    patterns = np.random.default_rng(0).integers(0, 256, (5, SIZE, SIZE, 3))
+    for first, (split, count) in enumerate((("train", 120), ("validation", 60), ("test", 60))):
+        random = np.random.default_rng(first)
+        labels = (random.random((count, 5)) < 0.3).astype(np.int8)
+        images = _images(np.tensordot(labels, patterns, 1) / 3, random)
+        columns = {"image": images, "labels": labels.tolist(), "patient": 1000 * first + np.arange(count) // 4}
+        names = ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion"]
+        table = pa.table(columns).replace_schema_metadata({"class_names": json.dumps(names)})
+        parquet.write_table(table, x_rays / f"{split}-00000-of-00001.parquet")
+    labels = np.repeat(np.arange(10), 8)
+    _write(photographs, "train", {"label": labels}, {"label": list(TEN)}, labels)
+    return target
+
+
 def _write(
     folder: Path, split: str, columns: dict[str, np.ndarray], names: dict[str, list[str]], labels: np.ndarray
 ) -> None:
     import pyarrow as pa
-    from PIL import Image
     from pyarrow import parquet
 
     random = np.random.default_rng(len(labels))
     patterns = np.random.default_rng(0).integers(0, 256, (int(labels.max()) + 1, SIZE, SIZE, 3))
-    images = []
-    for label in labels:
-        pixels = (0.3 * patterns[label] + 0.7 * random.integers(0, 256, (SIZE, SIZE, 3))).astype(np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        images.append({"bytes": file.getvalue(), "path": None})
+    images = _images(patterns[labels], random)
     order = random.permutation(len(labels))
     features = {column: {"names": names[column], "_type": "ClassLabel"} for column in columns}
     metadata = {"huggingface": json.dumps({"info": {"features": {"img": {"_type": "Image"}, **features}}})}
@@ -52,3 +71,16 @@ def _write(
         {"img": [images[i] for i in order], **{name: values[order] for name, values in columns.items()}}
     ).replace_schema_metadata(metadata)
     parquet.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+
+
+def _images(signals: np.ndarray, random: np.random.Generator) -> list[dict[str, bytes | None]]:
+    """Encoded, 30 % signal and 70 % noise."""
+    from PIL import Image
+
+    images: list[dict[str, bytes | None]] = []
+    for signal in signals:
+        pixels = (0.3 * signal + 0.7 * random.integers(0, 256, (SIZE, SIZE, 3))).clip(0, 255).astype(np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        images.append({"bytes": file.getvalue(), "path": None})
+    return images

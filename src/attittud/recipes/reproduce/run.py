@@ -108,7 +108,9 @@ def reproduce(
         archive = experiment.runs_of or name
         start = None
         if experiment.start is not None:
-            start = Start(_config(configs, experiment.start(folder), settings), work / archive / "start", progress)
+            start = Start(
+                _config(configs, experiment.start(folder), settings), work / archive / "start/runs/start", progress
+            )
         for part, found in parts(name, folder, configs, settings).items():
             config, kept = found, Results(results, archive, part, clock, claims, side_by_side)
             if start is not None and found.model.weights is not None:
