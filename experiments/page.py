@@ -56,6 +56,7 @@ def in_short() -> str:
         ("Figure 2", SAMPLES_CLAIMS, samples_rows()),
         ("Figure 2", RANK_CLAIMS, rank_rows()),
         ("Figure 3", FIGURE3_CLAIMS, shares()),
+        ("Table 3, on other data", xray.CLAIMS, xray.rows().rows),
     ]
     lines = [
         [where, claim.text, "" if found is None else str(found.n), said]
