@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from . import paper
-from .claims import MISSING, Claim, claim_table
+from .claims import MISSING, Claim, claim_table, table
 from .rows import Part, part
 from .tables import beside_paper, beyond_paper, searched
 
@@ -57,11 +59,27 @@ def table2() -> str:
             beyond_paper(found, MORE),
             claim_table(MORE_CLAIMS, found.rows),
             f"The two rows of ATTITTUD with the best mean on validation over the first five seeds: {names}.",
+            "### By subset",
+            "Mean accuracy on test by the subset of 100 training images that a seed has; intervals above treat all seeds alike.",
+            by_subset(found),
             "### What the search saw",
             "Accuracy on the 200 validation images of the first seed; each chose its best, ties by loss.",
             searched(found),
         ]
     )
+
+
+def by_subset(found: Part) -> str:
+    """Rows that have more than one subset; the count of seeds beside each mean."""
+    lines = []
+    for label, name in {**{label: printed[0] for label, printed in paper.TABLE2.items()}, **MORE}.items():
+        values: dict[int, list[float]] = {}
+        for seed, value in found.rows[label].test.items() if label in found.rows else ():
+            values.setdefault(found.rows[label].runs[seed]["split"], []).append(value)
+        if len(values) > 1:
+            cells = [f"{100 * fmean(values[s]):.1f} ({len(values[s])})" if s in values else "" for s in range(3)]
+            lines.append([name, *cells])
+    return table(["row", "subset 0", "subset 1", "subset 2"], lines) if lines else MISSING
 
 
 def best_two(found: Part) -> list[str]:
