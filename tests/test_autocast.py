@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from zoo import problem
 
 from attittud import Eta, Guide
 from attittud.linalg import project
@@ -69,3 +70,41 @@ def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
 
     angles = torch.linalg.svdvals(rows(half=False) @ rows(half=True).T)
     assert float(angles.min()) > 0.999
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_group_norm", "tied_function", "checkpointed"])
+@pytest.mark.parametrize(
+    ("engine", "basis"), [("hooks", "sketch"), ("hooks", "svd"), ("implicit", "exact"), ("loop", "svd")]
+)
+def test_a_step_inside_an_autocast_region(name, engine, basis):
+    """Such as a `training_step` of Lightning: the region is for the forward pass and changes nothing of the rest."""
+    found = []
+    for around in (True, False):
+        p = problem(name, m=24)
+        guide = Guide(p.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, engine=engine, basis=basis)
+
+        def losses(p=p) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return p.losses()
+
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = p.loss()
+        with torch.autocast("cpu", torch.bfloat16, enabled=around):
+            guide.backward(primary=losses, auxiliary=loss)
+        found.append(p.grads())
+    assert all(g is None or torch.equal(g, found[1][name]) for name, g in found[0].items())
+
+
+@pytest.mark.parametrize("engine", ["hooks", "implicit"])
+def test_a_model_without_autocast_inside_an_autocast_region(engine):
+    p = problem("mlp", m=8)
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, engine=engine, basis="exact")
+    loss = p.loss()
+
+    def losses() -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return p.losses()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        report = guide.backward(primary=losses, auxiliary=loss)
+    assert int(report.effective_rank) == 3

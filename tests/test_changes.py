@@ -134,13 +134,19 @@ def test_gradients_follow_a_new_memory_format():
     assert all(x.grad.stride() == x.stride() for x in guide.shared_parameters.values())
 
 
-def test_backward_under_no_grad():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=NOTHING, rank=3)
-    losses, loss = p.losses(), p.loss()
-    with torch.no_grad():
-        guide.backward(primary=losses, auxiliary=loss)
-    assert gradients(p)
+@pytest.mark.parametrize("include_mean", [False, True])
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks", "implicit"])
+def test_backward_under_no_grad(engine, include_mean):
+    found = []
+    for grad in (False, True):
+        p = problem("mlp")
+        guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis="exact", engine=engine, include_mean=include_mean)
+        loss = p.loss()
+        with torch.set_grad_enabled(grad):
+            guide.backward(primary=p.losses, auxiliary=loss)
+        found.append(gradients(p))
+    assert found[0].keys() == found[1].keys() and found[0]
+    assert all(torch.equal(g, found[1][name]) for name, g in found[0].items())
 
 
 @pytest.mark.parametrize(("basis", "vectors"), [("sketch", 15), ("svd", 15), ("exact", 50), ("exact", 9)])

@@ -120,9 +120,11 @@ def test_accumulation_needs_basis_losses():
     assert error(grads[1], grads[0]) <= 1e-10
 
 
-def test_equal_weights_change_nothing():
+@pytest.mark.parametrize("others", [{}, {"absent": Eta(1, 0, 0)}], ids=["", "another_task_absent"])
+def test_equal_weights_change_nothing(others):
     p, plain = problem("transformer"), problem("transformer")
-    implicit(p.model, eta=Eta(0.5, 0.5, 0.5), primary_weight=0.1).backward(primary=p.losses, auxiliary=p.loss())
+    guide = implicit(p.model, eta={"near": Eta(0.5, 0.5, 0.5), **others}, primary_weight=0.1)
+    guide.backward(primary=p.losses, auxiliary={"near": p.loss()})
     for loss, weight in zip((plain.loss(), plain.losses().mean()), (0.5, 0.1), strict=True):
         found = torch.autograd.grad(loss, list(plain.model.parameters()), allow_unused=True)
         for parameter, gradient in zip(plain.model.parameters(), found, strict=True):

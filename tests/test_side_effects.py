@@ -93,6 +93,54 @@ def test_refresh_from_the_given_losses(engine, basis):
     assert snapshot(p) == before
 
 
+BUFFERS = {
+    "double": lambda: torch.randn(3, dtype=torch.float64),
+    "half": lambda: torch.randn(3).bfloat16(),
+    "boolean": lambda: torch.tensor([True, False, False]),
+    "count": lambda: torch.arange(3),
+    "complex": lambda: torch.randn(3, dtype=torch.complex64).conj(),
+    "expanded": lambda: torch.randn(1, 3).expand(4, 3),
+    "transposed": lambda: torch.randn(3, 4).t(),
+    "every_other": lambda: torch.randn(6)[::2],
+    "nested": lambda: torch.nested.nested_tensor([torch.randn(2), torch.randn(3)]),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "empty": lambda: torch.empty(0),
+    "none": lambda: None,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_buffers_of_every_kind(kind):
+    """Beside others, with which they are copied in groups; shared with another module, and with a view of a part."""
+    p = problem("cnn_batch_norm")
+    model, other = p.model, nn.Identity()
+    model.register_buffer("kept", BUFFERS[kind]())
+    model.add_module("other", other)
+    other.register_buffer("again", model.kept)
+    if kind in ("double", "count"):
+        other.register_buffer("part", model.kept[1:])
+
+    def values():
+        found = {}
+        for name, b in model.named_buffers(remove_duplicate=False):
+            dense = b.to_dense() if b.is_sparse else b
+            found[name] = id(b), [x.tolist() for x in dense.unbind()] if b.ndim else b.tolist()
+        return found
+
+    def losses():
+        with torch.no_grad():
+            for buffer in (model.kept,) if kind not in ("none", "expanded", "empty") else ():
+                buffer.logical_not_() if kind == "boolean" else buffer.mul_(2)
+            model.body[1].num_batches_tracked.add_(1)
+        return p.losses()
+
+    primary, auxiliary = p.losses(), p.loss()
+    before = values()
+    Guide(model, eta=ETA, rank=3).backward(primary=primary, auxiliary=auxiliary, basis_losses=losses)
+    assert values() == before
+
+
 class Interruption(Exception):  # noqa: N818
     pass
 

@@ -95,13 +95,16 @@ def walk(loss: Tensor) -> Graph:
     return Graph(nodes, leaves, inputs)
 
 
-def gradients(loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
-    """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
+def gradients(loss: Tensor, named: Named, *, retain_graph: bool, weights: Tensor | None = None) -> dict[int, Tensor]:
+    """Gradients by identity of the parameter; parameters the loss does not reach are missing.
+
+    `weights`: of the entries of a loss that is a vector.
+    """
     parameters = [parameter for _, parameter in named]
     if not parameters:
         return {}
     with kept_graph() if retain_graph else nullcontext():
-        found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
+        found = torch.autograd.grad(loss, parameters, weights, retain_graph=retain_graph, allow_unused=True)
     return {id(p): gradient for p, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 

@@ -193,6 +193,7 @@ class Guide:
                 retained = needed_later(graphs)
                 step.reached_auxiliary = set().union(*(graph.leaves for graph in graphs[1:]))
                 step.reach_complete = True
+                step.in_span = self.basis.keeps_graph and basis_losses is None and not self._needs_primary(step, tasks)
                 self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
             step.primary_complete = True
             for (name, loss), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
@@ -409,9 +410,8 @@ class Guide:
             self._refresher.take_in(step, losses, share)
         kept = pending and self.basis.keeps_graph and step.basis_losses is None
         named = self._workers.trainable(self.model)
-        if kept and step.reach_complete and not self._needs_primary(step):
+        if step.in_span:
             assert step.layout is not None
-            step.in_span = True
             named = [(name, parameter) for name, parameter in named if id(parameter) not in step.layout.ids]
         found = self._gradients(losses, share, named, retain_graph=retain_graph or kept)
         step.add_primary(found)
@@ -420,12 +420,12 @@ class Guide:
             # The running sum itself: earlier calls are in it.
             step.refresh.rows = step.primary[None].clone()
 
-    def _needs_primary(self, step: Step) -> bool:
+    def _needs_primary(self, step: Step, tasks: Iterable[str]) -> bool:
         """Whether the primary gradient has to be a vector, although J of its examples is at hand for the whole step.
 
         For a direction of its own, for judges, and where nothing is re-weighted: that is to be right to the bit.
         """
-        etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]
+        etas = [self.eta[name] for name in tasks] if isinstance(self.eta, dict) else [self.eta]
         equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
         return self.include_mean or step.judge is not None or equal
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
@@ -116,13 +116,11 @@ class ImplicitSubspace(Subspace):
             return super().lift_(weights, x, y, x_factor, y_factor)
         assert self._factor is not None
         jacobian, row = self.jacobian, weights @ self._factor + y_factor * self._mean(weights.dtype)
+        named = list(zip(self.layout.names, self.layout.parameters, strict=True))
         x.mul_(x_factor)
         with self._scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
-            gradients(jacobian.losses @ row.to(jacobian.losses), self._named(), retain_graph=True)
+            gradients(jacobian.losses, named, retain_graph=True, weights=row.to(jacobian.losses))
         return x
-
-    def _named(self) -> list[tuple[str, nn.Parameter]]:
-        return list(zip(self.layout.names, self.layout.parameters, strict=True))
 
     def _project(self, vectors: Sequence[Tensor]) -> Tensor:
         """V times each vector, k x l."""

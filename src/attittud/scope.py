@@ -91,7 +91,7 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     norms = [(module, module.track_running_stats) for module in modules if isinstance(module, _BatchNorm)]
     recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
     registered = [(module, dict(module._buffers)) for module in modules]
-    contents = _copies([b.detach() for _, found in registered for b in found.values() if b is not None])
+    contents = _copies([b for _, found in registered for b in found.values() if b is not None])
     try:
         for module in modules:
             # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.
@@ -127,8 +127,8 @@ def _copies(buffers: list[Tensor]) -> list[tuple[Tensor, Tensor, int]]:
     """
     copies = []
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
-    for buffer in buffers:
-        plain = type(buffer) is Tensor and buffer.layout == torch.strided
+    for buffer in (b.detach() for b in buffers):
+        plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_nested
         copies.append(torch.empty_like(buffer) if plain else buffer.clone())
         if plain:
             targets, sources = groups.setdefault((buffer.device, buffer.dtype), ([], []))

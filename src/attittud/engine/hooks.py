@@ -202,10 +202,12 @@ class HookedJacobian(Jacobian):
             return
         self.record.on_call = on_call
         try:
-            # Only as far as the calls: the gradients of the parameters themselves are not computed.
-            torch.autograd.grad(
-                self.losses, self._edges, torch.ones_like(self.losses), retain_graph=True, allow_unused=True
-            )
+            # Only as far as the calls: the gradients of the parameters themselves are not computed. Autocast is for the
+            # forward pass: it would round the operands of our own products.
+            with torch.autocast(self.layout.device.type, enabled=False):
+                torch.autograd.grad(
+                    self.losses, self._edges, torch.ones_like(self.losses), retain_graph=True, allow_unused=True
+                )
         finally:
             self.record.on_call = None
 
