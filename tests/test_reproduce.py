@@ -19,6 +19,7 @@ from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.reproduce.experiments import EXPERIMENTS, superclasses
 from attittud.recipes.reproduce.miniature import write_miniature
 from attittud.recipes.reproduce.results import Results, fingerprint, read_lines
+from attittud.recipes.reproduce.run import _run as run_parts
 from attittud.recipes.reproduce.run import reproduce
 
 CONFIGS = Path(__file__).parent.parent / "experiments"
@@ -113,6 +114,36 @@ def test_several_processes_share_the_runs(tmp_path: Path) -> None:
     runs = [(line["run"].partition("/")[0], line["result"]["seed"]) for line in lines]
     assert len(runs) == len(set(runs)) == 6
     assert all(line["part"] == "figure2-rank-50" and line["made_with"]["side_by_side"] == 3 for line in lines)
+
+
+def test_while_others_are_busy_one_later_run_is_made_at_a_time(tmp_path: Path) -> None:
+    """The order of the parts says what matters most."""
+    order: list[str] = []
+
+    class Fake:
+        """A part with stages: so many runs, then a wait for others, so many looks long."""
+
+        def __init__(self, part: str, *stages: tuple[int, int]) -> None:
+            self.part, self.stages = part, [list(stage) for stage in stages]
+            self.kept = Results(tmp_path, "x", part)
+
+        def run(self) -> None:
+            while self.stages:
+                stage = self.stages[0]
+                while stage[0] and self.kept.quota != 0:
+                    stage[0] -= 1
+                    order.append(self.part)
+                    if self.kept.quota:
+                        self.kept.quota -= 1
+                if stage[0] or stage[1]:
+                    stage[1] -= stage[0] == 0
+                    raise BusyError
+                del self.stages[0]
+
+    fakes = [Fake("first", (1, 2), (2, 0)), Fake("second", (4, 0)), Fake("third", (1, 0))]
+    parts: Any = {fake.part: (fake, fake.kept) for fake in fakes}
+    assert run_parts(parts) == ["first", "second", "third"]
+    assert order == ["first", "second", "second", "first", "first", "second", "second", "third"]
 
 
 def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:

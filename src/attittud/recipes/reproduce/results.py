@@ -99,6 +99,8 @@ class Results:
     """Which of the missing runs other processes are at."""
     side_by_side: int = 1
     """So many processes share the device, which is said beside seconds that depend on it."""
+    quota: int | None = None
+    """Runs that may still be trained; None for as many as there are."""
     before: Callable[[int], None] | None = None
     """Called with the seed of a run that is about to be trained; may refuse as `find` does."""
     _known: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -127,7 +129,7 @@ class Results:
     def find(self, path: Path, config: Config) -> RunResult | None:
         name = fingerprint(config)
         if name not in self._known and self.claims is not None:
-            if not self.claims.take(name):
+            if self.quota == 0 or not self.claims.take(name):
                 raise BusyError
             self._read()  # another process may have ended it a moment ago
             if name in self._known:
@@ -160,6 +162,8 @@ class Results:
 
     def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None:
         self.clock.took(seconds)
+        if self.quota:
+            self.quota -= 1
         about = read_json(path / "run.json")
         del about["config"]
         if self.side_by_side > 1:

@@ -95,8 +95,7 @@ def reproduce(
     trains what another is training, and each waits for all of it. `side_by_side` says how many share the device.
     """
     claims, clock, shared = Claims(work / "claims"), Clock(budget), dict[str, Prepared]()
-    planned: dict[str, Comparison] = {}
-    archives: dict[str, Path] = {}
+    planned: dict[str, tuple[Comparison, Results]] = {}
     for name in names:
         experiment, settings, folder = EXPERIMENTS[name], overrides, data
         if quick:
@@ -118,30 +117,36 @@ def reproduce(
                 own = Results(results, archive, "start", clock, claims, side_by_side)
                 kept.before = partial(start.train, own)
             comparison = Comparison(config, work / archive / part, progress, archive=kept, data=shared)
-            planned.setdefault(part, comparison)
-            archives.setdefault(part, kept.path)
+            planned.setdefault(part, (comparison, kept))
     for part in only:
         if part not in planned:
             raise InputError(f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(planned)}")
     chosen = {part: planned[part] for part in only or planned}
     finished = _run(chosen)
     missing = [part for part in chosen if part not in finished]
-    return Outcome(finished, missing, list(dict.fromkeys(archives[part] for part in chosen)))
+    return Outcome(finished, missing, list(dict.fromkeys(kept.path for _, kept in chosen.values())))
 
 
-def _run(comparisons: dict[str, Comparison]) -> list[str]:
-    """Those that are complete when it is over, or time is."""
+def _run(comparisons: dict[str, tuple[Comparison, Results]]) -> list[str]:
+    """Those that are complete when it is over, or time is.
+
+    Where other processes are at all that is left of a part, one run of a later part is made before the next look at it.
+    """
     left, finished = dict(comparisons), list[str]()
     while left:
-        for part, comparison in list(left.items()):
+        for part, (comparison, kept) in list(left.items()):
+            kept.quota = None if part == next(iter(left)) else 1
             try:
                 comparison.run()
             except OutOfTimeError:
                 return finished
             except BusyError:
+                if kept.quota == 0:
+                    break
                 continue
             finished.append(part)
             del left[part]
-        if left:
-            time.sleep(WAIT)
+        else:
+            if left:
+                time.sleep(WAIT)
     return finished
