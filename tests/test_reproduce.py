@@ -1,6 +1,7 @@
 """The paper's experiments in miniature, and the files their results are kept in."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from attittud.recipes.reproduce.miniature import write_miniature
 from attittud.recipes.reproduce.results import Results, fingerprint, read_lines
 from attittud.recipes.reproduce.run import _run as run_parts
 from attittud.recipes.reproduce.run import reproduce
+from attittud.recipes.result import RunResult
 
 CONFIGS = Path(__file__).parent.parent / "experiments"
 
@@ -155,6 +157,40 @@ def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:
     first.leave(config)
     assert second.find(tmp_path, config) is None
     second.leave(config)
+
+
+def test_what_needs_no_choice_goes_on_while_another_process_is_at_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else processes that share an experiment would take its first seed, and leave for the next experiment."""
+    begun = []
+
+    class Shared:
+        def find(self, path: Path, config: Config) -> None:
+            if (config.strategy.name, config.seed) == ("multitask", 0):
+                raise BusyError
+
+        def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None: ...
+
+        def leave(self, config: Config) -> None: ...
+
+    def train(config: Config, **_: Any) -> RunResult:
+        begun.append((config.strategy.name, config.seed))
+        return RunResult(config.strategy.name, config.seed, "accuracy", {}, {}, [], 1, {}, tmp_path)
+
+    monkeypatch.setattr(comparison, "train", train)
+    monkeypatch.setattr(comparison.Comparison, "_prepared", lambda *_: None)
+    config = load(CONFIGS / "figure2-samples.yaml", ["training.guided.epochs=null", "training.guided.steps=2"])
+    config = replace(config, compare=replace(config.compare, seeds=2, strategies=[]))
+    with pytest.raises(BusyError):
+        comparison.Comparison(config, tmp_path, archive=Shared()).run()
+    assert sorted(begun) == [
+        ("multitask", 1),
+        ("orthogonal", 0),
+        ("orthogonal", 1),
+        ("primary_only", 0),
+        ("primary_only", 1),
+    ]
 
 
 def test_an_interrupt_says_where_to_go_on(

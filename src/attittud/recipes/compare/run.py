@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -77,7 +77,11 @@ class Comparison:
         write_atomically(self.folder / "config.yaml", dump(self.config).encode())
         steps = self._steps()
         self.progress.comparison(self._count())
-        rows = self._tune(steps)
+        try:
+            rows = self._tune(steps)
+        except BusyError:
+            self._each(self._settled(steps))
+            raise
         at_steps = self._all_seeds(rows, {row.label: steps for row in rows})
         equal = self._equal_seconds(rows, steps)
         at_seconds = None
@@ -116,6 +120,14 @@ class Comparison:
                 self.data.clear()
             self.data[key] = load_data(config, seed, list(self.data.values()))
         return self.data[key]
+
+    def _settled(self, steps: Steps) -> Iterator[tuple[Candidate, Variant, Steps, int]]:
+        """Runs that do not depend on the choice that others are still at work for: of strategies without one."""
+        for seed in self.seeds:
+            for candidate in self.candidates:
+                first, *others = self._variants(candidate)
+                if not others:
+                    yield candidate, first, steps, seed
 
     def _each(self, runs: Iterable[tuple[Candidate, Variant, Steps, int]]) -> None:
         """Leaves out, and complains about in the end, those that another process is at."""
