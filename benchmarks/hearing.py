@@ -1,6 +1,6 @@
 """What eta="auto" costs: a step in which 16 judges are heard, one in which they are not, and a fixed Eta beside them.
 
-    python -m benchmarks.hearing --out benchmarks/results/hearing.json
+    python -m benchmarks.hearing --out benchmarks/hearing.json
 
 On a GPU also as CUDA graphs. The mean over `judge_every` steps is what a user pays.
 """

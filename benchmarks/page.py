@@ -43,21 +43,26 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
 MISSED = """\
 ## Where a goal is missed, and what limits it
 
-* **WRN-22-4.** A refresh may take 0.9 of a multitask step. With frozen BatchNorm it is a forward and a backward pass of 64 examples,
-  a third of a multitask step, and the per-example gradients of convolutions: patches are unfolded, multiplied in small
-  batched products and contracted, and those products, not the passes over V, are the larger half. The five products of
-  `loop` cost more than all of it.
-* **Eager refreshes** are bound by launching kernels, not by the device: in CUDA graphs the same refresh is twice as fast. Between
-  two runs their ratios move by up to a third in either direction ("the same products" above and below 1.05 alike); those of graphs
-  repeat to a hundredth.
-* **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the goal's own floor,
-  so 1.5 is the floor itself for k = 5. **Orthonormalisation** at k = 20 multiplies 20 x 20 matrices often enough to be bound by
-  arithmetic in float64 accumulation rather than by memory.
-* **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model: workspaces of convolutions and per-example gradients of
-  one layer (`hooks` on small networks), gradients of activations for as many rows as `batched` takes at once (large
-  beside a D as small as LoRA's; `loop` and `hooks` do not have them).
-* **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example; what grows in a
-  refresh is a few hundredths of those, and is the same for `loop`, which never forms a gradient of one example.
+* **WRN-22-4.** A refresh may take 0.9 of a multitask step. With frozen BatchNorm it is a forward and a backward pass
+  of 64 examples, a third of a multitask step, and the per-example gradients of convolutions: patches are unfolded,
+  multiplied in small batched products and contracted, and those products, not the passes over V, are the larger half.
+  The five products of `loop` cost more than all of it.
+* **Eager refreshes** are bound by launching kernels, not by the device: in CUDA graphs the same refresh is twice as
+  fast. Between two runs their ratios move by up to a third in either direction ("the same products" above and below
+  1.05 alike); those of graphs repeat to a hundredth.
+* **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the
+  goal's own floor, so 1.5 is the floor itself for k = 5. **Orthonormalisation** at k = 20 is bound by arithmetic: the
+  profile shows its Gram matrices taking 4.8 times as long as at k = 10 for twice the memory traffic, while the
+  transformation takes 2.1 times as long.
+* **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model: workspaces of convolutions and
+  per-example gradients of one layer (`hooks` on small networks), gradients of activations for as many rows as
+  `batched` takes at once (large beside a D as small as LoRA's; `loop` and `hooks` do not have them).
+* **`implicit`** takes one vector more than the multitask step: the auxiliary gradient has its place in memory before
+  the activations of both tasks are freed, where a plain backward pass gives out the memory of gradients as
+  activations go.
+* **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example;
+  what grows in a refresh is a few hundredths of those, and is the same for `loop`, which never forms a gradient of
+  one example.
 """
 
 

@@ -113,3 +113,12 @@ def test_a_refresh_may_grow_with_m_by_less_than_the_gradient_of_a_layer(slope, m
     (row,) = [goal for goal in found if "as m grows" in goal.what]
     assert row.met is met
     assert f"{slope:.3f} per example, beside 1.00 of activations" in row.measured
+
+
+def test_the_cost_of_judges_is_what_was_measured():
+    measured = json.loads((PAGE.parent.parent / "benchmarks" / "hearing.json").read_text())["overhead"]
+    text = " ".join((PAGE.parent / "auto.md").read_text().split())
+    assert (
+        f"{100 * measured['graph']:.1f} % of the multitask step in CUDA graphs and {100 * measured['eager']:.1f} % without"
+        in text
+    )
