@@ -219,6 +219,49 @@ def test_memory(monkeypatch):
     assert 3 < peaks[12, True] < 4.5
 
 
+def test_memory_beside_large_activations():
+    """The graphs of the two losses are never held together, so that it takes less than a multitask step."""
+    model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.GELU())))
+    primary, auxiliary = torch.randn(2, 16, 16, 64)
+    guide = implicit(model)
+
+    def losses() -> Tensor:
+        return model(primary).square().mean((1, 2))
+
+    peaks = {}
+    for name in ("multitask", "first", "implicit"):
+        model.zero_grad()
+        with LiveMemory() as watch:
+            loss = model(auxiliary).mean()
+            if name == "multitask":
+                (losses().mean() + loss).backward()
+            else:
+                guide.backward(primary=losses, auxiliary=loss)
+        peaks[name] = watch.peak
+    assert peaks["implicit"] < 0.85 * peaks["multitask"]
+
+
+def test_shared_parameters_that_change_from_step_to_step():
+    """The gradient of the auxiliary loss is computed before it is known what is shared; the guess may be wrong."""
+    grads = []
+    for build in (stored, implicit):
+        p = problem("mlp", torch.float64)
+        guide, first = build(p.model, primary_weight=0.3), p.model.body[0]
+        found = []
+        for step in range(5):
+            p.model.zero_grad()
+            first.weight.requires_grad_(step != 3)
+            hidden = p.model.body[:2](p.xa)
+            hidden = p.model.body[2:](hidden.detach() if step == 1 else hidden)
+            loss = nn.functional.cross_entropy(p.model.heads["auxiliary"](hidden), p.ya)
+            guide.backward(primary=p.losses, auxiliary=loss)
+            found.append(p.grads())
+            assert ("body.0.bias" in guide.shared_parameters) == (step != 1)
+        grads.append(found)
+    for got, want in zip(grads[1], grads[0], strict=True):
+        assert error(got, want) <= 1e-10
+
+
 @pytest.mark.parametrize("primary_weight", [0.0, 0.3])
 def test_parameters_beside_the_decomposition(primary_weight):
     """They get their primary gradient although that of the shared ones is never a vector."""

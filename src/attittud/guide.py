@@ -25,6 +25,7 @@ from attittud.roles import Roles
 from attittud.scope import BatchNormMode
 from attittud.step import Step
 from attittud.subspace import Subspace
+from attittud.task import Ahead
 from attittud.workers import Share
 
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
@@ -187,17 +188,18 @@ class Guide:
         try:
             self._hearings.call(step, judge)
             self._hearings.check(step)
+            step.in_span = self.basis.keeps_graph and basis_losses is None and not self._needs_primary(step, tasks)
+            ahead = self._ahead(step, tasks)
             with self._refresher.computed(step, primary, basis_losses) as losses:
                 shares = self._workers.shares([losses, *tasks.values()])
                 graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
                 retained = needed_later(graphs)
                 step.reached_auxiliary = set().union(*(graph.leaves for graph in graphs[1:]))
                 step.reach_complete = True
-                step.in_span = self.basis.keeps_graph and basis_losses is None and not self._needs_primary(step, tasks)
                 self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
             step.primary_complete = True
             for (name, loss), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
-                self._auxiliary(step, name, loss, share, retain_graph=keep)
+                self._auxiliary(step, name, loss, share, retain_graph=keep, ahead=ahead)
             return self.combine()
         finally:
             self._step = None
@@ -436,13 +438,32 @@ class Guide:
             mean = share.mean(losses)
         return self._workers.gradients(mean, named, retain_graph=retain_graph)
 
-    def _auxiliary(self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool) -> None:
+    def _ahead(self, step: Step, tasks: Mapping[str, Tensor]) -> Ahead | None:
+        """The gradients of an only task while there is no primary graph, where that one would stay to the end of the step.
+
+        So the two graphs, and a graph and two vectors, are never held at once.
+        """
+        if not step.in_span or len(tasks) > 1 or self.subspace is None:
+            return None
+        (loss,) = tasks.values()
+        layout, share = self.subspace.layout, self._workers.shares([loss])[0]
+        flat = layout.empty()
+        with written_into(layout, flat):
+            found = self._gradients(loss, share, self._workers.trainable(self.model), retain_graph=False)
+        return Ahead(layout, flat, found)
+
+    def _auxiliary(
+        self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool, ahead: Ahead | None = None
+    ) -> None:
         known = self._roles.auxiliary is not None
         if step.fixed or (step.primary_calls and known):
             self._fix(step)
-        room = step.room_for(name, self.subspace) if step.fixed and self.subspace is not None else None
-        with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
-            found = self._gradients(loss, share, self._workers.trainable(self.model), retain_graph=retain_graph)
+        if ahead is not None and step.layout is not None:
+            found, room = ahead.over(step.layout)
+        else:
+            room = step.room_for(name, self.subspace) if step.fixed and self.subspace is not None else None
+            with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
+                found = self._gradients(loss, share, self._workers.trainable(self.model), retain_graph=retain_graph)
         if not step.fixed and step.primary_calls:
             step.reached_auxiliary |= found.keys()
             self._fix(step)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attittud.decompose import Weights
 from attittud.eta import Eta
+from attittud.parameters import Layout
 from attittud.report import TaskReport
 
 
@@ -43,6 +44,24 @@ class Rest:
 
 def add_to(sums: dict[int, Tensor], key: int, gradient: Tensor) -> None:
     sums[key] = gradient if key not in sums else sums[key] + gradient
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A task's gradients that were computed before it was known which parameters are shared."""
+
+    layout: Layout
+    """The guess: as in the step before."""
+    flat: Tensor
+    found: dict[int, Tensor]
+    """By identity; those of the layout are in `flat`."""
+
+    def over(self, layout: Layout) -> tuple[dict[int, Tensor], Tensor | None]:
+        """Gradients by identity, and the vector that those of `layout` are in, if they are in one."""
+        if layout is self.layout:
+            return self.found, self.flat
+        pieces = zip(self.layout.parameters, self.layout.views(self.flat), strict=True)
+        return self.found | {id(p): view for p, view in pieces if id(p) in self.found}, None
 
 
 @dataclass(frozen=True)
