@@ -12,6 +12,8 @@ from attittud.recipes.data.listing import Columns
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load, loads
+from attittud.recipes.proposal import propose
+from attittud.recipes.train import run
 
 FINDINGS = [
     "No Finding",
@@ -114,6 +116,14 @@ def test_grey_x_rays_beside_photographs_have_three_channels(root: Path, tmp_path
     assert (
         data.primary.examples.inputs.shape[1:] == data.auxiliary["photographs"].examples.inputs.shape[1:] == (3, 12, 12)
     )
+
+
+def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> None:
+    few = ["training.guided.steps=2", "training.finetune.steps=2", "data.image_size=8", "model=mlp"]
+    config = loads(propose("image", str(root), []), few)
+    assert config.data.primary.group == "patient"
+    result = run(config, strategy="primary_only", run_dir=tmp_path / "run")
+    assert result.metric == "auc" and {f"auc/{name}" for name in COMPETITION} <= result.test.keys()
 
 
 def change(root: Path, old: str, new: str) -> None:

@@ -413,7 +413,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
             (100, 100, 200),
             ["cat", "dog"],
         ),
-        ("{path: %s/nih_chest_xray, train: 50, test: 60, validation: 70}", (50, 70, 60), None),
+        ("{path: %s/nih_chest_xray, group: patient, train: 50, test: 60, validation: 70}", (50, 70, 60), None),
         ("{path: %s/tiny_imagenet, train: 400, test: 200, validation: 200}", (400, 200, 200), None),
         ("{path: %s/amazon_helpful, train: 100, test: 50, validation: 60}", (100, 60, 50), ["0", "1"]),
     ],
