@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from attittud.cli import main
 from attittud.recipes.loader import load
@@ -59,12 +60,28 @@ def test_joint_training_has_one_phase() -> None:
 MISTAKES = {
     ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file",
     ("job.yaml", "traning.mode=joint"): "did you mean 'training'?",
-    ("job.yaml", "strategy=drop_harmfull"): "Did you mean 'drop_harmful'?",
+    ("job.yaml", "strategy=drop_harmfull"): (
+        "command line (strategy=drop_harmfull): strategy.name: unknown strategy 'drop_harmfull'. Did you mean 'drop_harmful'?"
+    ),
+    # Where the name stands, not the last setting beside it.
+    ("job.yaml", "strategy.name=auot", "strategy.rank=4"): "command line (strategy.name=auot): strategy.name: unknown",
+    ("job.yaml", "compare.strategies=[flip, {name: flop}]"): (
+        "command line (compare.strategies=[flip, {name: flop}]): compare.strategies[1].name: unknown strategy 'flop'. "
+        "Did you mean 'flip'?"
+    ),
     ("job.yaml", "strategy=custom"): "needs its three weights",
     ("job.yaml", "strategy.engine=hoks"): "Did you mean 'hooks'?",
     ("job.yaml", "strategy.engine=implicit"): "pass basis='exact'",
     ("job.yaml", "training.guided.primary_batch=1"): "a basis needs at least 2 primary examples",
-    ("job.yaml", "model=smal-cnn"): "Did you mean 'small-cnn'?",
+    (
+        "job.yaml",
+        "model=smal-cnn",
+    ): "command line (model=smal-cnn): model.name: there is no model 'smal-cnn'. Did you mean",
+    (
+        "job.yaml",
+        "model.name=small_cnn",
+        "model.width=4",
+    ): "command line (model.name=small_cnn): model.name: there is no",
     ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
     ("job.yaml", "data.primary.classes=['3']"): "one class only",
     (
@@ -96,6 +113,20 @@ def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 def test_a_mistake_does_not_occupy_the_folder() -> None:
     assert call("train", "job.yaml", "training.guided.primary_batch=64") == 2
     assert call("train", "job.yaml") == 0
+
+
+def test_a_run_that_cannot_be_continued_does_not_occupy_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends after run.json was written, and before its first checkpoint."""
+    wild = ["training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"]
+    assert call("train", "job.yaml", *wild) == 2
+    folder = Path("runs/job/auto/seed-0")
+    assert (folder / "metrics.jsonl").stat().st_size and "training diverged" in capsys.readouterr().err
+    assert call("train", "job.yaml", "training.guided.lr=1e-3") == 0
+    assert load(folder / "config.yaml").training.guided.lr == 1e-3
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4  # nothing of the first run among them
+    assert call("train", "job.yaml") == 0 and "was finished before" in capsys.readouterr().out
+    assert call("train", "job.yaml", "seed=0", "training.guided.lr=1e-4") == 2  # now there is something to lose
+    assert "another configuration (training.guided.lr: 0.001 there, 0.0001 here)" in capsys.readouterr().err
 
 
 def test_tensorboard() -> None:
@@ -196,10 +227,56 @@ def test_init_writes_what_train_reads(capsys: pytest.CaptureFixture[str]) -> Non
     assert "# Primary: 1797 images, 8 pixels, 10 classes." in text and text in capsys.readouterr().out
     chosen = [line for line in text.splitlines() if any(c.isdigit() for c in line.partition("#")[0])]
     assert len(chosen) > 8 and all("#" in line for line in chosen)
-    quick = ["training.guided.steps=3", "training.finetune.steps=2", "data.primary.train=50"]
+    assert "    train: 0.2  # the rest of it is auxiliary data" in text  # both are the same digits
+    quick = ["training.guided.steps=3", "training.finetune.steps=2"]
     assert call("train", "mine.yaml", *quick) == 0
     assert call("init", "image", "--primary", "digits", "-o", "mine.yaml") == 2
     assert "--force" in capsys.readouterr().err
+
+
+def picture_folders(**classes: list[int]) -> None:
+    """Folders with so many images of class a, b, ..."""
+    for folder, counts in classes.items():
+        for name, count in zip("abcdef", counts, strict=False):
+            for number in range(count):
+                path = Path(folder) / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (8, 8), (len(folder), ord(name), number)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([8], "one class only ('a')"),
+        ([1, 1], "no example is left for train"),
+    ],
+)
+def test_init_refuses_what_train_would_refuse(
+    counts: list[int], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture_folders(mine=counts, others=[9, 9])
+    assert call("init", "image", "--primary", "mine", "--auxiliary", "others") == 2
+    said = capsys.readouterr().err
+    assert message in said and not Path("attittud.yaml").exists()
+    # Word by word the same.
+    Path("job.yaml").write_text(JOB.replace("{path: digits, train: 60, validation: 60, test: 200}", "mine"))
+    assert call("train", "job.yaml") == 2
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("counts", "auxiliary", "strategy", "batch"),
+    [([3, 3], True, "auto", 4), ([2, 2, 2], True, "drop_harmful", 4), ([9, 9], False, "primary_only", 10)],
+)
+def test_what_init_writes_for_few_images_can_be_trained_and_compared(
+    counts: list[int], auxiliary: bool, strategy: str, batch: int
+) -> None:
+    picture_folders(mine=counts, others=[9, 9])
+    assert call("init", "image", "--primary", "mine", *(["--auxiliary", "others"] if auxiliary else [])) == 0
+    found = load("attittud.yaml")
+    assert (found.strategy.name, found.training.guided.primary_batch) == (strategy, batch)
+    assert ("auto" in [entry.name for entry in found.compare.strategies]) == (strategy != "drop_harmful")
+    assert call("train", "attittud.yaml", "training.guided.steps=2", "training.finetune.steps=2") == 0
 
 
 def test_init_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,11 @@ from attittud.recipes.digits.rows import ROWS
 from attittud.recipes.digits.train import Settings, set_apart, train
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
+from attittud.recipes.models.build import build_model
 from attittud.recipes.report.curves import curves
 from attittud.recipes.streams import MOST_JUDGES, Apart, Streams
 from attittud.recipes.tasks import Examples, Task
-from attittud.recipes.train import run
+from attittud.recipes.train import load_data, make_phase, run
 
 CLASSES = 4
 
@@ -90,6 +91,16 @@ def test_judges_leave_an_example_of_every_class(labels, share):
 
 def test_too_few_labels_for_judges():
     assert Apart.of(Examples(torch.zeros(4, 1), torch.tensor([0, 1, 2, 2])), 0.2, 5, 0) is None
+
+
+def test_the_basis_batch_is_at_most_what_judges_leave():
+    """Beside 12 of 60 judges there are 48 others; no example shall count twice."""
+    config = loads(JOB, ["strategy.basis_batch=60"])
+    data = load_data(config)
+    model = build_model(config.model, data, 0)
+    found = make_phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams
+    assert found.apart is not None and len(found.apart.judges) == 12
+    assert len(found.basis()) == 48 == len(set(found._batch("basis", 0).tolist()))
 
 
 JOB = """

@@ -22,7 +22,7 @@ from attittud.recipes.compare.run import compare
 from attittud.recipes.compare.table import notes, show
 from attittud.recipes.config import Config
 from attittud.recipes.errors import InputError
-from attittud.recipes.loader import load, loads
+from attittud.recipes.loader import dump, load, loads
 from attittud.recipes.phase import DivergedError
 
 JOB = """
@@ -213,7 +213,7 @@ def test_a_run_that_diverged_is_said_and_tried_again(tmp_path: Path, monkeypatch
 def test_open_settings_come_from_the_configured_strategy() -> None:
     job = config(
         "strategy.refresh_every=4",
-        "compare.strategies=[drop_harmful, {name: drop_harmful, rank: 7}, pcgrad, bloop, flip]",
+        "compare.strategies=[drop_harmful, {name: drop_harmful, rank: 7}, {name: flip, rank: 10}, pcgrad, bloop, flip]",
     )
     found = {candidate.label: candidate.strategy for candidate in candidates(job)}
     assert list(found) == [
@@ -222,11 +222,16 @@ def test_open_settings_come_from_the_configured_strategy() -> None:
         "flip",
         "drop_harmful",
         "drop_harmful rank=7",
+        "flip rank=10",
         "pcgrad",
         "bloop",
     ]
     assert (found["drop_harmful"].rank, found["drop_harmful"].refresh_every) == (3, 4)
     assert (found["drop_harmful rank=7"].rank, found["drop_harmful rank=7"].refresh_every) == (7, 4)
+    # 10 happens to be the default; the entry says it all the same, and so does what is written down of it.
+    assert (found["flip"].rank, found["flip rank=10"].rank) == (3, 10)
+    assert dump(job).count("rank: 10") == 1
+    assert candidates(loads(dump(job))) == candidates(job)
     # One-sided PCGrad refreshes in every step, whatever the others do.
     assert found["pcgrad"].refresh_every is None and found["multitask"].rank == 10
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING as UNSET
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Count = int | float | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
@@ -21,7 +21,7 @@ def option(default: Any, doc: str, **more: Any) -> Any:
     """A documented field; mutable defaults are copied for each object.
 
     `later=True` is for settings that came after the first committed results: at their default they are not part of a run's
-    fingerprint, so that those results still count.
+    fingerprint, so that those results still count. `check` looks at a value that was read, and raises InputError.
     """
     metadata = {"doc": doc, **more}
     if default is MISSING:
@@ -31,6 +31,18 @@ def option(default: Any, doc: str, **more: Any) -> Any:
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def _strategy_name(name: str) -> None:
+    from attittud.recipes.strategies import check_name
+
+    check_name(name)
+
+
+def _model_name(name: str) -> None:
+    from attittud.recipes.models.build import check_name
+
+    check_name(name)
 
 
 @dataclass(frozen=True)
@@ -47,8 +59,12 @@ class StrategyConfig:
     """How the gradients of the two tasks become one update. A bare name is enough: `strategy: auto`."""
 
     shorthand = "name"
+    given: ClassVar[frozenset[str]] = frozenset()
+    """What a configuration says of it, be it the default: an entry of compare.strategies leaves the rest open."""
 
-    name: str = option("auto", "a strategy's name (`attittud train --help` lists them), or custom with eta below")
+    name: str = option(
+        "auto", "a strategy's name (`attittud train --help` lists them), or custom with eta below", check=_strategy_name
+    )
     eta: EtaWeights | None = option(None, "weights of the three parts; null takes those of the named strategy")
     primary_weight: float | None = option(
         None,
@@ -68,7 +84,8 @@ class StrategyConfig:
     include_mean: bool = option(False, "append the current primary gradient as last direction of the basis")
     basis_batch: int | None = option(
         None,
-        "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch",
+        "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch. With auto no more "
+        "than its judges leave",
         minimum=2,
     )
     exclude: list[str] = option(
@@ -210,6 +227,7 @@ class ModelConfig:
         "small-cnn",
         "mlp, small-cnn, resnet-18, wideresnet-22-4 (any wideresnet-DEPTH-WIDTH), text-cnn, hf:FOLDER or timm:NAME",
         path=True,
+        check=_model_name,
     )
     width: int = option(64, "hidden units of mlp, channels of small-cnn and text-cnn", minimum=1)
     dropout: float = option(0.0, "share of activations dropped in training", minimum=0, maximum=0.95)
@@ -312,8 +330,8 @@ class CompareConfig:
 
     strategies: list[StrategyConfig] = option(
         _strategies,
-        "strategies to compare with the one above; primary_only and multitask take part in any case. What they leave open "
-        "(rank, engine, refresh_every, basis_batch) is taken from the one above",
+        "strategies to compare with the one above; primary_only and multitask take part in any case. What an entry does not say "
+        "(rank, engine, exclude, refresh_every, basis_batch) is taken from the one above; all else has its default",
     )
     seeds: int = option(5, "paired runs of every strategy, with the seeds seed, seed + 1, ...", minimum=2)
     weights: list[float] = option(

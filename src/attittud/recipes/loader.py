@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from attittud.recipes.config import Config, to_dict
+from attittud.recipes.config import Config, StrategyConfig, to_dict
 from attittud.recipes.errors import InputError
 
 T = TypeVar("T")
@@ -65,8 +65,17 @@ def changed(config: Config, overrides: Sequence[str]) -> Config:
 
 def dump(config: Config) -> str:
     """A configuration as YAML that `load` reads back as the same object."""
+    plain = to_dict(config)
+    plain["compare"]["strategies"] = [_said(entry) for entry in config.compare.strategies]
     # Other letters as escapes: PyYAML folds some of Unicode's line breaks away when it writes them as they are.
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=False)
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
+
+
+def _said(entry: StrategyConfig) -> dict[str, Any]:
+    """Without what it leaves open."""
+    usual = StrategyConfig(name=entry.name)
+    said = {name for name in vars(usual) if name in entry.given or getattr(entry, name) != getattr(usual, name)}
+    return {name: value for name, value in to_dict(entry).items() if name == "name" or name in said}
 
 
 # ---------------------------------------------------------------------------------------------------- nodes
@@ -208,9 +217,12 @@ def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
             default = None
         values[name] = _checked(_convert(types[name], value, here, default), entry.metadata, value, here)
     try:
-        return replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]
+        built = replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]
     except InputError as error:
         raise _at(node, path, str(error)) from None
+    if hasattr(cls, "given"):
+        object.__setattr__(built, "given", frozenset(values) | getattr(base, "given", frozenset()))
+    return built
 
 
 def _convert(kind: Any, node: Node, path: str, default: Any = None) -> Any:
@@ -301,6 +313,11 @@ def _checked(value: Any, metadata: Any, node: Node, path: str) -> Any:
             f"{value!r} leaves its folder by '..', which a configuration file may not; write an absolute path, or one from "
             f"the folder you work in, or give it on the command line: {path}={value}",
         )
+    if "check" in metadata:
+        try:
+            metadata["check"](value)
+        except InputError as error:
+            raise _at(node, path, str(error)) from None
     return value
 
 

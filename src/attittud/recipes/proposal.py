@@ -9,11 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attittud.recipes.config import AuxiliaryConfig, PrimaryConfig, SourceConfig
+import torch
+
+from attittud.recipes.config import (
+    AuxiliaryConfig,
+    CompareConfig,
+    DataConfig,
+    PrimaryConfig,
+    SourceConfig,
+    StrategyConfig,
+)
 from attittud.recipes.data.images import Pixels
 from attittud.recipes.data.listing import Listing, Rows, chosen
+from attittud.recipes.data.parts import VALIDATION, Parts, read_parts
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.errors import InputError
+from attittud.recipes.strategies import AUTO
+from attittud.recipes.streams import Apart
+from attittud.recipes.tasks import Examples
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns that a first configuration splits by."""
@@ -80,10 +93,25 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
                 f"{found.path}: images need labels; sort them into one folder per class, or add a label column"
             )
     own_test = "test" in first.splits
-    own_validation = any(name in first.splits for name in ("validation", "val", "valid", "dev"))
-    left = len(first.rows) * (1 - 0.2 * (not own_validation) - 0.2 * (not own_test))
-    batch = max(2, min(32, int(left)))
-    largest = max([len(found.rows) for found in others.values()], default=int(left))
+    own_validation = any(name in first.splits for name in VALIDATION)
+    train = 0.2 if any(found.path == primary for found in others.values()) else None
+    data = DataConfig(
+        primary=PrimaryConfig(
+            path=primary,
+            train=train,
+            validation=None if own_validation else 0.2,
+            test=None if own_test else 0.2,
+            group=next(iter(first.groups), None),
+        ),
+        auxiliary={
+            name: AuxiliaryConfig(path=found.path, objective="classify" if found.classes else "masked_lm")
+            for name, found in others.items()
+        },
+    )
+    parts = read_parts(data, 0)  # refuses what cannot be trained
+    left = len(parts.primary["train"].rows)
+    batch = min(32, left)
+    largest = max([len(part.rows) for part, _ in parts.auxiliary.values()], default=left)
     model, lr, reason = _model(kind, first, largest)
     steps = max(200, min(5000, 20 * largest // 64))
     finetune = max(100, min(2000, int(50 * left / batch)))
@@ -96,7 +124,7 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         "data:",
         "  primary:",
         f"    path: {_text(primary)}",
-        *_splits(own_validation, own_test),
+        *_splits(own_validation, own_test, train),
         *(
             f"    group: {name}  # split at random, it would be tested on examples of those it knows"
             for name in first.groups
@@ -115,15 +143,14 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         "  guided:",
         f"    steps: {steps}  # about 20 passes over the largest auxiliary source, between 200 and 5000",
         "    batch_size: 64  # examples of each auxiliary source in a step",
-        f"    primary_batch: {batch}  # at most 32, and no more than the {int(left)} training examples",
+        f"    primary_batch: {batch}  # at most 32, and no more than the {left} training examples",
         f"    lr: {lr}  # {rate}",
         "  finetune:",
         f"    steps: {finetune}  # about 50 passes over the primary set, between 100 and 2000",
         f"    primary_batch: {batch}  # as above",
         "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
         "    patience: 10  # stop after 10 evaluations without improvement",
-        "strategy:",
-        "  name: auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays",
+        *_strategy(parts),
         f"  rank: {rank}  # few primary examples span few reliable directions"
         if rank == 5
         else f"  rank: {rank}  # the usual value",
@@ -141,14 +168,36 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _splits(own_validation: bool, own_test: bool) -> list[str]:
+def _strategy(parts: Parts) -> list[str]:
+    if not parts.auxiliary:
+        return ["strategy:", "  name: primary_only  # there are no auxiliary data"]
+    train = parts.primary["train"]
+    labels = None if train.labels is None else torch.from_numpy(train.labels)
+    if Apart.of(Examples(torch.empty(len(train.rows), 0), labels), StrategyConfig.judges, 1, 0) is not None:
+        return [
+            "strategy:",
+            "  name: auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays",
+        ]
+    few = f"{len(train.rows)} primary examples are too few for auto, which sets some of them aside as judges"
+    others = ", ".join(entry.name for entry in CompareConfig().strategies if entry.name != AUTO)
+    return [
+        "compare:",
+        f"  strategies: [{others}]  # {few}",
+        "strategy:",
+        "  name: drop_harmful  # for the same reason; `attittud compare` tells whether it pays",
+    ]
+
+
+def _splits(own_validation: bool, own_test: bool, train: float | None) -> list[str]:
     """Fractions where the source has no split of its own."""
     return [
         "    validation: null  # the source has its own split"
         if own_validation
         else "    validation: 0.2  # chooses the model",
         "    test: null  # the source has its own split" if own_test else "    test: 0.2  # read once, at the end",
-        "    train: null  # all that is left",
+        "    train: null  # all that is left"
+        if train is None
+        else f"    train: {train}  # the rest of it is auxiliary data",
     ]
 
 

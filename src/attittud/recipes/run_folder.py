@@ -44,7 +44,7 @@ _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "trans
 
 
 class RunFolder:
-    """Reads and writes these files; a folder that belongs to another configuration is refused."""
+    """Reads and writes these files; a folder with a result or a checkpoint of another configuration is refused."""
 
     def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
         self.path, self.config = path, config
@@ -52,13 +52,18 @@ class RunFolder:
         for name in _FILES:
             if (path / name).is_symlink():  # writing would go to wherever it leads
                 raise InputError(f"{path / name}: is a link; run folders hold their own files, remove it")
-        if fresh:
+        if fresh or self._begun_in_vain():
             try:
                 for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust
                     (path / name).unlink(missing_ok=True)
             except OSError as error:
                 raise cannot_write(path, error) from None
         self._check_same_config()
+
+    def _begun_in_vain(self) -> bool:
+        """A run that left nothing to continue from: it does not stand in the way of another one."""
+        kept = (self.path / "result.json").exists() or self.checkpoint_path.exists()
+        return (self.path / "run.json").exists() and not kept
 
     def _check_same_config(self) -> None:
         known = self.path / "run.json"

@@ -172,16 +172,19 @@ _GUIDED = {
 }
 
 
+def check_name(name: str) -> None:
+    """Refuse what is no strategy."""
+    try:
+        choose("strategy", name, names())
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
 def make_strategy(config: StrategyConfig, model: nn.Module, *, weights: Mapping[str, float], seed: int) -> Strategy:
     """The strategy that a configuration names. `weights` are those of the auxiliary sources, by name."""
     name = config.name
     scaled = {source: weight * config.auxiliary_weight for source, weight in weights.items()}
-    known = names()
-    if name not in known:
-        try:
-            choose("strategy", name, known)
-        except ValueError as error:
-            raise InputError(f"strategy.name: {error}") from None
+    check_name(name)
     if name in MIXERS and config.eta is None and config.basis is None:
         return Mixed(MIXERS[name], model, config, scaled)
     if name in SYMMETRIC:

@@ -236,16 +236,18 @@ def make_phase(
     matching(model, strategy_config.exclude, "strategy.exclude")
     if isinstance(strategy, Mixed) and not strategy.mixer.head:
         metric, settings = "loss", replace(settings, select="best")
+    # Beside the judges there may be fewer examples than were asked for.
+    available = len(data.primary.examples if apart is None else apart.others)
+    basis_batch = strategy_config.basis_batch
     streams = Streams(
         model,
         data.primary,
         data.auxiliary,
         name,
         config.seed,
-        # Beside the judges there may be fewer examples than were asked for.
-        settings.primary_batch if apart is None else min(settings.primary_batch, len(apart.others)),
+        min(settings.primary_batch, available),
         batches,
-        strategy_config.basis_batch,
+        None if basis_batch is None else min(basis_batch, available),
         device,
         accumulate=settings.accumulate,
         bf16=config.training.precision == "bf16",

@@ -71,9 +71,8 @@ def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
     default = StrategyConfig()
     # With a refresh of its own (pcgrad's in every step) goes the batch that it looks at.
     names = _INHERITED[:3] if "refresh_every" in own else _INHERITED
-    return replace(
-        entry, **{name: getattr(common, name) for name in names if getattr(entry, name) == getattr(default, name)}
-    )
+    left_open = [n for n in names if n not in entry.given and getattr(entry, n) == getattr(default, n)]
+    return replace(entry, **{name: getattr(common, name) for name in left_open})
 
 
 def _label(strategy: StrategyConfig, usual: StrategyConfig) -> str:

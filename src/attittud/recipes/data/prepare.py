@@ -1,33 +1,25 @@
-"""From the data section of a configuration to tensors: read, filter, split, decode."""
+"""From the data section of a configuration to tensors."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from attittud.recipes.config import AuxiliaryConfig, DataConfig, PrimaryConfig
+from attittud.recipes.config import DataConfig
 from attittud.recipes.data.images import Pixels, decode_all
-from attittud.recipes.data.listing import Kind, Listing, Raw, Rows, chosen, digest
-from attittud.recipes.data.source import open_listing, open_source
-from attittud.recipes.data.splits import amount, stratified
+from attittud.recipes.data.listing import Kind
+from attittud.recipes.data.parts import Part, read_parts
 from attittud.recipes.data.texts import Reader
 from attittud.recipes.errors import InputError
-from attittud.recipes.tasks import Examples, Task, mix
+from attittud.recipes.tasks import Examples, Task
 
 Encoded = tuple[Tensor, Tensor | None]
 """Inputs, and the lengths of texts."""
-Labels = npt.NDArray[np.int64]
-
-_VALIDATION = ("validation", "val", "valid", "dev")
 
 
 @dataclass
@@ -51,18 +43,6 @@ class Prepared:
         return sum(part.inputs.nbytes for part in self.all_examples)
 
 
-@dataclass
-class Part:
-    """Some rows of a listing, not decoded yet."""
-
-    listing: Listing
-    rows: Rows
-    labels: Labels | None
-
-    def raws(self) -> Sequence[Raw]:
-        return self.listing.fetch(self.rows)
-
-
 def split_seed(config: DataConfig, seed: int) -> int:
     """What the splits of a run depend on; `seed` is that of the run."""
     first = seed if config.seed is None else config.seed
@@ -75,29 +55,8 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     From `known`, other splits of the same data, decoded auxiliary images are taken over.
     """
     seed = split_seed(config, seed)
-    parts, classes = _primary_parts(config.primary, seed)
-    kind = parts["train"].listing.kind
-    if config.kind not in ("auto", kind):
-        raise InputError(f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s")
-    seen = {name: {digest(raw) for raw in part.raws()} for name, part in parts.items()}
-    others: dict[str, tuple[Part, list[str]]] = {}
-    left_out = {}
-    for name, source in config.auxiliary.items():
-        part, names = _auxiliary_part(source, name, mix(seed, name))
-        if part.listing.kind != kind:
-            raise InputError(f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s")
-        # A labelled example that the primary task has is of no further use; plain text may be used again for language
-        # modelling, but never that of validation and test.
-        forbidden = seen["validation"] | seen["test"] | (seen["train"] if source.objective == "classify" else set())
-        kept = np.array([digest(raw) not in forbidden for raw in part.raws()], dtype=bool)
-        left_out[name] = int((~kept).sum())
-        part = Part(part.listing, part.rows[kept], None if part.labels is None else part.labels[kept])
-        if not len(part.rows):
-            raise InputError(
-                f"data.auxiliary.{name}: every example of it is also in the primary data; name other data, or "
-                "lower data.primary.train so that some is left"
-            )
-        others[name] = (part, names)
+    read = read_parts(config, seed)
+    parts, classes, kind, others = read.primary, read.classes, read.kind, read.auxiliary
     encode: Callable[[Part, bool], Encoded]
     record: dict[str, Any] = {"kind": kind, "seed": seed, "classes": classes}
     if kind == "image":
@@ -142,7 +101,7 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
         auxiliary[name] = Task(name, objective, names, found, shared, packed)  # type: ignore[arg-type]
     record["primary"] = {name: _rows(part) for name, part in parts.items()}
     record["auxiliary"] = {
-        name: _rows(part) | {"classes": names, "left_out_as_primary": left_out[name]}
+        name: _rows(part) | {"classes": names, "left_out_as_primary": read.left_out[name]}
         for name, (part, names) in others.items()
     }
     prepared = Prepared(kind, primary, examples(parts["validation"]), examples(parts["test"]), auxiliary, record)
@@ -160,131 +119,6 @@ def _decoded(known: Prepared, part: Part, size: list[int] | None) -> Examples | 
         if same and task.examples.targets is not None:
             return Examples(task.examples.inputs, torch.from_numpy(part.labels))
     return None
-
-
-def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], list[str]]:
-    source = open_source(config)
-    train_split = config.split or ("train" if "train" in source.splits else None)
-    # One that is named as the test split is not also taken for validation by itself.
-    usual = (name for name in _VALIDATION if name in source.splits and name != config.test_split)
-    own = {
-        "validation": config.validation_split or next(usual, None),
-        "test": config.test_split or ("test" if "test" in source.splits else None),
-    }
-    listing = open_listing(config, source, train_split)
-    rows, labels, classes = chosen(listing, config, labelled=True)
-    assert labels is not None
-    _check_classes(Part(listing, rows, labels), classes, config.path)
-    total = len(rows)
-    parts: dict[str, Part] = {}
-    for name in ("test", "validation"):
-        wanted = config.test if name == "test" else config.validation
-        split = own[name]
-        if split is not None and split != train_split:
-            other = open_listing(config, source, split)
-            found, found_labels = _same_classes(other, classes)
-            # The default fraction is meant for data without a split of their own.
-            size = amount(wanted, len(found), f"data.primary.{name}") if isinstance(wanted, int) else len(found)
-            taken, _ = stratified(np.arange(len(found)), found_labels, size, mix(seed, name))
-            taken = np.sort(taken)
-            parts[name] = Part(other, found[taken], found_labels[taken])
-        else:
-            size = amount(wanted, len(rows), f"data.primary.{name}", total)
-            groups = (
-                None if listing.groups is None else np.unique(listing.groups, return_inverse=True)[1].reshape(-1)[rows]
-            )
-            taken, left = stratified(np.arange(len(rows)), labels, size, mix(seed, name), groups)
-            taken, left = np.sort(taken), np.sort(left)
-            parts[name] = Part(listing, rows[taken], labels[taken])
-            rows, labels = rows[left], labels[left]
-    taken, _ = stratified(
-        np.arange(len(rows)), labels, amount(config.train, len(rows), "data.primary.train", total), mix(seed, "train")
-    )
-    taken = np.sort(taken)
-    parts["train"] = Part(listing, rows[taken], labels[taken])
-    for name, part in parts.items():
-        if not len(part.rows):
-            raise InputError(f"data.primary: no example is left for {name}; lower the other parts, or give more data")
-    _check_classes(parts["train"], classes, config.path)
-    _check_groups(parts, config.path)
-    return parts, classes
-
-
-def _check_classes(train: Part, classes: list[str], where: str) -> None:
-    assert train.labels is not None
-    if train.labels.ndim == 2:
-        positive = train.labels.sum(0)
-        for name, count in zip(classes, positive.tolist(), strict=True):
-            if count in (0, len(train.labels)):
-                what = "no positive" if count == 0 else "only positive"
-                raise InputError(
-                    f"{where}: the primary training set has {what} examples of {name}, so there is nothing to learn; raise "
-                    "data.primary.train, or leave the label out with data.primary.exclude"
-                )
-        return
-    counts = Counter(train.labels.tolist())
-    if len(counts) < 2:
-        only = f"one class only ({classes[next(iter(counts))]!r})" if counts else "no labelled example"
-        raise InputError(
-            f"{where}: the primary training set has {only}, so there is nothing to learn; give at least two "
-            "classes, or check data.primary.classes and the label column"
-        )
-    missing = [name for number, name in enumerate(classes) if number not in counts]
-    if missing:
-        raise InputError(
-            f"{where}: the primary training set has no example of {', '.join(missing[:10])}; raise data.primary.train, or leave "
-            "the classes out with data.primary.exclude"
-        )
-
-
-def _check_groups(parts: Mapping[str, Part], where: str) -> None:
-    """No group may be in two parts, also where the source has splits of its own."""
-    groups = {
-        name: {part.listing.groups[row] for row in part.rows}
-        for name, part in parts.items()
-        if part.listing.groups is not None
-    }
-    for first, second in combinations(groups, 2):
-        both = groups[first] & groups[second]
-        if both:
-            raise InputError(
-                f"{where}: {len(both)} groups are in {first} and in {second} ({min(both)!r} for one); give the data without "
-                "these splits, so that they are split by group, or choose another data.primary.group"
-            )
-
-
-def _same_classes(listing: Listing, classes: list[str]) -> tuple[Rows, Labels]:
-    """The rows of another split with the class numbers of the training split."""
-    if listing.labels is None:
-        raise InputError(f"{listing.where}: no label column was found; name it by label:")
-    if listing.multi_label:
-        missing = [name for name in classes if name not in listing.classes]
-        if missing:
-            known = ", ".join(listing.classes)
-            raise InputError(
-                f"{listing.where}: has no label {', '.join(missing)}, which the training split has; its labels are {known}"
-            )
-        return np.arange(listing.count), listing.labels[:, [listing.classes.index(name) for name in classes]]
-    new = np.array([classes.index(name) if name in classes else -1 for name in listing.classes] + [-1])
-    numbers = new[listing.labels]
-    kept = numbers >= 0
-    return np.flatnonzero(kept), numbers[kept]
-
-
-def _auxiliary_part(config: AuxiliaryConfig, name: str, seed: int) -> tuple[Part, list[str]]:
-    source = open_source(config)
-    split = config.split or ("train" if "train" in source.splits else None)
-    listing = open_listing(config, source, split)
-    if config.objective == "masked_lm" and listing.kind != "text":
-        raise InputError(f"data.auxiliary.{name}: masked_lm needs texts, but {config.path} holds {listing.kind}s")
-    rows, labels, classes = chosen(listing, config, labelled=config.objective == "classify")
-    if not len(rows):
-        raise InputError(
-            f"data.auxiliary.{name}: no example has a label of {', '.join(classes)}; check label: and classes:"
-        )
-    size = amount(config.examples, len(rows), f"data.auxiliary.{name}.examples")
-    taken = np.sort(stratified(np.arange(len(rows)), labels, size, seed)[0])
-    return Part(listing, rows[taken], None if labels is None else labels[taken]), classes
 
 
 def _rows(part: Part) -> dict[str, Any]:

@@ -117,6 +117,16 @@ def _body(config: ModelConfig, shape: tuple[int, ...], kind: str) -> nn.Module:
         from attittud.recipes.models.timm import timm_body
 
         return timm_body(name.removeprefix("timm:"), shape, config)
+    raise _unknown(name)
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no model; whether a folder or a name of timm exists is seen when it is opened."""
+    if not (name in NAMES or name.startswith(("hf:", "timm:")) or _WIDE.fullmatch(name)):
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> InputError:
     near = get_close_matches(name, NAMES, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"model.name: there is no model {name!r}.{hint} Choose one of {', '.join(NAMES)}.")
+    return InputError(f"there is no model {name!r}.{hint} Choose one of {', '.join(NAMES)}.")
