@@ -24,7 +24,7 @@ from attittud.recipes.loader import load, loads
 from attittud.recipes.proposal import propose
 from attittud.recipes.streams import Apart
 from attittud.recipes.tasks import Examples, Task, per_example_losses
-from attittud.recipes.train import load_data
+from attittud.recipes.train import load_data, run
 
 NAMES = ["heart", "lung", "rare"]
 
@@ -298,3 +298,29 @@ def test_rows_by_value_and_what_cannot_be_meant(job: Path) -> None:
 def test_a_first_configuration_splits_by_patient(job: Path) -> None:
     text = propose("image", str(job.parent / "labelled.parquet"), [str(job.parent / "other.parquet")])
     assert loads(text).data.primary.group == "patient" and "90 images, 8 pixels, 3 labels" in text
+
+
+def test_texts_with_several_labels(tmp_path: Path) -> None:
+    words = ["good", "long", "late"]
+    rows = [[n % 2, n % 3 == 0, n % 5 == 0] for n in range(60)]
+    lines = [
+        {
+            "text": f"review {n} " + " ".join(w for w, y in zip(words, row, strict=True) if y),
+            "labels": [int(y) for y in row],
+        }
+        for n, row in enumerate(rows)
+    ]
+    (tmp_path / "reviews.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "more.csv").write_text("text\n" + "".join(f"more words of review {n}\n" for n in range(30)))
+    text = f"""
+data:
+  primary: {tmp_path}/reviews.jsonl
+  auxiliary: {{more: {{path: {tmp_path}/more.csv, objective: masked_lm}}}}
+  max_length: 8
+model: {{name: text-cnn, width: 16}}
+training: {{guided: {{steps: 4, batch_size: 8, primary_batch: 8}}, finetune: {{steps: 60, primary_batch: 16, lr: 1e-2}}}}
+strategy: {{name: flip, rank: 2}}
+"""
+    result = run(loads(text), run_dir=tmp_path / "run")
+    assert result.metric == "auc" and result.test["auc"] > 0.9  # the words say it all
+    assert {"auc/0", "auc/1", "auc/2"} <= result.test.keys()
