@@ -1,6 +1,7 @@
 """CheXpert's layout in miniature: its tables, its paths, its uncertain findings, and what is refused."""
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 
 from attittud.recipes.data.chexpert import ABOUT, COMPETITION, CheXpert
+from attittud.recipes.data.images import Pixels, decode
 from attittud.recipes.data.listing import Columns
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.errors import InputError
@@ -116,6 +118,21 @@ def test_grey_x_rays_beside_photographs_have_three_channels(root: Path, tmp_path
     assert (
         data.primary.examples.inputs.shape[1:] == data.auxiliary["photographs"].examples.inputs.shape[1:] == (3, 12, 12)
     )
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 320), (320, 390), (70, 64), (64, 64)])
+def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int) -> None:
+    y, x = np.mgrid[0:height, 0:width]
+    smooth = (127 + 60 * np.sin(x / width * 6) + 60 * np.cos(y / height * 6)).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(smooth).save(file, "JPEG", quality=95)
+    found = decode(file.getvalue(), Pixels(1, 64), "here")
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    whole = (
+        Image.fromarray(smooth).crop((left, top, left + side, top + side)).resize((64, 64), Image.Resampling.BILINEAR)
+    )
+    assert found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6
 
 
 def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
     else:
         try:
             with _open(raw, where) as file:
+                # JPEG can be decoded at a half, a quarter or an eighth of its size, never below the one that is wanted.
+                file.draft(mode, (pixels.size, pixels.size))
                 image = file.convert(mode)
         except (OSError, SyntaxError, ValueError) as error:
             name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
