@@ -7,7 +7,7 @@ from typing import Any
 from attittud.recipes.reproduce.results import read_lines
 from attittud.recipes.statistics import summarise
 
-from . import paper, xray
+from . import paper, text, xray
 from .bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
 from .claims import MISSING, against_paper, judged, summary_cells, table
 from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, rank, rank_rows, samples, samples_rows
@@ -42,7 +42,7 @@ CIFAR-100 was not at hand. `attittud reproduce table2-multicifar100 --data FOLDE
 def page() -> str:
     """The whole page; what was not run yet says so."""
     vision = [table2(), table4(), samples(), rank(), captured(), multicifar()]
-    sections = [ABOUT, in_short(), *vision, xray.section(), costs(), protocol()]
+    sections = [ABOUT, in_short(), *vision, text.section(), xray.section(), costs(), protocol()]
     return "\n\n".join(sections) + "\n"
 
 
@@ -56,6 +56,7 @@ def in_short() -> str:
         ("Figure 2", SAMPLES_CLAIMS, samples_rows()),
         ("Figure 2", RANK_CLAIMS, rank_rows()),
         ("Figure 3", FIGURE3_CLAIMS, shares()),
+        *text.groups(),
         ("Table 3, on other data", xray.CLAIMS, xray.rows().rows),
     ]
     lines = [

@@ -24,6 +24,7 @@ def reproduce(
     data: Annotated[
         Path | None, typer.Option(help="Folder with the data, as the dataset hub has them; the list says which.")
     ] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder with a pretrained text encoder, for table1-text.")] = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="A smoke test on made-up data on the CPU: seconds, and no result of interest."),
@@ -86,6 +87,7 @@ def reproduce(
         "quick": quick,
         "budget": None if budget is None else parse_duration(budget),
         "only": part or [],
+        "model": model,
         "side_by_side": workers + beside,
     }
     with ExitStack() as stack:

@@ -13,6 +13,15 @@ from attittud.recipes.config import SourceConfig
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.errors import InputError
 from attittud.recipes.reproduce.miniature import CHEST_XRAY, write_chest_xray, write_miniature
+from attittud.recipes.reproduce.text import (
+    FOLDERS,
+    QUICK,
+    QUICK_PARTS,
+    text_parts,
+    text_start,
+    write_encoder,
+    write_texts,
+)
 
 Part = tuple[str, list[str]]
 """The name of a configuration file, and overrides: the paths of the data among them."""
@@ -32,6 +41,10 @@ class Experiment:
     """Writes made-up data in the same layout below a folder, and returns the one to take for the data."""
     quick: tuple[str, ...] = ()
     """What --quick changes beyond the usual."""
+    quick_parts: tuple[str, ...] = ()
+    """Parts that --quick runs, if not all."""
+    encoder: Callable[[Path], Path] | None = None
+    """For an experiment that needs a pretrained text encoder (--model): writes a tiny one below a folder, for --quick."""
     start: Callable[[Path], Part] | None = None
     """A run from whose weights, seed by seed, all others start that have `model.weights` set."""
     runs_of: str | None = None
@@ -125,6 +138,16 @@ EXPERIMENTS: dict[str, Experiment] = {
         _multicifar,
         "the parquet files of CIFAR-100",
         partial(write_miniature, kind="cifar100"),
+    ),
+    "table1-text": Experiment(
+        "Table 1: two text tasks with 500 and with all labels, beside masked language modelling on their own and on swapped text",
+        text_parts,
+        f"folders {' and '.join(FOLDERS.values())} of parquet files; --model: a folder with a text encoder",
+        write_texts,
+        quick=QUICK,
+        quick_parts=QUICK_PARTS,
+        encoder=write_encoder,
+        start=text_start,
     ),
     "table3-chest-xray": Experiment(
         "Tables 3 and 5 on open chest X-rays with photographs: none, pretrained, and ATTITTUD with three Etas after it",

@@ -33,7 +33,8 @@ class OutOfTimeError(Exception):
 def fingerprint(config: Config) -> str:
     """Of all that makes a run what it is: not where the data lie, nor what is logged.
 
-    Of weights to start from it is the end of their path, START_PARTS long, which names what they were made by.
+    Of a Hugging Face model it is the name of its folder; of weights to start from the end of their path, START_PARTS long,
+    which names what they were made by.
     """
     plain = comparable(config)
     _forget_later(config, plain)
@@ -41,6 +42,8 @@ def fingerprint(config: Config) -> str:
         del plain[name]
     for source in (plain["data"]["primary"], *plain["data"]["auxiliary"].values()):
         del source["path"]
+    if config.model.name.startswith("hf:"):
+        plain["model"]["name"] = f"hf:{Path(config.model.name.removeprefix('hf:')).name}"
     if config.model.weights is not None:
         plain["model"]["weights"] = "/".join(Path(config.model.weights).parts[-START_PARTS:])
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

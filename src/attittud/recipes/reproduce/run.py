@@ -88,14 +88,17 @@ def reproduce(
     budget: float | None = None,
     only: Sequence[str] = (),
     side_by_side: int = 1,
+    model: Path | None = None,
 ) -> Outcome:
     """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work` is for run folders.
 
     `only` are the parts to run, in this order; without it all of them. Several processes may do the same at once: none
-    trains what another is training, and each waits for all of it. `side_by_side` says how many share the device.
+    trains what another is training, and each waits for all of it. `side_by_side` says how many share the device. `model` is
+    the folder of a text encoder.
     """
     claims, clock, shared = Claims(work / "claims"), Clock(budget), dict[str, Prepared]()
     planned: dict[str, tuple[Comparison, Results]] = {}
+    left_out: set[str] = set()
     for name in names:
         experiment, settings, folder = EXPERIMENTS[name], overrides, data
         if quick:
@@ -104,6 +107,16 @@ def reproduce(
             raise InputError(
                 f"--data {folder}: there is no such folder; give the one with {experiment.data}, or --quick"
             )
+        if experiment.encoder is not None:
+            encoder = experiment.encoder(work) if quick else model
+            if encoder is None or not encoder.is_dir():
+                raise InputError(
+                    f"--model {encoder}: there is no such folder; {name} needs one with a text encoder (config.json, "
+                    "model.safetensors and its tokenizer), or --quick"
+                )
+            settings = [*settings, f"model.name=hf:{encoder}"]
+        if quick and not only:
+            left_out |= set(experiment.parts(folder)) - set(experiment.quick_parts or experiment.parts(folder))
         archive = experiment.runs_of or name
         start = None
         if experiment.start is not None:
@@ -121,7 +134,7 @@ def reproduce(
     for part in only:
         if part not in planned:
             raise InputError(f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(planned)}")
-    chosen = {part: planned[part] for part in only or planned}
+    chosen = {part: planned[part] for part in only or planned if part not in left_out}
     finished = _run(chosen)
     missing = [part for part in chosen if part not in finished]
     return Outcome(finished, missing, list(dict.fromkeys(kept.path for _, kept in chosen.values())))

@@ -1,0 +1,127 @@
+"""Table 1: which runs it is made of, what they start from, and the section that comes of them."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attittud.recipes.compare.candidates import Steps, candidates, job
+from attittud.recipes.compare.observers import QuietRuns
+from attittud.recipes.compare.variants import variants
+from attittud.recipes.errors import InputError
+from attittud.recipes.reproduce.results import fingerprint, read_lines
+from attittud.recipes.reproduce.run import parts, reproduce
+from attittud.recipes.reproduce.text import QUICK_PARTS, write_texts
+from experiments import rows as reader
+from experiments import text
+from experiments.claims import judged
+from tests.test_reproduction_page import line
+
+CONFIGS = Path(__file__).parent.parent / "experiments"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+
+
+def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
+    """Paths are no part of a fingerprint, so tasks and texts have to differ in other ways."""
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    folder = write_texts(tmp_path)
+    seen: dict[str, str] = {}
+    for name, config in parts("table1-text", folder, CONFIGS, [f"model.name=hf:{tmp_path}/encoder"]).items():
+        assert [c.label for c in candidates(config)] == [
+            "primary_only",
+            "multitask",
+            "flip",
+            "orthogonal",
+            "pretrain",
+            "auto",
+        ]
+        tries = [variants(c.strategy, config.compare, tuned=c.tuned) for c in candidates(config)]
+        assert {len(some) for some in tries} == {3}  # an equal search
+        for candidate, some in zip(candidates(config), tries, strict=True):
+            for variant in some:
+                found = fingerprint(job(config, candidate, variant, Steps(4, 2)))
+                assert seen.setdefault(found, name) == name, f"{name} and {seen[found]}: {candidate.label}"
+    assert len(set(seen.values())) == 8
+    # The encoder's name counts, its place does not.
+    one, same, other = (
+        fingerprint(next(iter(parts("table1-text", folder, CONFIGS, [f"model.name=hf:{place}"]).values())))
+        for place in ("/a/minilm", "/b/minilm", "/a/roberta")
+    )
+    assert one == same != other
+
+
+def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    torch.set_num_threads(1)
+    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path / "results", "work": tmp_path / "work"}
+    # The guided phase does not move, and fine-tuning leaves the heads of texts alone: they stay what they began with.
+    still = ["compare.space={training.guided.lr: [0]}", "training.guided.weight_decay=0"]
+    reproduce(["table1-text"], None, progress=QuietRuns(), overrides=still, quick=True, **options)
+    lines = read_lines(tmp_path / "results" / "table1-text.jsonl")
+    assert {found["part"] for found in lines} == {"start", *QUICK_PARTS}
+    assert all(found["result"]["metric"] == "macro_f1" for found in lines)
+    folder = tmp_path / "work" / "table1-text"
+    (start,) = folder.glob("start/runs/start/*/seed-1/weights.safetensors")
+    heads = load_file(start)
+    assert {name.split(".")[1] for name in heads if name.startswith("heads.")} == {
+        "primary",
+        "imdb_text",
+        "amazon_text",
+    }
+    for part, own in zip(QUICK_PARTS, ("imdb_text", "imdb_text"), strict=True):
+        found = [load_file(path) for path in (folder / part).glob("runs/*/**/seed-1/weights.safetensors")]
+        assert len(found) == 4
+        for weights, name in itertools.product(found, heads):
+            if name.startswith(f"heads.{own}."):
+                assert torch.equal(weights[name], heads[name]), name
+        echo = next((folder / part).glob("runs/flip/**/seed-1/run.json"))
+        strategy = json.loads(echo.read_text())["config"]["strategy"]
+        assert (strategy["exclude"], strategy["refresh_every"], strategy["engine"]) == (
+            ["*word_embeddings*"],
+            4,
+            "hooks",
+        )
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": QuietRuns()}
+    data = write_texts(tmp_path)
+    with pytest.raises(InputError, match=r"--model None: there is no such folder; table1-text needs one"):
+        reproduce(["table1-text"], data, overrides=[], **options)
+    with pytest.raises(InputError, match=r"there is no folder imdb in it; it has to hold imdb and amazon_helpful"):
+        reproduce(["table1-text"], tmp_path, overrides=[], model=tmp_path, **options)
+
+
+def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "RESULTS", tmp_path)
+    own = {"primary_only": 0.60, "multitask": 0.62, "flip": 0.66, "orthogonal": 0.64, "pretrain": 0.63, "auto": 0.61}
+    swapped = {
+        "primary_only": 0.60,
+        "multitask": 0.61,
+        "flip": 0.60,
+        "orthogonal": 0.65,
+        "pretrain": 0.59,
+        "auto": 0.62,
+    }
+    lines = []
+    for name, values in (("table1-text-amazon-500", own), ("table1-text-amazon-500-swapped", swapped)):
+        for label, value in values.items():
+            # On validation (1, 1, -1) is the better one with own text, and the other one with swapped text.
+            for draw in range(3):
+                for seed in range(5 if draw == 0 else 1):
+                    figure = value + 0.001 * ((7 * seed + len(label)) % 5)
+                    run = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
+                    lines.append(line(name, run, seed, figure - 0.1 * (draw > 0), figure))
+    (tmp_path / "table1-text.jsonl").write_text("\n".join(lines) + "\n")
+    found = text.column("amazon", "500")
+    assert found.rows["ours"].label == "flip" and found.rows["swapped, ours"].label == "orthogonal"
+    said = {claim.text: (claim.points, verdict) for claim, _, verdict in judged(text.claims("amazon"), found.rows)}
+    assert said["TAPT beats plain fine-tuning"] == (3.3, "holds")
+    assert said["swapped text: ours beats TAPT"] == (0.7, "holds")
+    assert said["swapped text: TAPT beats plain fine-tuning"] == (0.8, "does not hold: the opposite is significant")
+    section = text.section()
+    assert "| Ours, swapped text | 68.5 ± 1.01 | 65.2 |" in section and "not run yet" in section
