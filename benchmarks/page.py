@@ -29,13 +29,15 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
 | refresh, engine `hooks`, given `primary=` as a callable | about Fm + 2kmD | 11k + 2m |
 | refresh, engine `hooks`, given `basis_losses=` | about 4Fm + 2kmD | 11k + 2m |
 | refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
-| step, engine `implicit` | 3F(m + a) and one more pass over m examples | a few, none with k |
+| step, engine `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
 
 * A step copies two gradients into flat vectors (4), takes both projections and all inner products in one pass over V
   (k + 2) and forms the whole update in another (k + 3).
 * A refresh writes ΠJ (2k), orthonormalises (twice a read for the Gram matrix and a read and a write for the
   transformation, 6k), takes the new basis over unless a number is not finite (2k) and looks at the lengths of its rows
   (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long.
+* `implicit` forms the gradients of m examples in float64, one layer after the other, for K: on a GPU that is most of its
+  step.
 * The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
   vectors, and k more in a refresh. Nothing grows with m D.
 """
@@ -47,23 +49,34 @@ MISSED = """\
   of 64 examples, a third of a multitask step, and the per-example gradients of convolutions: patches are unfolded,
   multiplied in small batched products and contracted, and those products, not the passes over V, are the larger half.
   The five products of `loop` cost more than all of it.
-* **Eager refreshes** are bound by launching kernels, not by the device: in CUDA graphs the same refresh is twice as
-  fast. Between two runs their ratios move by up to a third in either direction ("the same products" above and below
-  1.05 alike); those of graphs repeat to a hundredth.
+* **Eager refreshes.** Those of `hooks`, and of all engines on small networks, are bound by launching kernels, not by the
+  device. In CUDA graphs {eager}.
+  Between two runs eager ratios move by up to a half in either direction ("the same products" above and below 1.05
+  alike); those of graphs repeat to a hundredth.
 * **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the
-  goal's own floor, so 1.5 is the floor itself for k = 5. **Orthonormalisation** at k = 20 is bound by arithmetic: the
-  profile shows its Gram matrices taking 4.8 times as long as at k = 10 for twice the memory traffic, while the
-  transformation takes 2.1 times as long.
+  goal's own floor, so 1.5 is the floor itself for k = 5; over that floor they take {passes}.
+* **Orthonormalisation** at k = 20 is bound by arithmetic: the profile shows its Gram matrices taking 4.8 times as long
+  as at k = 10 for twice the memory traffic, while the transformation takes 2.1 times as long.
 * **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model: workspaces of convolutions and
   per-example gradients of one layer (`hooks` on small networks), gradients of activations for as many rows as
   `batched` takes at once (large beside a D as small as LoRA's; `loop` and `hooks` do not have them).
+{implicit}* **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example;
+  where it is missed, what grows is {growth} of those. Most of it is there with `loop` too, which never forms a gradient of
+  one example: gradients of activations, on the LoRA decoder already between refreshes. `hooks` adds gradients of single
+  examples, one layer at a time and at most two vectors of D (512 MB) at once: below that bound they grow with m.
+"""
+
+IMPLICIT = """\
 * **`implicit`** takes one vector more than the multitask step: the auxiliary gradient has its place in memory before
   the activations of both tasks are freed, where a plain backward pass gives out the memory of gradients as
   activations go.
-* **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example;
-  what grows in a refresh is a few hundredths of those, and is the same for `loop`, which never forms a gradient of
-  one example.
 """
+
+
+LAUNCHES = (
+    "Predicted and measured are of eager steps. The model counts neither launches nor Python: `hooks`, which does little "
+    "arithmetic in many small kernels, is far above its prediction without a graph."
+)
 
 
 def page(results: Results) -> str:
@@ -74,7 +87,7 @@ def page(results: Results) -> str:
         machine(results),
         "## Goals",
         goal_table(results),
-        MISSED.rstrip(),
+        missed(results),
         COST.rstrip(),
         "## Measured against predicted",
         predicted(results),
@@ -97,6 +110,38 @@ def goal_table(results: Results) -> str:
     sign = {True: "met", False: "**missed**", None: ""}
     rows = [f"| {g.what} | {g.goal} | {g.measured} | {sign[g.met]} |" for g in goals(results)]
     return "\n".join(["| what | goal | measured | |", "|---|---|---|---|", *rows])
+
+
+def missed(results: Results) -> str:
+    """Why, with the figures that say so."""
+    found = every_figure(results)
+    bases = {(job, base[0]) for job in results if job != "passes" and (base := base_point(results, job))}
+    refreshes = {(f.job, f.method, f.mode): f.refresh for f in found if (f.job, f.point) in bases and f.refresh}
+    gains = []
+    for engine in ("hooks", "loop"):
+        ratios = {
+            refreshes[job, method, "eager"] / time: job
+            for (job, method, mode), time in refreshes.items()
+            if mode == "graph" and method.startswith(f"attittud {engine}")
+        }
+        ends = [f"{ratio:.1f} ({ratios[ratio]})" for ratio in (min(ratios), max(ratios))] if ratios else []
+        gains += [f"`{engine}` takes {' to '.join(ends)} times less"] if ends else []
+    points = list(results.get("passes", {}).get("points", {}).values())
+    largest = max((p["D"] for p in points), default=0)
+    passes = [
+        f"{p['projection_and_correction_over_two_reads'] * 2 * p['k'] / (2 * p['k'] + 5):.2f} (k = {p['k']})"
+        for p in points
+        if p["D"] == largest
+    ]
+    judged = goals(results)
+    shares = [g.share for g in judged if g.share is not None and g.met is False]
+    implicit = any("attittud implicit" in g.what and g.met is False for g in judged)
+    return MISSED.format(
+        eager=" and ".join(gains) or "not measured",
+        passes=", ".join(passes) or "not measured",
+        growth=f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %" if shares else "not measured",
+        implicit=IMPLICIT if implicit else "",
+    ).rstrip()
 
 
 def predicted(results: Results) -> str:
@@ -122,14 +167,16 @@ def predicted(results: Results) -> str:
             "authors' algorithm": 3 * k * flops * m / rate + (2 * k + 1.5 * k * k) * vector,
         }
         for method, guess in guesses.items():
-            times = data["methods"].get(method, {}).get("eager", {})
+            times, graph = (data["methods"].get(method, {}).get(mode, {}) for mode in ("eager", "graph"))
             if "refresh" in times:
                 measured = times["refresh"] - times["step"]
-                rows.append(f"| {job} | {method} | {1e3 * guess:.1f} | {1e3 * measured:.1f} | {measured / guess:.2f} |")
+                captured = number(graph["refresh"] - graph["step"] if "refresh" in graph else None, 1e3)
+                ratio = f"{measured / guess:.2f}"
+                rows.append(f"| {job} | {method} | {1e3 * guess:.1f} | {1e3 * measured:.1f} | {ratio} | {captured} |")
     if not rows:
         return "Nothing measured yet."
-    head = ["| workload | refresh | predicted ms | measured ms | measured / predicted |", "|---|---|---|---|---|"]
-    return "\n".join(head + rows)
+    head = ["| workload | refresh | predicted ms | measured ms | measured / predicted | in a CUDA graph, ms |"]
+    return "\n".join([*head, "|---|---|---|---|---|---|", *rows, "", LAUNCHES])
 
 
 def methods(results: Results) -> str:

@@ -318,6 +318,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 # Name -> (model, data, what the message must name). No engine but `hooks` minds.
 LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
     "batch_norm_on_batch_statistics": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), vectors, "'1'"),
+    "batch_norm_without_statistics_of_its_own": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False)).eval(),
+        vectors,
+        "'1'",
+    ),
     "examples_meet_in_a_function": (
         lambda: Function(lambda self, x: self.a(x - x.mean(0)) * self.a(x).mean(0), a=nn.Linear(6, 4)),
         vectors,

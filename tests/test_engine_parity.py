@@ -8,7 +8,7 @@ import logging
 import pytest
 import torch
 import torch.nn.functional as F
-from layers import LAYERS, LIMITS, M, layer
+from layers import LAYERS, LIMITS, Function, M, Own, layer, weight
 from oracle import error, jacobian, trainable
 from torch import Tensor, nn
 from zoo import ZOO, problem
@@ -24,7 +24,8 @@ ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 
 
 def reached(losses: Tensor, model: nn.Module) -> list[str]:
-    found = torch.autograd.grad(losses.sum(), list(trainable(model).values()), allow_unused=True)
+    parameters = list(trainable(model).values())
+    found = torch.autograd.grad(losses.sum(), parameters, retain_graph=True, allow_unused=True)
     return [name for name, gradient in zip(trainable(model), found, strict=True) if gradient is not None]
 
 
@@ -232,6 +233,29 @@ def test_a_later_batch_whose_shape_is_ambiguous_keeps_the_confirmed_reading():
         assert torch.allclose(got, want @ want.T)
     with pytest.raises(UnsupportedError, match="influence each other"):
         compare("hooks", given.model, given.losses)  # a new engine reads it wrongly, and notices
+
+
+LATER = {
+    "another_parameter": (lambda model, h: Own.apply(h, model.w), "gradient of w "),
+    "another_use": (lambda model, h: (h - h.mean(0)) @ model.a.weight, "gradient of a.weight "),
+}
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_what_comes_after_the_first_refresh_is_checked_too(what):
+    later, culprit = LATER[what]
+    model = Function(lambda self, x: self.a(x), a=nn.Linear(6, 4), w=weight(4)).double()
+    engine, x = make_engine("hooks"), torch.randn(M, 6).double()
+
+    def refresh(function) -> None:
+        losses = function(model(x)).square().sum(1)
+        engine.jacobian(losses, Layout((name, trainable(model)[name]) for name in reached(losses, model)))
+
+    for _ in range(2):
+        with engine.watch(model):
+            refresh(lambda h: h)
+    with pytest.raises(UnsupportedError, match=culprit), engine.watch(model):
+        refresh(lambda h: later(model, h))
 
 
 def test_gradients_that_are_zero_by_symmetry_do_not_disturb_the_check():
