@@ -122,7 +122,7 @@ def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
     return phase
 
 
-@pytest.mark.parametrize("strategy", ["flip", "pcgrad", "bloop", "primary_only", "flip svd"])
+@pytest.mark.parametrize("strategy", ["flip", "pcgrad", "bloop", "primary_only", "flip svd", "flip exact"])
 def test_replayed_steps_are_the_steps_of_an_ordinary_run(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, basis = strategy.partition(" ")
     config = loads(JOB, [f"strategy.name={name}", f"strategy.basis={basis or 'null'}", "model.dropout=0.3"])
@@ -131,9 +131,9 @@ def test_replayed_steps_are_the_steps_of_an_ordinary_run(strategy: str, monkeypa
     phase, stand_in = phase_of(config, monkeypatch, captured=True)
     assert stand_in is not None
     lines, weights = trained(phase)
-    # Each kind is recorded after its warm-up, and what is left of the 14 steps are replays; svd refreshes outside.
-    kinds = {"flip": 1 if basis == "svd" else 2}.get(name, 1)
-    assert stand_in.replays == 14 - kinds * WARM_UP - (5 if basis == "svd" else 0)
+    # Each kind is recorded after its warm-up, and what is left of the 14 steps are replays.
+    kinds = {"flip": 2}.get(name, 1)
+    assert stand_in.replays == 14 - kinds * WARM_UP
     usual, expected = trained(nothing_recorded(phase_of(config, monkeypatch, captured=True)[0], monkeypatch))
     assert torch.equal(weights, expected)
     for line, want in zip(lines, usual, strict=True):

@@ -84,8 +84,6 @@ class Basis(ABC):
 
     stored: ClassVar[bool] = True
     """Whether V is kept as a matrix."""
-    capturable: ClassVar[bool] = True
-    """Whether a refresh never waits for the device, so that a CUDA graph can hold it."""
     keeps_graph: ClassVar[bool] = False
     """Whether the graph of the losses is needed until the step is over."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
+from attittud.basis.small import singular
 from attittud.engine.base import Jacobian
 from attittud.linalg import transform_
 
@@ -17,7 +18,6 @@ from attittud.linalg import transform_
 class Exact(Basis):
     name = "exact"
     needs = "jacobian"
-    capturable = False  # torch.linalg.svd waits for the device
 
     def working_rows(self, rank: int, examples: int) -> int:
         return examples
@@ -40,7 +40,7 @@ def keep_top_(refresh: Refresh) -> Tensor:
     rows = refresh.rows
     assert rows is not None
     found = refresh.orthonormalise_(rows)
-    _, sizes, right = torch.linalg.svd(found.factor)
+    sizes, right = singular(found.factor)
     kept = sizes > tolerance(rows.dtype) * sizes[0]
     rank = min(refresh.rank, rows.shape[0])
     refresh.rows = transform_(rows, torch.where(kept[:, None], right, 0.0)[:rank])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.exact import keep_top_
+from attittud.basis.small import qr, singular
 from attittud.engine.base import Jacobian
 from attittud.linalg import transform_
 
@@ -18,7 +19,6 @@ POWER_ITERATIONS = 2
 class Svd(Basis):
     name = "svd"
     needs = "jacobian"
-    capturable = False  # torch.linalg.svd waits for the device
     # Its passes alternate between J and Jᵀ, which the graph of an earlier micro-batch no longer allows.
     adds_up = False
 
@@ -47,7 +47,7 @@ class Svd(Basis):
         # J ≈ (J Qᵀ) Q: the small factor's right singular vectors, in terms of Q.
         small, _ = refresh.workers.stack_rows(_qr(jacobian.right(refresh.rows))[1])
         finite = torch.isfinite(small).all()
-        _, sizes, right = torch.linalg.svd(torch.where(finite, small, 0.0), full_matrices=False)
+        sizes, right = singular(torch.where(finite, small, 0.0))
         # Rows scaled by their singular values: weak ones are recognised by `finish` like everywhere else.
         scaled = torch.where(finite, sizes[:, None] * right, torch.nan)
         refresh.rows = transform_(refresh.rows, scaled)
@@ -59,5 +59,5 @@ class Svd(Basis):
 def _qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Thin QR in which NaN passes through."""
     finite = torch.isfinite(matrix).all()
-    q, r = torch.linalg.qr(torch.where(finite, matrix, 0.0))
+    q, r = qr(torch.where(finite, matrix, 0.0))
     return torch.where(finite, q, torch.nan), torch.where(finite, r, torch.nan)

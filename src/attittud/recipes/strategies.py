@@ -132,9 +132,7 @@ class Guided:
     def kind(self) -> StepKind | None:
         if self.guide.basis.keeps_graph or self.guide.judge_due:
             return None
-        if not self.guide.refresh_due:
-            return "step"
-        return "refresh" if self.guide.basis.capturable else None
+        return "refresh" if self.guide.refresh_due else "step"
 
     def replayed(self, kind: StepKind) -> None:
         self.guide.replayed(refresh=kind == "refresh")
