@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attittud.recipes.config import Config, DataConfig, PrimaryConfig
+from attittud.recipes.config import Config
+from attittud.recipes.config_data import DataConfig, PrimaryConfig
 from attittud.recipes.loader import ConfigError, dump, load, loads
 from attittud.recipes.schema import json_schema
 

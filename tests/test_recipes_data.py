@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from attittud.recipes.config import DataConfig
+from attittud.recipes.config_data import DataConfig
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.data.splits import amount, stratified
 from attittud.recipes.data.texts import Reader

@@ -11,14 +11,8 @@ from typing import Any
 
 import torch
 
-from attittud.recipes.config import (
-    AuxiliaryConfig,
-    CompareConfig,
-    DataConfig,
-    PrimaryConfig,
-    SourceConfig,
-    StrategyConfig,
-)
+from attittud.recipes.config import CompareConfig, StrategyConfig
+from attittud.recipes.config_data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
 from attittud.recipes.data.images import Pixels
 from attittud.recipes.data.listing import Listing, Rows, chosen
 from attittud.recipes.data.parts import VALIDATION, Parts, read_parts

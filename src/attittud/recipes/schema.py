@@ -6,7 +6,8 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from attittud.recipes.config import Config, default, to_dict
+from attittud.recipes.config import Config, to_dict
+from attittud.recipes.options import default
 
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 

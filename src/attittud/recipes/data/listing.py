@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from attittud.recipes.config import SourceConfig
+from attittud.recipes.config_data import SourceConfig
 from attittud.recipes.errors import InputError
 
 Kind = Literal["image", "text"]

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from attittud.recipes.config import AuxiliaryConfig, DataConfig, PrimaryConfig
+from attittud.recipes.config_data import AuxiliaryConfig, DataConfig, PrimaryConfig
 from attittud.recipes.data.listing import Kind, Listing, Raw, Rows, chosen, digest
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.data.splits import amount, stratified

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attittud.recipes.config import DataConfig
+from attittud.recipes.config_data import DataConfig
 from attittud.recipes.data.images import Pixels, decode_all
 from attittud.recipes.data.listing import Kind
 from attittud.recipes.data.parts import Part, read_parts

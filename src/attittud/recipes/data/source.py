@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
-from attittud.recipes.config import PrimaryConfig, SourceConfig
+from attittud.recipes.config_data import PrimaryConfig, SourceConfig
 from attittud.recipes.data.embedded import digits
 from attittud.recipes.data.listing import Columns, Listing, joined
 from attittud.recipes.errors import InputError

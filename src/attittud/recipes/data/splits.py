@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from attittud.recipes.config import Count
 from attittud.recipes.errors import InputError
+from attittud.recipes.options import Count
 
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]

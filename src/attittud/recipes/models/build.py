@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from attittud.recipes.config import DataConfig, ModelConfig
+from attittud.recipes.config import ModelConfig
+from attittud.recipes.config_data import DataConfig
 from attittud.recipes.data.prepare import Prepared
 from attittud.recipes.data.texts import Reader
 from attittud.recipes.errors import InputError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attittud.recipes.config import SourceConfig
+from attittud.recipes.config_data import SourceConfig
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.errors import InputError
 from attittud.recipes.reproduce.miniature import CHEST_XRAY, write_chest_xray, write_miniature

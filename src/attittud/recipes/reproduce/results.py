@@ -12,9 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from attittud.recipes.compare.observers import BusyError
-from attittud.recipes.config import Config, default
+from attittud.recipes.config import Config
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import cannot_write, read_json
+from attittud.recipes.options import default
 from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.result import RunResult
 from attittud.recipes.run_folder import comparable
