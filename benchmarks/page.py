@@ -36,8 +36,7 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
 * A refresh writes ΠJ (2k), orthonormalises (twice a read for the Gram matrix and a read and a write for the
   transformation, 6k), takes the new basis over unless a number is not finite (2k) and looks at the lengths of its rows
   (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long.
-* `implicit` forms the gradients of m examples in float64, one layer after the other, for K: on a GPU that is most of its
-  step.
+* `implicit` forms the gradients of m examples in float64, one layer after the other, for K.
 * The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
   vectors, and k more in a refresh. Nothing grows with m D.
 """

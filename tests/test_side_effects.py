@@ -235,9 +235,14 @@ class AlwaysOn(nn.Module):
         return F.scaled_dot_product_attention(h, h, h, dropout_p=0.5)[:, 0]
 
 
-def test_functional_dropout_is_off_inside_and_on_again_outside():
-    p = problem("mlp")
-    p.model.body = AlwaysOn()
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [("mlp", AlwaysOn), ("transformer", lambda: Transformer(dropout=0.5))],
+    ids=["in a function", "in a fused layer"],
+)
+def test_dropout_is_off_inside_and_on_again_outside(name, body):
+    p = problem(name)
+    p.model.body = body()
     same = []
 
     def basis_losses():
@@ -247,19 +252,6 @@ def test_functional_dropout_is_off_inside_and_on_again_outside():
     Guide(p.model, eta=ETA, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
     assert same == [True]
     assert not torch.equal(p.losses(), p.losses())
-
-
-def test_dropout_inside_a_fused_layer_is_off():
-    p = problem("transformer")
-    p.model.body = Transformer(dropout=0.5)
-    same = []
-
-    def basis_losses():
-        same.append(torch.equal(p.losses(), p.losses()))
-        return p.losses()
-
-    Guide(p.model, eta=ETA, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
-    assert same == [True]
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -17,7 +17,7 @@ pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 import transformers
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
-from trainers import EXAMPLES, NUMBERS, arguments, curve, llama, make_trainer, sequences, summed
+from trainers import EXAMPLES, NUMBERS, SUM, WARNINGS, arguments, curve, llama, make_trainer, sequences, summed
 from transformers import Trainer
 
 from attittud import Eta, preset
@@ -26,14 +26,7 @@ from attittud.integrations.state import STATE_FILE
 from attittud.integrations.transformers import AttittudTrainer
 from attittud.losses import per_sequence
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:There is a performance drop because we have not yet implemented the batching rule"
-    ),
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
-]
-
-SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
+pytestmark = WARNINGS
 
 
 @pytest.fixture(autouse=True)

@@ -14,23 +14,16 @@ pytest.importorskip("peft", reason="needs peft")
 import datasets
 import transformers
 from peft import LoraConfig, get_peft_model
-from trainers import arguments, curve, sequences, summed
+from trainers import SUM, WARNINGS, arguments, curve, sequences, summed
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer, pack_dataset
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from trl_trainers import MAKE, GuidedDPO, GuidedSFT, make_model, make_tokenizer, pairs, text
 
-from attittud import Eta, preset
+from attittud import preset
 from attittud.integrations.cut import Cut
 from attittud.integrations.transformers import AttittudTrainer
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:There is a performance drop because we have not yet implemented the batching rule"
-    ),
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
-]
-
-SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
+pytestmark = WARNINGS
 
 
 @pytest.fixture(autouse=True)

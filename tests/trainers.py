@@ -4,16 +4,38 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import Trainer
+
+from attittud import Eta
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from transformers_trainer import NUMBERS, make_trainer, sequences  # noqa: E402
 
-__all__ = ["EXAMPLES", "NUMBERS", "arguments", "curve", "llama", "make_trainer", "sequences", "summed"]
+__all__ = [
+    "EXAMPLES",
+    "NUMBERS",
+    "SUM",
+    "WARNINGS",
+    "arguments",
+    "curve",
+    "llama",
+    "make_trainer",
+    "sequences",
+    "summed",
+]
+
+SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
+WARNINGS = [
+    pytest.mark.filterwarnings(
+        "ignore:There is a performance drop because we have not yet implemented the batching rule"
+    ),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+]
 
 
 def llama() -> transformers.PreTrainedModel:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -139,7 +140,7 @@ class Workers:
 
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """What this worker keeps of rows (k x shape) over a parameter."""
-        return rows.full_tensor() if is_sharded(rows) else rows  # type: ignore[attr-defined]
+        return cast(Any, rows).full_tensor() if is_sharded(rows) else rows
 
     def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
         """V, as far as this worker keeps it, from what workers of any kind and number have saved."""

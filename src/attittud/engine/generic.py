@@ -29,7 +29,7 @@ def generic(
     at = [(i, inputs[id(t)]) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in inputs]
     met = {id(t): t for t in call.met}
     met_at = [(i, id(t)) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in met]
-    arrived = [j for j, gradient in enumerate(gradients) if gradient is not None]
+    arrived = {j: gradient for j, gradient in enumerate(gradients) if gradient is not None}
 
     def run(parameters: dict[int, Tensor], sliced: list[Tensor]) -> tuple[Tensor, ...]:
         filled = list(flat)
@@ -43,10 +43,11 @@ def generic(
 
     def one(sliced: list[Tensor], cotangents: tuple[Tensor, ...]) -> dict[int, Tensor]:
         _, product, *_ = torch.func.vjp(lambda parameters: run(parameters, sliced), met)
-        return product(cotangents)[0]  # type: ignore[no-any-return]
+        found: dict[int, Tensor] = product(cotangents)[0]
+        return found
 
     sliced = [single(flat[i].detach(), place, examples) for i, place in at]
-    cotangents = tuple(single(gradients[j], outputs[j], examples) for j in arrived)  # type: ignore[arg-type]
+    cotangents = tuple(single(gradient, outputs[j], examples) for j, gradient in arrived.items())
     for key, found in _for_each(one, sliced, cotangents, examples, call.name).items():
         yield met[key], Dense(found)
 
@@ -65,11 +66,11 @@ def _places(
         return {id(t): "first" for t in tensors_in(args[:2])}, ["first", "first"]
     outputs = []
     for gradient in gradients:
-        place = "first" if gradient is None else place_of(tuple(gradient.shape), examples)
+        shape = None if gradient is None else tuple(gradient.shape)
+        place = "first" if shape is None else place_of(shape, examples)
         if place is None:
             raise UnsupportedError(
-                f"the result of {call.name} has shape {tuple(gradient.shape)}, "  # type: ignore[union-attr]
-                f"in which no dimension is that of the {examples} examples"
+                f"the result of {call.name} has shape {shape}, in which no dimension is that of the {examples} examples"
             )
         outputs.append(place)
     given = {id(t): place_of(tuple(t.shape), examples) for t in tensors_in((args, {})) if id(t) in data}

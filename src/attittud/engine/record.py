@@ -329,5 +329,6 @@ _IN_PLACE_OPERATORS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itr
 def _whole(x: Tensor) -> Tensor:
     """What a view shows all of: an operation in place on the view would cut the view itself out of the graph."""
     base = x._base
-    whole = base is not None and base.grad_fn is not None and base.numel() == x.numel()
-    return base if whole and base.is_contiguous() and x.is_contiguous() else x  # type: ignore[union-attr, return-value]
+    if base is None or base.grad_fn is None or base.numel() != x.numel():
+        return x
+    return base if base.is_contiguous() and x.is_contiguous() else x

@@ -58,6 +58,7 @@ class Windows(Outer):
         # By examples: the windows of all of them would be larger than their gradients.
         return Piece.cross(self, other, budget)
 
+    # Laid out when they are asked for, where other pieces hold them: hence the ignored type of override.
     @property
     def left_factor(self) -> Tensor:  # type: ignore[override]
         return self._left(slice(0, self.examples))
