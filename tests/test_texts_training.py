@@ -250,3 +250,23 @@ def test_init_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         with pytest.raises(SystemExit) as left:
             main(["train", "job.yaml", f"model.name={model}", f"output=runs-{model[:2]}", *short])
         assert not left.value.code, capsys.readouterr()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*")
+@pytest.mark.parametrize("strategy", ["flip", "pretrain", "multitask"])
+def test_captured_text_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
+    job: Config, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Masked words, packed blocks, several lengths and refreshes by hooks; nothing is run eagerly for want of a capture."""
+    text = (Path(job.output).parent / "job.yaml").read_text()
+    more = [f"strategy.name={strategy}", "strategy.engine=hooks", "strategy.basis_batch=8", "training.guided.steps=60"]
+    more += ["training.deterministic=true", "training.cuda_graph=true", "training.precision=bf16", "device=cuda"]
+    weights = []
+    for name, warm_up in (("captured", 3), ("again", 3), ("eager", 1000)):
+        monkeypatch.setattr("attittud.recipes.capture.WARM_UP", warm_up)
+        run(loads(text, more), run_dir=tmp_path / name)
+        weights.append((tmp_path / name / "weights.safetensors").read_bytes())
+    assert "cannot be captured" not in caplog.text
+    assert weights[0] == weights[1] == weights[2]

@@ -52,8 +52,14 @@ class Reader:
         return self._padded([np.concatenate(pieces) for pieces in found])
 
     def _framed(self, piece: Numbers) -> Numbers:
-        frame = [np.array(side, dtype=np.int32) for side in (self.words.prefix, self.words.suffix)]
-        return np.concatenate([frame[0], piece.astype(np.int32), frame[1]])
+        before, words = len(self.words.prefix), len(piece)
+        found = np.empty(before + words + len(self.words.suffix), dtype=np.int32)
+        found[:before], found[before : before + words], found[before + words :] = (
+            self.words.prefix,
+            piece,
+            self.words.suffix,
+        )
+        return found
 
     def _read(self, texts: Sequence[str]) -> Iterable[Numbers]:
         return tokenised(self.words, texts, self.cache)

@@ -30,6 +30,7 @@ class HFWords:
         self.vocabulary = len(tokenizer)
         self.pad = int(tokenizer.pad_token_id or 0)
         self.prefix, self.suffix = self._frame()
+        self._fingerprint: str | None = None
 
     def _encode(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         # Some folders pad and cut every text to a length of their own; here that is left to the data.
@@ -50,6 +51,11 @@ class HFWords:
         return [], []
 
     def fingerprint(self) -> str:
+        if self._fingerprint is None:
+            self._fingerprint = self._describe()
+        return self._fingerprint
+
+    def _describe(self) -> str:
         tokenizer = self._tokenizer
         if getattr(tokenizer, "is_fast", False):
             settings = json.loads(tokenizer.backend_tokenizer.to_str())
