@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import error, expected, flatten, gradients
 from torch import nn
@@ -148,7 +148,7 @@ def test_moments_are_those_of_an_exponential_average():
     variance = (decay * (found - mean).square()).sum(0) / decay.sum() * count / (count - 1)
     assert torch.allclose(record.score, mean)
     assert torch.allclose(record.spread, variance.sqrt())
-    assert torch.allclose(record.error, (variance / count).sqrt())
+    assert torch.allclose(record.error, (variance / count).sqrt() * (1 + 3 / (count - 1)))
 
 
 def test_one_hearing_is_no_evidence():
@@ -166,16 +166,14 @@ def test_the_rule_in_words(centre, noise):
     """The same, number by number, from the sentences in docs/auto.md."""
     cosines = [[c + e for c, e in zip(centre, errors, strict=True)] for errors in noise]
     record = record_of(*cosines)
-    score, spread, error = record.score.tolist(), record.spread.tolist(), record.error.tolist()
+    score, spread, error = record.score.tolist(), record.spread.tolist(), float(record.error[3])
+    assume(error > 1e-9)
     for part in range(3):
         difference = score[part] - score[3]
-        doubt = spread[part] ** 2 + spread[3] ** 2
-        total = difference**2 + doubt
-        believed = score[3] + difference * (difference**2 / total if total > 1e-300 else 0)
-        measure = max(score[4], 2 * error[3])
-        want = (believed - error[3]) / measure if measure > 1e-9 else None
-        if want is not None:
-            assert float(record.weights[part]) == pytest.approx(min(1, max(0, want)), abs=1e-6)
+        total = difference**2 + (4 * spread[part]) ** 2 + (4 * spread[3]) ** 2
+        believed = score[3] + difference * difference**2 / total
+        want = (believed / error - 1) / 2
+        assert float(record.weights[part]) == pytest.approx(min(1, max(0, want)), abs=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------ promises

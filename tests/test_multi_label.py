@@ -22,7 +22,6 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.evaluate import evaluate
 from attittud.recipes.loader import load, loads
 from attittud.recipes.proposal import propose
-from attittud.recipes.streams import Apart
 from attittud.recipes.tasks import Examples, Task, per_example_losses
 from attittud.recipes.train import load_data, run
 
@@ -264,19 +263,6 @@ def test_labels_without_positive_examples(job: Path, capsys: pytest.CaptureFixtu
     write(folder / "train.parquet", 40, 0, [[*row[:2], 0] for row in some])
     assert command("train", job, *own, "seed=2") == 2
     assert "has no positive examples of rare, so there is nothing to learn" in capsys.readouterr().err
-
-
-def test_judges_leave_a_positive_example_of_every_label_in_training() -> None:
-    for seed in range(20):
-        torch.manual_seed(seed)
-        targets = (torch.rand(30, 4) < torch.tensor([0.5, 0.3, 0.1, 0.05])).long()
-        found = Apart.of(Examples(torch.zeros(30, 1), targets), 0.5, 10, seed)
-        assert found is not None and len(found.judges) >= 2
-        assert sorted([*found.judges.tolist(), *found.others.tolist()]) == list(range(30))
-        assert torch.equal(targets[found.others].sum(0) > 0, targets.sum(0) > 0)
-    common = torch.tensor([[1, 0]] * 8 + [[0, 1]] * 8 + [[0, 0]] * 8)
-    found = Apart.of(Examples(torch.zeros(24, 1), common), 0.5, 10, 0)
-    assert found is not None and common[found.judges].sum(0).tolist() == [4, 4]  # each kind in turn
 
 
 def test_rows_by_value_and_what_cannot_be_meant(job: Path) -> None:

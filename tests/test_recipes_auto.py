@@ -13,11 +13,10 @@ from attittud.recipes.digits.rows import ROWS
 from attittud.recipes.digits.train import Settings, set_apart, train
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
-from attittud.recipes.models.build import build_model
 from attittud.recipes.report.curves import curves
-from attittud.recipes.streams import MOST_JUDGES, Apart, Streams
+from attittud.recipes.streams import MOST_JUDGES, Streams
 from attittud.recipes.tasks import Examples, Task
-from attittud.recipes.train import load_data, make_phase, run
+from attittud.recipes.train import run
 
 CLASSES = 4
 
@@ -35,72 +34,35 @@ class Spy(nn.Module):
         return x * self.weight
 
 
-def streams(examples: int = 60, batch: int = 16, share: float = 0.2, until: int = 10, held: bool = False) -> Streams:
-    numbers = torch.arange(examples)
-    task = Task(
-        "primary", "classify", [str(c) for c in range(CLASSES)], Examples(numbers[:, None].float(), numbers % CLASSES)
-    )
-    apart = Apart.of(task.examples, share, until, seed=3)
-    return Streams(Spy(), task, {}, "guided", 3, batch, {}, None, torch.device("cpu"), apart=apart, held=held)
+def streams(judges: int = 100, held: bool = False) -> Streams:
+    """60 examples to train on, numbered; those who judge have negative numbers."""
+    trained, judging = torch.arange(60), -1 - torch.arange(judges)
+    examples = [Examples(numbers[:, None].float(), numbers % CLASSES) for numbers in (trained, judging)]
+    task = Task("primary", "classify", [str(c) for c in range(CLASSES)], examples[0])
+    return Streams(Spy(), task, {}, "guided", 3, 16, {}, None, torch.device("cpu"), judges=examples[1], held=held)
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
-def test_who_judges(held):
+def test_judges_never_train_and_take_turns(held):
     found = streams(held=held)
-    assert found.apart is not None
-    judges = set(found.apart.judges.tolist())
-    assert len(judges) == 12 and judges.isdisjoint(found.apart.others.tolist())
-    assert torch.bincount(found.apart.judges % CLASSES).tolist() == [3] * CLASSES  # of all classes alike
-    trained = set()
-    for step in range(30):
-        found.load(step)
-        assert found.judging
-        found.primary()
-        batch = set(found.model.seen)
-        assert 8 <= len(batch) <= 16  # across two epochs an example may come twice
-        trained |= batch
-        if step < 10:
-            assert batch.isdisjoint(judges)
-        found.judge()
-        assert found.model.seen == judges if step < 10 else len(found.model.seen) == 32
-        assert found.model.seen.isdisjoint(batch)
-    assert trained == set(range(60))
-
-
-def test_where_everybody_is_in_the_batch_nobody_judges_later():
-    found = streams(batch=60)
-    found.load(9)
     assert found.judging
-    found.load(10)
-    assert not found.judging
+    seen = set()
+    for step in range(4):
+        found.load(step)
+        found.primary()
+        assert min(found.model.seen) >= 0
+        found.judge()
+        assert 32 <= len(found.model.seen) <= MOST_JUDGES  # across two turns an example may come twice
+        assert max(found.model.seen) < 0
+        seen |= found.model.seen
+    assert len(seen) == 100
 
 
-def test_number_of_judges():
-    many = Examples(torch.zeros(10_000, 1), torch.arange(10_000) % CLASSES)
-    assert len(Apart.of(many, 0.2, 5, 0).judges) == MOST_JUDGES
-
-
-@pytest.mark.parametrize("labels", [[0] * 11 + [1], [0] * 10 + [1] * 2, [0, 0, 1, 1], list(range(8)) * 2])
-@pytest.mark.parametrize("share", [0.1, 0.2, 0.5])
-def test_judges_leave_an_example_of_every_class(labels, share):
-    targets = torch.tensor(labels)
-    apart = Apart.of(Examples(torch.zeros(len(labels), 1), targets), share, 5, 0)
-    assert len(apart.judges) >= 2 and set(targets[apart.others].tolist()) == set(labels)
-    assert sorted([*apart.judges.tolist(), *apart.others.tolist()]) == list(range(len(labels)))
-
-
-def test_too_few_labels_for_judges():
-    assert Apart.of(Examples(torch.zeros(4, 1), torch.tensor([0, 1, 2, 2])), 0.2, 5, 0) is None
-
-
-def test_the_basis_batch_is_at_most_what_judges_leave():
-    """Beside 12 of 60 judges there are 48 others; no example shall count twice."""
-    config = loads(JOB, ["strategy.basis_batch=60"])
-    data = load_data(config)
-    model = build_model(config.model, data, 0)
-    found = make_phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams
-    assert found.apart is not None and len(found.apart.judges) == 12
-    assert len(found.basis()) == 48 == len(set(found._batch("basis", 0).tolist()))
+def test_few_judges_are_all_heard():
+    found = streams(judges=10)
+    found.load(7)
+    found.judge()
+    assert len(found.model.seen) == 10
 
 
 JOB = """
@@ -131,16 +93,9 @@ def test_a_run(tmp_path: Path):
     assert "attittud/more/weight_neutral" in series
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("data.primary.train=10", r"strategy auto sets at least 2.*which 10 examples.*compare.strategies"),
-        ("strategy.eta={neutral: 1}", "strategy auto finds the weights itself"),
-    ],
-)
-def test_mistakes(change, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        run(loads(JOB, [change]), run_dir=tmp_path)
+def test_weights_are_not_given(tmp_path):
+    with pytest.raises(InputError, match="strategy auto finds the weights itself"):
+        run(loads(JOB, ["strategy.eta={neutral: 1}"]), run_dir=tmp_path)
 
 
 def test_the_demo_sets_two_of_each_class_apart_for_half_of_the_steps():

@@ -17,11 +17,10 @@ import torch
 
 from attittud.recipes.digits.experiment import one_thread
 
-from .jobs import QUICK_STEPS, TIMED_STEPS, Job, clock, job, jobs, train
+from .jobs import QUICK_STEPS, TIMED_STEPS, clock, jobs, train
 from .pairs import SPLIT, choose
 from .record import RESULTS, Record, header
 from .strategies import ROWS
-from .table import to_retrain
 
 
 def arguments() -> argparse.Namespace:
@@ -107,29 +106,21 @@ def main() -> None:
     record = Record(given.out / f"{half}.jsonl", about)
     start = time.perf_counter()
 
-    def late(share: float = 1.0) -> bool:
-        return given.budget is not None and time.perf_counter() - start > share * given.budget
+    def late() -> bool:
+        return given.budget is not None and time.perf_counter() - start > given.budget
 
     untimed = [name for name in names if name not in record.clocks]
     for name, seconds in spread(((clock, (name, steps or TIMED_STEPS)) for name in untimed), given.workers):
         record.add_clock(name, seconds)
     wanted = jobs(names, given.rows, given.seeds, record.clocks, steps)
-    # The rest of the budget is for what follows from these.
-    left = work_off([one for one in wanted if one.key not in record.runs], record, given.workers, lambda: late(0.9))
-    if "best_preset" in given.rows:
-        chosen = [key for key in to_retrain(about, record.runs) if key[0] in names and key[2] < given.seeds]
-        left += work_off([job(*key, record.clocks, steps) for key in chosen], record, given.workers, late)
-    rest = f"; {left} are left for another call, the budget is spent" if left else ""
-    print(f"{record.path}: {len(record.runs)} runs{rest}")
-
-
-def work_off(todo: list[Job], record: Record, workers: int, late: Callable[[], bool]) -> int:
-    """How many were left because it was late."""
+    todo = [one for one in wanted if one.key not in record.runs]
     progress = Progress(len(todo))
-    for line in spread(((train, (one,)) for one in todo), min(workers, max(1, len(todo))), late):
+    for line in spread(((train, (one,)) for one in todo), min(given.workers, max(1, len(todo))), late):
         record.add(line)
         progress.advance()
-    return len(todo) - progress.done
+    left = len(todo) - progress.done
+    rest = f"; {left} are left for another call, the budget is spent" if left else ""
+    print(f"{record.path}: {len(record.runs)} runs{rest}")
 
 
 if __name__ == "__main__":

@@ -9,20 +9,8 @@ from functools import cache
 from typing import Any
 
 from .pairs import PAIRS, Pair
-from .strategies import AUTO, PRESET, RETRAINED, Entry, entries
-from .train import (
-    AUXILIARY_BATCH,
-    CHECKS,
-    JUDGES,
-    OUTSIDE,
-    PRIMARY_BATCH,
-    RETIRE,
-    WARM,
-    Check,
-    best,
-    learning_rate,
-    run,
-)
+from .strategies import AUTO, Entry, entries
+from .train import AUXILIARY_BATCH, CHECKS, JUDGES, PRIMARY_BATCH, WARM, Check, best, learning_rate, run
 
 TIMED_STEPS = 60
 REPEATS = 3
@@ -50,11 +38,6 @@ def entries_of(pair: str) -> dict[str, Entry]:
     return entries(PAIRS[pair].sources)
 
 
-def first(pair: str) -> list[str]:
-    """The runs that depend on no other."""
-    return [name for name in entries_of(pair) if not name.startswith(RETRAINED)]
-
-
 def settings(pair: Pair) -> dict[str, Any]:
     """All that a result of the pair depends on beside the code."""
     return {
@@ -62,13 +45,11 @@ def settings(pair: Pair) -> dict[str, Any]:
         "optimizer": pair.optimizer,
         "learning_rate": learning_rate(pair),
         "steps": pair.steps,
-        "entries": first(pair.name),
+        "entries": list(entries_of(pair.name)),
         "primary_batch": PRIMARY_BATCH,
         "auxiliary_batch": AUXILIARY_BATCH,
         "checks": CHECKS,
         "judges": JUDGES,
-        "retire": RETIRE,
-        "outside": OUTSIDE,
         "warm": WARM,
     }
 
@@ -81,7 +62,7 @@ def clock(pair: str, steps: int) -> tuple[str, dict[str, float]]:
     found: dict[str, float] = {}
     for _ in range(REPEATS):
         for name, entry in timed(pair).items():
-            last = run(replace(PAIRS[pair], steps=steps), entry.make, 0, judges=entry.judges, retire=entry.retire)[-1]
+            last = run(replace(PAIRS[pair], steps=steps), entry.make, 0, judges=entry.judges)[-1]
             found[name] = min(found.get(name, math.inf), last.seconds / last.step)
     return pair, found
 
@@ -92,8 +73,6 @@ def timed(pair: str) -> dict[str, Entry]:
 
 def clocked_as(entry: str, pair: str) -> str:
     """The entry whose time is that of this one."""
-    if entry.startswith(RETRAINED):
-        return PRESET + entry.removeprefix(RETRAINED)
     row = entries_of(pair)[entry].row
     return next(name for name, e in entries_of(pair).items() if e.row == row) if row == "multitask" else entry
 
@@ -104,11 +83,11 @@ Clocks = dict[str, dict[str, float]]
 def jobs(pairs: list[str], rows: Sequence[str], seeds: int, clocks: Clocks, steps: int | None) -> list[Job]:
     """Seed by seed, so that what is done when time runs out has all strategies."""
     return [
-        job(pair, entry, seed, clocks, steps)
+        job(pair, entry.name, seed, clocks, steps)
         for seed in range(seeds)
         for pair in pairs
-        for entry in first(pair)
-        if entries_of(pair)[entry].row in rows
+        for entry in entries_of(pair).values()
+        if entry.row in rows
     ]
 
 
@@ -123,7 +102,7 @@ def train(job: Job) -> dict[str, Any]:
     entry = entries_of(job.pair)[job.entry]
     most = max(job.steps, job.equal_seconds)
     pair = replace(PAIRS[job.pair], steps=job.steps)  # others than its own in quick runs alone
-    checks = run(pair, entry.make, job.seed, judges=entry.judges, retire=entry.retire, steps=most)
+    checks = run(pair, entry.make, job.seed, judges=entry.judges, steps=most)
     full = max((c for c in checks if c.step <= job.steps), key=lambda c: c.step)
     return {
         "pair": job.pair,

@@ -36,9 +36,8 @@ after it is frozen. (Eight of the development pairs were held out for an earlier
   `auto` takes what suits them.
 * `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. All others but
   `best_preset`, `auto` too, are one run.
-* A fifth of the primary training labels are the judges of `auto` for half of the steps. Then they train like the others, and
-  up to 32 training examples that are not in a step's batch are its judges. For `best_preset` the same fifth is set aside, nine
-  presets are trained with the others, and the one that the judges find best is trained again with all labels: ten runs.
+* The judges of `auto` are up to 64 validation examples, drawn anew for each hearing, and `best_preset` is the best of nine
+  presets on the same validation set. So nobody loses labels to judges, and nobody has more than the others.
 * At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
   of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
   eight times as much.
@@ -135,7 +134,7 @@ def losers(chosen: list[Outcome]) -> str:
 def cost(results: Results) -> str:
     lines = [
         "Processor time of all runs that a row needs, over that of `auto`, mean over the pairs, at equal steps; and what the",
-        "judges chose as best preset.",
+        "validation set chose as best preset.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS)} | chosen presets |",
         "|---|" + "---|" * (len(ROWS) + 1),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from attittud import Guide, presets
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.strategies import make_strategy
 
-from .train import JUDGES, RETIRE, Make, StepLosses, Stepper
+from .train import Make, StepLosses, Stepper
 
 Weights = tuple[float, ...]
 WEIGHTS: dict[int, tuple[Weights, ...]] = {
@@ -22,8 +21,7 @@ WEIGHTS: dict[int, tuple[Weights, ...]] = {
 }
 """The eight runs of tuned multitask by number of sources: weights of their losses, the best on validation is taken."""
 AUTO = "auto"
-PRESET, RETRAINED = "preset ", "retrained "
-"""Runs before and after judges have chosen: with the labels that are not theirs, then, the chosen one alone, with all."""
+PRESET = "preset "
 SINGLE = ("primary_only", "pcgrad", "cosine_gate", "bloop")
 ROWS = ("primary_only", "multitask", "pcgrad", "cosine_gate", "bloop", "best_preset", AUTO)
 """Of the table."""
@@ -37,8 +35,7 @@ class Entry:
     row: str
     """The row of the table that it belongs to; the best of its runs is taken."""
     make: Make
-    judges: float = 0.0
-    retire: float = math.inf
+    judges: bool = False
 
 
 class Auto:
@@ -48,7 +45,7 @@ class Auto:
         self.guide = Guide(model, eta="auto", seed=seed)
 
     def step(self, losses: StepLosses) -> None:
-        self.guide.backward(losses.primary(), losses.auxiliary(), judge=losses.judge if losses.judging else None)
+        self.guide.backward(losses.primary(), losses.auxiliary(), judge=losses.judge)
 
 
 def named(name: str, weights: Sequence[float], model: nn.Module, sources: Sequence[str], seed: int) -> Stepper:
@@ -69,8 +66,6 @@ def entries(sources: int = 1) -> dict[str, Entry]:
     for weights in WEIGHTS[sources]:
         name = " ".join(f"{weight:g}" for weight in weights)
         found.append(Entry(f"multitask {name}", "multitask", partial(named, "multitask", weights)))
-    for name in presets():
-        make = partial(named, name, (1.0,))
-        found += [Entry(PRESET + name, "best_preset", make, JUDGES), Entry(RETRAINED + name, "best_preset", make)]
-    found += [Entry(AUTO, AUTO, Auto, JUDGES, RETIRE)]
+    found += [Entry(PRESET + name, "best_preset", partial(named, name, (1.0,))) for name in presets()]
+    found += [Entry(AUTO, AUTO, Auto, judges=True)]
     return {entry.name: entry for entry in found}

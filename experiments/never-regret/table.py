@@ -11,14 +11,12 @@ from typing import Any
 from attittud.recipes.statistics import Difference, Summary, paired, summarise
 
 from .record import Runs
-from .strategies import AUTO, PRESET, RETRAINED, ROWS
+from .strategies import AUTO, PRESET, ROWS
 
 REFERENCES = ("primary_only", "multitask")
 MODES = {"at_steps": "equal steps", "at_seconds": "equal seconds"}
 MARGIN = -1.0
 """Points that one may lose without regret."""
-JUDGED = ("judges", "judges_loss")
-VALIDATED = ("validation", "validation_loss")
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Outcome:
     plain: dict[int, float]
     """Multitask with weight 1, as one would begin."""
     chosen: list[str]
-    """The preset that the judges chose, for each seed."""
+    """The preset that was best on validation, for each seed."""
     seconds: dict[str, float]
     """Mean processor seconds of all runs that a row needs, at equal steps."""
 
@@ -47,7 +45,7 @@ class Outcome:
 
     @property
     def control(self) -> Difference | None:
-        """`auto` less the best preset chosen by judges, seed by seed."""
+        """`auto` less the best preset, seed by seed."""
         return difference(self.values[AUTO], self.values["best_preset"]) if "best_preset" in self.values else None
 
     @property
@@ -80,14 +78,14 @@ def outcome(pair: str, entries: list[str], runs: Runs, mode: str) -> Outcome | N
     for row in ROWS:
         values[row], spent = {}, []
         for seed in seeds:
-            entry = taken(pair, belonging(entries, row), row, seed, runs, mode)
-            if entry is None:
+            own = belonging(entries, row)
+            if not all((pair, entry, seed) in runs for entry in own):
                 continue
+            entry = choose({entry: runs[pair, entry, seed] for entry in own}, mode)
             values[row][seed] = runs[pair, entry, seed][mode]["test"]
-            needed = {*belonging(entries, row), entry}
-            spent.append(sum(runs[pair, name, seed]["seconds"] for name in needed))
+            spent.append(sum(runs[pair, name, seed]["seconds"] for name in own))
             if row == "best_preset":
-                chosen.append(entry.removeprefix(RETRAINED))
+                chosen.append(entry.removeprefix(PRESET))
         if spent:
             seconds[row] = fmean(spent)
         else:
@@ -99,43 +97,19 @@ def outcome(pair: str, entries: list[str], runs: Runs, mode: str) -> Outcome | N
     return Outcome(pair, values, tests, chosen, seconds)
 
 
-def taken(pair: str, own: list[str], row: str, seed: int, runs: Runs, mode: str) -> str | None:
-    """The run whose test accuracy is a row's; None where one that it takes is not there."""
-    if not all((pair, entry, seed) in runs for entry in own):
-        return None
-    entry = choose({entry: runs[pair, entry, seed] for entry in own}, row, mode)
-    if row == "best_preset":
-        entry = RETRAINED + entry.removeprefix(PRESET)
-    return entry if (pair, entry, seed) in runs else None
-
-
-def to_retrain(header: Mapping[str, Any], runs: Runs) -> list[tuple[str, str, int]]:
-    """Pair, entry and seed of the presets that judges have chosen and that have not been trained with all labels yet."""
-    found = set()
-    for pair, about in header["pairs"].items():
-        own = belonging(about["entries"], "best_preset")
-        for seed in {seed for name, _, seed in runs if name == pair}:
-            if all((pair, entry, seed) in runs for entry in own):
-                lines = {entry: runs[pair, entry, seed] for entry in own}
-                for mode in MODES:
-                    preset = choose(lines, "best_preset", mode).removeprefix(PRESET)
-                    found.add((pair, RETRAINED + preset, seed))
-    return sorted(found - runs.keys(), key=lambda key: (key[2], key))
-
-
 def belonging(entries: Iterable[str], row: str) -> list[str]:
     """The runs of a row."""
     prefix = {"multitask": "multitask ", "best_preset": PRESET}.get(row)
     return [entry for entry in entries if entry == row or (prefix and entry.startswith(prefix))]
 
 
-def choose(found: Mapping[str, dict[str, Any]], row: str, mode: str) -> str:
-    """The run that a row takes: the best on validation, or, for presets, in the eyes of the judges."""
-    if len(found) == 1:
-        return next(iter(found))
-    accuracy, loss = JUDGED if row == "best_preset" else VALIDATED
+def choose(found: Mapping[str, dict[str, Any]], mode: str) -> str:
+    """The run that a row takes: the best on validation."""
     # (A run that diverged has no loss.)
-    return max(found, key=lambda entry: (found[entry][mode][accuracy], -found[entry][mode].get(loss, math.inf)))
+    return max(
+        found,
+        key=lambda entry: (found[entry][mode]["validation"], -found[entry][mode].get("validation_loss", math.inf)),
+    )
 
 
 def outcomes(header: Mapping[str, Any], runs: Runs, mode: str) -> list[Outcome]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,8 @@ PRIMARY_BATCH = 32
 AUXILIARY_BATCH = 64
 CHECKS = 15
 """Looks at the validation set in the pair's number of steps; longer runs look as often."""
-JUDGES = 0.2
-"""Share of the primary training labels that a strategy with judges sets aside."""
-RETIRE = 0.5
-"""Share of the steps after which the judges of `auto` join the primary training set."""
-OUTSIDE = 32
-"""From then on its judges are examples that are not in the step's batch, as many as there are up to this."""
+JUDGES = 64
+"""Validation examples that judge in a step, drawn anew each time; all of them where there are fewer."""
 WARM = 0.1
 """Share of the pair's steps in which the learning rate rises to its value."""
 RATES = Path(__file__).parent / "rates.json"
@@ -67,16 +62,16 @@ class StepLosses:
         found = self._model(x, head="auxiliary")
         return F.mse_loss(found, y) if y.is_floating_point() else F.cross_entropy(found, y)
 
-    @property
-    def judging(self) -> bool:
-        """Whether there are judges in this step."""
-        return self._judges is not None
-
     def judge(self) -> Tensor:
-        """Per-example losses of the judges, all of them."""
+        """Per-example losses of the judges."""
         if self._judges is None:
-            raise ValueError("there are no judges in this step: the run was not given judges=0.2 (see judging)")
+            raise ValueError("there are no judges: the run was not given judges=True")
         return F.cross_entropy(self._model(self._judges[0]), self._judges[1], reduction="none")
+
+    @property
+    def micro(self) -> list[StepLosses]:
+        """A step is taken at once."""
+        return [self]
 
     @property
     def auxiliary_examples(self) -> int:
@@ -85,14 +80,12 @@ class StepLosses:
 
 @dataclass(frozen=True)
 class Check:
-    """A look at the model; accuracies in per cent, NaN for judges where there are none."""
+    """A look at the model; accuracies in per cent."""
 
     step: int
     validation: float
     validation_loss: float
     test: float
-    judges: float
-    judges_loss: float
     seconds: float
     """Processor time of all steps so far, looks not counted."""
 
@@ -107,37 +100,21 @@ def learning_rate(pair: Pair) -> float:
     return float(json.loads(RATES.read_text(encoding="utf-8"))[pair.name]["rate"])
 
 
-def by_turns(labels: Tensor) -> Tensor:
-    """Rows in an order in which the classes take turns."""
-    turn = torch.zeros_like(labels)
-    for label in labels.unique():
-        rows = (labels == label).nonzero().flatten()
-        turn[rows] = torch.arange(len(rows))
-    return turn.argsort(stable=True)
-
-
 def run(
     pair: Pair,
     make: Make,
     seed: int,
     *,
-    judges: float = 0.0,
-    retire: float = math.inf,
+    judges: bool = False,
     steps: int | None = None,
     rate: float | None = None,
     watch: Callable[[int, Stepper], None] | None = None,
 ) -> list[Check]:
     """Train, and look at the model `CHECKS` times in every `pair.steps` steps.
 
-    `judges` is the share of the primary training labels that is set aside for `StepLosses.judge`, as many of each class;
-    the other sizes stay as they are. After a share `retire` of the pair's steps they train like the others, and whoever is
-    not in a step's batch is its judge. `watch` is called after every step.
+    With `judges` the step's losses have those of validation examples too. `watch` is called after every step.
     """
     data = pair.build(seed)
-    primary, kept = data.primary, None
-    if judges:
-        cut, turns = max(2, round(judges * len(primary[1]))), by_turns(primary[1])
-        primary, kept = ((primary[0][rows], primary[1][rows]) for rows in (turns[cut:], turns[:cut]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make_model(pair, data)
@@ -150,39 +127,38 @@ def run(
     )
     warm = max(1, round(WARM * pair.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / warm))
-    random = generator("batches", seed)
+    random, random_judges = generator("batches", seed), generator("judges", seed)
     steps, every = steps or pair.steps, max(1, pair.steps // CHECKS)
     checks, seconds = [], 0.0
     for step in range(1, steps + 1):
         start = time.process_time()
-        if step > retire * pair.steps:
-            primary, kept = data.primary, None
-        order = torch.randperm(len(primary[1]), generator=random)
-        i, others = order[:PRIMARY_BATCH], order[PRIMARY_BATCH : PRIMARY_BATCH + OUTSIDE]
-        if step > retire * pair.steps and len(others):
-            kept = primary[0][others], primary[1][others]
+        primary = some(data.primary, PRIMARY_BATCH, random)
         auxiliary = {}
         for name, (x, y) in data.auxiliary.items():
             j = torch.randint(len(y), (AUXILIARY_BATCH // len(data.auxiliary),), generator=random)
             auxiliary[name] = x[j], y[j]
         optimizer.zero_grad()
-        strategy.step(StepLosses(model, (primary[0][i], primary[1][i]), auxiliary, kept))
+        asked = some(data.validation, JUDGES, random_judges) if judges else None
+        strategy.step(StepLosses(model, primary, auxiliary, asked))
         optimizer.step()
         schedule.step()
         seconds += time.process_time() - start
         if watch is not None:
             watch(step, strategy)
         if step % every == 0:
-            seen = (*look(model, data.validation), look(model, data.test)[0], *look(model, kept))
-            checks.append(Check(step, *seen, seconds))
+            checks.append(Check(step, *look(model, data.validation), look(model, data.test)[0], seconds))
     return checks
 
 
+def some(examples: Examples, count: int, random: torch.Generator) -> Examples:
+    """At random, without repetition; all where there are fewer."""
+    rows = torch.randperm(len(examples[1]), generator=random)[:count]
+    return examples[0][rows], examples[1][rows]
+
+
 @torch.no_grad()
-def look(model: nn.Module, examples: Examples | None) -> tuple[float, float]:
+def look(model: nn.Module, examples: Examples) -> tuple[float, float]:
     """Accuracy in per cent, and mean loss."""
-    if examples is None:
-        return float("nan"), float("nan")
     logits = model(examples[0])
     accuracy = 100 * (logits.argmax(1) == examples[1]).double().mean()
     return float(accuracy), float(F.cross_entropy(logits, examples[1]))

@@ -20,9 +20,15 @@ from torch import Tensor
 from attittud.decompose import Weights
 
 SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
-"""What has a score: the three parts, the auxiliary gradient as a whole, and the primary gradient as the measure."""
-MEMORY = 0.9
+"""What has a score: the three parts, the auxiliary gradient as a whole, and, to compare with, the primary gradient."""
+MEMORY = 0.95
 """How much of the running scores is kept when the judges are heard again."""
+CAUTION = 3.0
+"""A standard error that comes from n hearings is taken 1 + CAUTION / (n - 1) times: a few may agree by chance."""
+DISTINCT = 4.0
+"""Standard deviations by which a part must differ from its whole gradient to be believed half of what it says itself."""
+DOUBTED, CERTAIN = 1.0, 3.0
+"""Standard errors above 0 up to which a part does not count, and from which it counts in full."""
 
 
 @dataclass(frozen=True)
@@ -89,18 +95,16 @@ class Meeting:
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
     """Weights of the three parts, from mean, standard deviation and standard error of the scores of what is `SCORED`.
 
-    A part is believed to be what the whole auxiliary gradient is, as far as its own score does not clearly differ. It
-    counts in full where, one standard error taken off, it serves the judges as much per unit of length as the primary
-    gradient does, and not at all where nothing is left.
+    A part is believed to be what the whole auxiliary gradient is, unless its own score clearly differs. It counts as far as
+    it is sure that it serves the judges at all.
     """
-    own, whole, primary = score[:3], score[3], score[4]
+    own, whole = score[:3], score[3]
     tiny = torch.finfo(score.dtype).tiny
     distance = (own - whole).square()
-    trust = distance / (distance + spread[:3].square() + spread[3].square()).clamp(min=tiny)
-    believed = whole + trust * (own - whole)
-    # The primary gradient itself says little once its examples are learnt by heart: then the error is the measure.
-    measure = torch.maximum(primary, 2 * error[3]).clamp(min=tiny)
-    return torch.where(torch.isfinite(error[3]), ((believed - error[3]) / measure).clamp(0, 1), 0.0)
+    doubt = DISTINCT**2 * (spread[:3].square() + spread[3].square())
+    believed = whole + distance / (distance + doubt).clamp(min=tiny) * (own - whole)
+    weights = (believed - DOUBTED * error[3]) / ((CERTAIN - DOUBTED) * error[3]).clamp(min=tiny)
+    return torch.where(torch.isfinite(error[3]), weights.clamp(0, 1), 0.0)
 
 
 def rounding(dtype: torch.dtype) -> float:
@@ -143,8 +147,9 @@ class Record:
 
     @property
     def error(self) -> Tensor:
-        """Standard error of the running means."""
-        return self.spread / self.hearings.clamp(min=1).sqrt()
+        """Standard error of the running means, larger than it looks while there were few hearings."""
+        caution = 1 + CAUTION / (self.hearings - 1).clamp(min=0.5)
+        return self.spread / self.hearings.clamp(min=1).sqrt() * caution
 
     def add(self, found: Tensor) -> None:
         """Take in one hearing; where it is not finite all stays as it was."""

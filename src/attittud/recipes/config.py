@@ -61,8 +61,7 @@ class StrategyConfig:
     include_mean: bool = option(False, "append the current primary gradient as last direction of the basis")
     basis_batch: int | None = option(
         None,
-        "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch. With auto no more "
-        "than its judges leave",
+        "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch",
         minimum=2,
     )
     exclude: list[str] = option(
@@ -75,20 +74,8 @@ class StrategyConfig:
         "auto",
         "how products with the per-example Jacobian are computed; implicit stores no basis and needs basis: exact",
     )
-    judges: float = option(
-        0.2,
-        "auto only: share of the primary training set (2 to 64 examples) that judges the parts before it trains",
-        minimum=0,
-        maximum=0.5,
-        later=True,
-    )
-    judge_every: int = option(4, "auto only: the judges are heard in every n-th step", minimum=1, later=True)
-    retire: float = option(
-        0.5,
-        "auto only: share of the guided phase after which the judges train too; examples outside of a step's batch then judge",
-        minimum=0,
-        maximum=1,
-        later=True,
+    judge_every: int = option(
+        4, "auto only: the judges, up to 64 validation examples, are heard in every n-th step", minimum=1, later=True
     )
     ratio: float = option(0.1, "replay only: share of the primary examples in the mixture", minimum=0, maximum=1)
     decay: float = option(

@@ -9,18 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from attittud.recipes.config import CompareConfig, StrategyConfig
 from attittud.recipes.config_data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
 from attittud.recipes.data.images import Pixels
 from attittud.recipes.data.listing import Listing, Rows, chosen
 from attittud.recipes.data.parts import VALIDATION, Parts, read_parts
 from attittud.recipes.data.source import open_listing, open_source
 from attittud.recipes.errors import InputError
-from attittud.recipes.strategies import AUTO
-from attittud.recipes.streams import Apart
-from attittud.recipes.tasks import Examples
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns that a first configuration splits by."""
@@ -165,20 +159,9 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
 def _strategy(parts: Parts) -> list[str]:
     if not parts.auxiliary:
         return ["strategy:", "  name: primary_only  # there are no auxiliary data"]
-    train = parts.primary["train"]
-    labels = None if train.labels is None else torch.from_numpy(train.labels)
-    if Apart.of(Examples(torch.empty(len(train.rows), 0), labels), StrategyConfig.judges, 1, 0) is not None:
-        return [
-            "strategy:",
-            "  name: auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays",
-        ]
-    few = f"{len(train.rows)} primary examples are too few for auto, which sets some of them aside as judges"
-    others = ", ".join(entry.name for entry in CompareConfig().strategies if entry.name != AUTO)
     return [
-        "compare:",
-        f"  strategies: [{others}]  # {few}",
         "strategy:",
-        "  name: drop_harmful  # for the same reason; `attittud compare` tells whether it pays",
+        "  name: auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays",
     ]
 
 

@@ -54,7 +54,7 @@ class StepLosses(MicroLosses, Protocol):
 
     @property
     def judging(self) -> bool:
-        """Whether there are judges in this step."""
+        """Whether there are judges."""
 
     def judge(self) -> Tensor:
         """Per-example losses of primary examples that have not been trained on."""
@@ -160,7 +160,7 @@ def names() -> dict[str, str]:
 
 AUTO = "auto"
 _GUIDED = {
-    AUTO: "every part earns its weight before judges, primary examples set aside: no weights to choose",
+    AUTO: "every part earns its weight before judges, validation examples: no weights to choose",
     "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
     "flip": "Eta(1, 1, -1): reverse that part",
     "orthogonal": "Eta(1, 0, 0): keep only what the primary task is indifferent to",

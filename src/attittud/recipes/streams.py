@@ -4,59 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attittud.recipes.data.splits import strata
 from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
 
+JUDGES = " judges"
+"""Their stream; no auxiliary source has a name with a blank at its beginning."""
 MOST_JUDGES = 64
-"""They are all heard at once; more would only make a hearing slower."""
-MOST_OUTSIDE = 32
-"""Judges in a step once those set aside train too."""
+"""In one hearing; more would only make it slower."""
 _BLOCK = 256
 """Steps whose rows are moved to the device at once."""
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Rows of the primary set: judges, who are not trained on before step `until`, and all others."""
-
-    judges: Tensor
-    others: Tensor
-    until: int
-
-    @classmethod
-    def of(cls, examples: Examples, share: float, until: int, seed: int) -> Apart | None:
-        """At least two, as many of each class, as far as there are classes, and never the last example of one.
-
-        Of several labels at once the rarest one of an example counts as its class. None where that leaves less than two.
-        """
-        count = min(max(2, round(share * len(examples))), MOST_JUDGES, len(examples) - 1)
-        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(mix(seed, "judges")))
-        if examples.targets is not None:
-            targets = examples.targets.cpu()[order]
-            labels = torch.from_numpy(strata(targets.numpy(), len(order)))
-            turn = torch.zeros(len(order), dtype=torch.int64)
-            for label in labels.unique():
-                rows = (labels == label).nonzero().flatten()
-                turn[rows] = torch.arange(len(rows))
-            for rows in _of_classes(targets):
-                turn[rows[-1]] = len(order)  # it stays in training, which would not know its class otherwise
-            order = order[turn.argsort(stable=True)]
-            count = min(count, int((turn < len(order)).sum()))
-        order = order.to(examples.inputs.device)
-        return cls(order[:count], order[count:], until) if count >= 2 else None
-
-
-def _of_classes(targets: Tensor) -> list[Tensor]:
-    """Rows of each class, or of each label that some row has."""
-    if targets.ndim == 1:
-        return [(targets == label).nonzero().flatten() for label in targets.unique()]
-    return [rows for column in targets.T if len(rows := column.nonzero().flatten())]
 
 
 @dataclass
@@ -73,8 +34,8 @@ class Streams:
     basis_batch: int | None
     device: torch.device
     bf16: bool = False
-    apart: Apart | None = None
-    """Primary examples that judge before they train."""
+    judges: Examples | None = None
+    """Primary examples that never train, from which those of a hearing are drawn."""
     accumulate: int = 1
     """Micro-batches of a step."""
     held: bool = False
@@ -84,41 +45,28 @@ class Streams:
     """Mean losses of the current step, on the device."""
 
     def __post_init__(self) -> None:
-        streams = {
-            "primary": self.primary_task,
-            "basis": self.primary_task,
-            "outside judges": self.primary_task,
-            **self.tasks,
-        }
+        streams = {"primary": self.primary_task, "basis": self.primary_task, **self.tasks}
+        if self.judges is not None:
+            streams[JUDGES] = replace(self.primary_task, examples=self.judges)
         self._orders = {
             name: Order(
                 len(task.examples),
                 self.seed,
                 f"{self.name}/{name}",
                 torch.device("cpu") if self.held else task.examples.inputs.device,
-                # These judges are chosen on the device, where nobody knows their lengths.
-                None if name == "outside judges" else task.examples.lengths,
+                # Judges of similar lengths would not speak for the others.
+                None if name == JUDGES else task.examples.lengths,
             )
             for name, task in streams.items()
         }
-        if self.apart is not None:
-            others = self.apart.others.cpu()
-            for name in ("primary", "basis"):
-                whole = self._orders[name]
-                lengths = None if whole.lengths is None else whole.lengths[others]
-                self._orders[f"{name} without judges"] = Order(
-                    len(others), self.seed, f"{self.name}/{name}", whole.device, lengths
-                )
-            self._others = {
-                device: others.to(device) for device in (torch.device("cpu"), self._orders["primary"].device)
-            }
-            self._judges_width = self.primary_task.examples.width(self.apart.judges.cpu())
         self._tasks = streams
         self._sizes = {
             "primary": self.primary_batch,
             "basis": self.basis_batch or self.primary_batch,
             **{name: self.batches[name] for name in self.tasks},
         }
+        if self.judges is not None:
+            self._sizes[JUDGES] = min(MOST_JUDGES, len(self.judges))
         self._rows: dict[str, Tensor] = {}
         self._block: tuple[int, dict[str, Tensor]] = (-1, {})
 
@@ -146,7 +94,8 @@ class Streams:
 
     def shape(self, kind: str) -> str:
         """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
-        used = [name for name in self._sizes if name != "basis" or kind == "refresh"]
+        # (Steps in which judges are heard are not captured.)
+        used = [name for name in self._sizes if name != JUDGES and (name != "basis" or kind == "refresh")]
         widths = {name: self._width(name) for name in used}
         return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)
 
@@ -169,30 +118,17 @@ class Streams:
 
     @property
     def judging(self) -> bool:
-        """Whether there are judges in this step."""
-        return self.apart is not None and (self.step < self.apart.until or self._outside > 0)
-
-    @property
-    def _outside(self) -> int:
-        return min(MOST_OUTSIDE, len(self.primary_task.examples) - self.primary_batch)
+        """Whether there are judges."""
+        return self.judges is not None
 
     def judge(self) -> Tensor:
-        """Losses of the examples set aside; later of examples that are not in this step's batch."""
-        assert self.apart is not None
-        if self.step < self.apart.until:
-            return self.losses(self.primary_task, self.apart.judges, width=self._judges_width)
-        batch = self._rows["primary"] if self.held else self._batch("primary", self.step)
-        every = self._orders["outside judges"].batch(self.step, len(self.primary_task.examples)).to(batch.device)
-        some = every[: self._outside + self.primary_batch]  # enough, even if all of the batch is among them
-        inside = torch.isin(some, batch).int()
-        return self.losses(self.primary_task, some[inside.argsort(stable=True)][: self._outside])
+        """Losses of the step's judges."""
+        rows = self._rows[JUDGES] if self.held else self._batch(JUDGES, self.step)
+        return self.losses(self._tasks[JUDGES], rows, width=self._width(JUDGES))
 
     def _batch(self, stream: str, step: int, *, in_memory: bool = False) -> Tensor:
-        size = self._sizes[stream]
-        apart = self.apart is not None and stream in ("primary", "basis") and step < self.apart.until
-        order = self._orders[f"{stream} without judges" if apart else stream]
-        rows = order.batch_in_memory(step, size) if in_memory else order.batch(step, size)
-        return self._others[rows.device][rows] if apart else rows
+        order, size = self._orders[stream], self._sizes[stream]
+        return order.batch_in_memory(step, size) if in_memory else order.batch(step, size)
 
     def _width(self, stream: str) -> int | None:
         """What the texts of the current step's batch are cut to."""

@@ -28,7 +28,7 @@ from attittud.recipes.progress import Progress, Quiet
 from attittud.recipes.result import RunResult
 from attittud.recipes.run_folder import RunFolder
 from attittud.recipes.strategies import AUTO, Guided, Strategy, make_strategy
-from attittud.recipes.streams import Apart, Streams
+from attittud.recipes.streams import Streams
 from attittud.recipes.tasks import Task, mix
 
 
@@ -230,28 +230,24 @@ def make_phase(
         )
     batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
     steps = phase_steps(name, settings, data, batches)
-    apart = _judges(strategy_config, data.primary, steps, config.seed) if strategy_config.name == AUTO else None
     _check_enough(name, settings, strategy_config, strategy, data.primary)
     _check_accumulation(name, settings, batches if strategy.needs_auxiliary else {}, strategy)
     matching(model, strategy_config.exclude, "strategy.exclude")
     if isinstance(strategy, Mixed) and not strategy.mixer.head:
         metric, settings = "loss", replace(settings, select="best")
-    # Beside the judges there may be fewer examples than were asked for.
-    available = len(data.primary.examples if apart is None else apart.others)
-    basis_batch = strategy_config.basis_batch
     streams = Streams(
         model,
         data.primary,
         data.auxiliary,
         name,
         config.seed,
-        min(settings.primary_batch, available),
+        settings.primary_batch,
         batches,
-        None if basis_batch is None else min(basis_batch, available),
+        strategy_config.basis_batch,
         device,
         accumulate=settings.accumulate,
         bf16=config.training.precision == "bf16",
-        apart=apart,
+        judges=data.validation if strategy_config.name == AUTO else None,
         held=captured,
     )
 
@@ -282,17 +278,6 @@ def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mappi
     if name == "guided" and data.auxiliary:
         passes = [len(task.examples) / batches[source] for source, task in data.auxiliary.items()]
     return max(1, math.ceil(settings.epochs * max(passes)))
-
-
-def _judges(config: StrategyConfig, primary: Task, steps: int, seed: int) -> Apart:
-    found = Apart.of(primary.examples, config.judges, max(1, round(config.retire * steps)), seed)
-    if found is None:
-        raise InputError(
-            f"strategy auto sets at least 2 primary training examples aside as judges and leaves one of every class, which "
-            f"{len(primary.examples)} examples do not allow; add examples, or use strategy: multitask (in a comparison: "
-            "compare.strategies without auto)"
-        )
-    return found
 
 
 def _check_enough(name: str, settings: PhaseConfig, config: StrategyConfig, strategy: Strategy, primary: Task) -> None:
