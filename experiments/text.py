@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from typing import Any
+
 from attittud.recipes.reproduce.text import FOLDERS, LABELS, part_name
 
 from . import paper
-from .claims import Claim, claim_table
+from . import rows as reader
+from .claims import MISSING, Claim, claim_table, table
 from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched
 
@@ -22,6 +27,9 @@ ETAS = {"flip": "ATTITTUD (1, 1, −1)", "orthogonal": "ATTITTUD (1, 0, 0)"}
 _MORE = {**ETAS, "multitask": "multitask", "auto": "`auto`"}
 MORE = {**_MORE, **{SWAPPED + label: f"{name}, swapped text" for label, name in _MORE.items()}}
 OURS = "ours"
+BENCHMARKS = reader.HERE.parent / "benchmarks"
+COST = "A column is one task with one number of labels: all rows with own and with swapped text, five seeds and the search."
+REFRESH = "What a step with a refresh takes longer than one without, on an encoder of this size (`python -m benchmarks.encoder`):"
 
 
 def claims(task: str) -> list[Claim]:
@@ -76,7 +84,38 @@ def groups() -> list[tuple[str, list[Claim], dict[str, Row]]]:
 
 
 def section() -> str:
-    return "\n\n".join(["## Table 1, text", ABOUT, *(_column(task, labels) for labels in LABELS for task in FOLDERS)])
+    columns = [_column(task, labels) for labels in LABELS for task in FOLDERS]
+    return "\n\n".join(["## Table 1, text", ABOUT, *columns, "### What it takes", COST, cost(), REFRESH, refreshes()])
+
+
+def cost() -> str:
+    """Minutes of the device by column, runs of the search among them."""
+    lines = reader.read_lines(reader.RESULTS / "table1-text.jsonl")
+    found = []
+    for labels, task in itertools.product(LABELS, FOLDERS):
+        names = [part_name(task, labels, swapped=swapped) for swapped in (False, True)]
+        runs = {line["fingerprint"]: line for line in lines if line["part"] in names}.values()
+        minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
+        devices = sorted({line["made_with"]["device"] for line in runs})
+        cells = [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)] if runs else ["0", MISSING, ""]
+        found.append([f"{TASKS[task]}, {SIZES[labels]}", *cells])
+    return table(["column", "runs", "minutes", "device"], found)
+
+
+def refreshes() -> str:
+    """From the files that `python -m benchmarks.encoder` wrote."""
+    found = []
+    for path in sorted(BENCHMARKS.glob("encoder*.json")):
+        measured: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        device = measured["made_with"]["hardware"]["device"]
+        size = f"{measured['examples']} texts of {measured['length']} tokens, rank {measured['rank']}"
+        for kind, seconds in measured["refresh"].items():
+            times = [
+                f"{1000 * seconds[engine]:.3g}" if engine in seconds else "" for engine in ("hooks", "batched", "loop")
+            ]
+            found.append([f"{device}, {kind}", size, *times, f"{measured['loop_to_hooks'][kind]:.1f}"])
+    head = ["device", "basis", "`hooks`, ms", "`batched`, ms", "`loop`, ms", "`loop` / `hooks`"]
+    return table(head, found) if found else f"A refresh on the encoder: {MISSING}."
 
 
 def _column(task: str, labels: str) -> str:

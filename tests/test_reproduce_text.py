@@ -125,3 +125,4 @@ def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.M
     assert said["swapped text: TAPT beats plain fine-tuning"] == (0.8, "does not hold: the opposite is significant")
     section = text.section()
     assert "| Ours, swapped text | 68.5 ± 1.01 | 65.2 |" in section and "not run yet" in section
+    assert "| Amazon helpfulness, 500 labels | 84 | 42.0 | NVIDIA H200 |" in section
