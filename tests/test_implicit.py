@@ -4,6 +4,7 @@ import pytest
 import torch
 from oracle import error, expected
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from watch import LiveMemory
 from zoo import ZOO, problem
 
@@ -11,7 +12,7 @@ import attittud.linalg
 from attittud import Eta, Guide
 from attittud.engine import UnsupportedError
 
-ETA = (1, 0.5, -1)
+ETA = (0.7, 0.5, -1)
 
 
 def implicit(model: nn.Module, **options) -> Guide:
@@ -178,6 +179,46 @@ def test_losses_that_are_not_finite_make_everything_neutral():
     assert guide.backward(primary=p.losses, auxiliary=p.loss()).to_dict()["effective_rank"] == 3
 
 
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_primary_losses_that_are_not_finite(value):
+    """Nothing is helpful or harmful, and what is not finite reaches `.grad` as with a stored basis."""
+    found = []
+    for build in (stored, implicit):
+        p = problem("mlp", torch.float64)
+        factors = torch.tensor([1, 1, float(value), 1, 1, 1], dtype=torch.float64)
+        report = build(p.model).backward(primary=lambda p=p, f=factors: p.losses() * f, auxiliary=p.loss())
+        with pytest.warns(UserWarning, match="NaN or Inf"):
+            values = report.to_dict()
+        found.append({name: values[name] for name in ("helpful", "harmful", "neutral", "effective_rank")})
+        found.append({name: torch.isfinite(g).tolist() for name, g in p.grads().items() if g is not None})
+    assert found[2] == pytest.approx(found[0]) and found[2]["helpful"] == found[2]["harmful"] == 0
+    assert found[3] == found[1]
+
+
+class Dropping(nn.Module):
+    """Its forward pass is run again in every use of the graph, and is another one in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.inner, self.dropout = nn.Linear(5, 6), nn.Linear(6, 6), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.enter(x))
+        return checkpoint(lambda h: torch.tanh(self.inner(self.dropout(h))), h, use_reentrant=False)
+
+
+def test_checkpointing_runs_the_forward_pass_of_the_basis_again_as_it_was():
+    grads = []
+    for build in (stored, implicit):
+        p, other = problem("mlp", torch.float64), problem("mlp", torch.float64, seed=5)
+        torch.manual_seed(0)
+        p.model.body = Dropping().double()
+        guide = build(p.model)
+        guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=lambda p=p, o=other: other_losses(p, o))
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
+
+
 def test_resuming():
     whole, first = problem("mlp", torch.float64), problem("mlp", torch.float64)
 
@@ -290,7 +331,7 @@ def test_what_it_cannot_do_says_so():
 
 
 def test_the_forward_pass_is_let_go_after_the_step():
-    p = problem("mlp")
+    p = problem("mlp", m=200)  # activations are larger than gradients
     guide = implicit(p.model)
     with LiveMemory() as watch:
         guide.backward(primary=p.losses, auxiliary=p.loss())

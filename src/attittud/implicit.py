@@ -81,7 +81,7 @@ class ImplicitSubspace(Subspace):
 
     def release(self) -> None:
         self.jacobian.record.close()
-        self._jacobian = None
+        self._jacobian = self._gram = self._factor = None
 
     def project(self, x: Tensor) -> Tensor:
         return self._project([x])[:, 0]

@@ -76,13 +76,12 @@ class Step:
         self.layout.add_(self.primary, [found.get(id(p)) for p in self.layout.parameters], fresh=fresh)
 
     def room_for(self, name: str, subspace: Subspace) -> Tensor | None:
-        """Memory that the gradient of a second or later task is written into as it comes up, and of any with engine `implicit`.
+        """Memory that the gradient of a second or later task is written into as it comes up.
 
-        It would otherwise be held twice, as autograd returns it and as one vector, beside the common sum or the judges'
-        gradient, or where no other vector is as long.
+        Beside the common sum or the judges' gradient it would otherwise be held twice, as autograd returns it and as one vector.
         """
         known = self.tasks.get(name)
-        alone = not self.tasks.keys() - {name} and self.judges is None and not self.in_span
+        alone = not self.tasks.keys() - {name} and self.judges is None
         if alone or self.layout is None or (known is not None and known.flat is not None):
             return None
         if not self._folds(subspace) or self.workers.size > 1 or self.workers.splits_columns:
