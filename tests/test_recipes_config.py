@@ -31,7 +31,8 @@ def test_traps_of_yaml_1_1() -> None:
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8), max_size=4), st.floats(0, 1)
+    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8), min_size=1, max_size=4),
+    st.floats(0, 1),
 )
 def test_dump_and_load_are_inverse(classes: list[str], share: float) -> None:
     config = Config(data=DataConfig(primary=PrimaryConfig(classes=classes, validation=share)))
@@ -128,8 +129,8 @@ def test_overrides() -> None:
     assert loads("strategy: {name: flip, rank: 3}", ["strategy=pcgrad"]).strategy.rank == 10
     assert loads("", ["data.primary.classes=[no, yes]"]).data.primary.classes == ["no", "yes"]
     assert loads("", ["output=runs #2: new"]).output == "runs #2: new"  # no comment, and no mapping
-    assert loads("", ["output=*a"]).output == "*a" and loads("", ["output="]).output == ""
-    assert loads("", ["strategy.eta=null", "model.weights="]).strategy.eta is None
+    assert loads("", ["output=*a"]).output == "*a" and loads("", ["device="]).device == ""
+    assert loads("", ["strategy.eta=null", "model.weights=null"]).model.weights is None
     assert loads("", ["model=hf:../net"]).model.name == f"hf:{Path.cwd().parent / 'net'}"
     with pytest.raises(ConfigError, match=r"seed: the key is given twice"):
         loads("seed: 1\nseed: 2", ["output=x"])  # also where settings are merged
@@ -140,6 +141,7 @@ def test_overrides() -> None:
         "a..b=1": "an override is key=value",
         "traning.mode=joint": r"command line \(traning.mode=joint\): traning: unknown key; did you mean 'training'",
         "seed=[": "not valid YAML",
+        "model.weights=": r"command line \(model.weights=\): model.weights: expected a path or name, got an empty text",
     }.items():
         with pytest.raises(ConfigError, match=message):
             loads("", [text])

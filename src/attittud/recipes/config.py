@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from attittud.recipes.config_data import DataConfig
+from attittud.recipes.errors import InputError
 from attittud.recipes.options import option
 
 
@@ -20,6 +21,11 @@ def _model_name(name: str) -> None:
     from attittud.recipes.models.build import check_name
 
     check_name(name)
+
+
+def _above_zero(value: float | None) -> None:
+    if value == 0:
+        raise InputError("must be above 0; leave it out, or null, to count steps instead")
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class StrategyConfig:
     basis: Literal["sketch", "svd", "exact", "mean", "random", "canonical"] | None = option(
         None, "subspace in which the tasks are compared; null takes the strategy's own (sketch for most)"
     )
-    rank: int = option(10, "dimension k of that subspace", minimum=1)
+    rank: int = option(10, "dimension k of that subspace", minimum=1, maximum=4096)
     refresh_every: int | None = option(
         None, "the basis is recomputed in every n-th step; null takes the strategy's own (10 for most)", minimum=1
     )
@@ -121,6 +127,7 @@ class PhaseConfig:
         None,
         "instead of steps: passes over the largest auxiliary source (guided) or the primary set (finetune)",
         minimum=0,
+        check=_above_zero,
     )
     batch_size: int = option(64, "examples of each auxiliary source in a step of the guided phase", minimum=1)
     primary_batch: int = option(32, "primary examples in a step", minimum=1)

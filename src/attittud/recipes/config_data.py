@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from attittud.recipes.errors import InputError
 from attittud.recipes.options import Count, option
+
+
+def _some(classes: list[str] | None) -> None:
+    if classes == []:
+        raise InputError("the list is empty; name the classes to keep, or null for all")
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class SourceConfig:
     label: str | None = option(
         None, "column with the class or the list of 0/1 labels; null looks for label, labels, ..."
     )
-    classes: list[str] | None = option(None, "keep only these classes; null keeps all")
+    classes: list[str] | None = option(None, "keep only these classes; null keeps all", check=_some)
     exclude: list[str] = option([], "leave these classes out")
     where: dict[str, str] = option(
         {}, "keep only rows that have these values, by column: Frontal/Lateral: Frontal", later=True

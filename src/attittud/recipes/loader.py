@@ -302,6 +302,8 @@ def _checked(value: Any, metadata: Any, node: Node, path: str) -> Any:
             raise _at(node, path, f"must be at least {low}, got {value}")
         if high is not None and value > high:
             raise _at(node, path, f"must be at most {high}, got {value}")
+    if metadata.get("path") and value == "":
+        raise _at(node, path, "expected a path or name, got an empty text")
     if metadata.get("path") and isinstance(value, str) and ".." in PurePath(value.removeprefix("hf:")).parts:
         if node.start_mark.name.startswith("command line"):
             # So that the echo of this configuration can be read again.

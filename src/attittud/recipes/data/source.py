@@ -68,6 +68,10 @@ def open_source(config: SourceConfig) -> Source:
         from attittud.recipes.data.tables import Tables
 
         return Tables(path, {None: [path]})
+    if not path.is_dir():
+        raise InputError(
+            f"{text}: is neither a file nor a folder; give one of {', '.join(TABLES)}, or a folder of images"
+        )
     return _open_folder(path)
 
 
@@ -97,7 +101,8 @@ def open_listing(config: SourceConfig, source: Source, split: str | None) -> Lis
         if part is not None and part not in source.splits:
             known = ", ".join(source.splits) or "none of its own"
             raise InputError(f"{config.path}: there is no split {part!r}; the source has {known}")
-        for name, value in (("group", group), ("where", config.where)):
+        named = {"input": config.input, "label": config.label, "group": group, "where": config.where}
+        for name, value in named.items():
             if value and not source.columns(part):
                 raise InputError(f"{config.path}: has no columns, so {name}: {value} means nothing; leave {name} out")
     listing = joined([source.listing(part, columns) for part in names])
