@@ -1,11 +1,17 @@
 """The commands train, init and schema as a person types them, with everything a person gets wrong."""
 
+import errno
+import importlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -159,6 +165,22 @@ def test_tensorboard() -> None:
     assert list(folder.iterdir()) == before
 
 
+def test_tensorboard_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its events are written by a thread, whose death is nobody's business but ours."""
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.compat.tensorflow_stub.io import gfile
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(gfile.LocalFileSystem, "append", full)
+    before = threading.excepthook
+    assert call("train", "job.yaml", "--log", "tensorboard") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("attittud: runs/job/auto/seed-0/tensorboard: the disk is full") and err.count("\n") == 1
+    assert threading.excepthook is before
+
+
 def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wandb.py").write_text(
         "import json\nlines = []\ndef init(**k): lines.append(['init', k['project'], k['name']])\n"
@@ -178,8 +200,25 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     (tmp_path / "trackio.py").write_text("def init(**_): raise RuntimeError('nobody is logged in')\n")
     assert call("train", "job.yaml", "--log", "trackio", "seed=1") == 2
     assert "nobody is logged in" in capsys.readouterr().err
+    (tmp_path / "wandb.py").write_text(
+        "def init(**_): ...\ndef log(v, step): raise ConnectionError('gone')\ndef finish(): ...\n"
+    )
+    del sys.modules["wandb"]
+    importlib.invalidate_caches()
+    assert call("train", "job.yaml", "--log", "wandb", "seed=2") == 2
+    assert "does not take figures any more (gone); the same command goes on" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "trackio", None)
     assert call("train", "job.yaml", "--log", "trackio", "seed=1") == 2
+
+
+@pytest.mark.skipif(find_spec("trackio") is None, reason="trackio is not installed")
+def test_trackio_itself(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "attittud", "train", "job.yaml", "--log", "trackio"]
+    subprocess.run(command, env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}, check=True, timeout=120)
+    with closing(sqlite3.connect(tmp_path / "trackio/attittud.db")) as database:
+        rows = database.execute("select step, metrics from metrics where run_name = 'auto-seed-0'").fetchall()
+    assert [step for step, _ in rows] == [6, 6, 10, 10]
+    assert "attittud/loss/primary" in json.loads(rows[0][1])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,17 +30,32 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise needs("tensorboard", "tensorboard", "--log tensorboard") from None
-        try:
-            self._writer = SummaryWriter(str(run_dir / "tensorboard"))
-        except OSError as error:
-            raise cannot_write(run_dir, error) from None
+        self._folder = run_dir / "tensorboard"
+        with self._writing():
+            self._writer = SummaryWriter(str(self._folder))
+        self._usual, threading.excepthook = threading.excepthook, self._died
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        with self._writing():
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()
+        threading.excepthook = self._usual
+        with self._writing():
+            self._writer.close()
+
+    def _died(self, what: threading.ExceptHookArgs) -> None:
+        """A thread writes. What ends it is raised by the next call too, where there are words for it."""
+        if not issubclass(what.exc_type, OSError):
+            self._usual(what)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise cannot_write(self._folder, error) from None
 
 
 class Tracker:
@@ -49,7 +66,7 @@ class Tracker:
             module = __import__(package)
         except ImportError:
             raise needs(None, package, f"--log {package}") from None
-        self._module = module
+        self._package, self._module = package, module
         name = f"{run_dir.parent.name}-{run_dir.name}"
         try:
             module.init(project="attittud", name=name, config=dict(config))
@@ -60,7 +77,13 @@ class Tracker:
             ) from None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        self._module.log(dict(values), step=step)
+        try:
+            self._module.log(dict(values), step=step)
+        except Exception as error:
+            raise InputError(
+                f"--log {self._package}: it does not take figures any more ({' '.join(str(error).split())[:200]}); the same "
+                "command goes on from the last checkpoint, also without --log"
+            ) from None
 
     def close(self) -> None:
         self._module.finish()
