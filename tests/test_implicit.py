@@ -323,6 +323,11 @@ def test_what_it_cannot_do_says_so():
         implicit(p.model).backward(primary=p.losses, auxiliary=p.loss())
     with pytest.raises(ValueError, match="basis='exact'"):
         Guide(p.model, eta=Eta(*ETA), engine="implicit")
+    r = problem("mlp")
+    with pytest.raises(
+        UnsupportedError, match=r"engine 'implicit': per-example gradients do not add up to .*body\.0\.weight"
+    ):
+        implicit(r.model).backward(primary=lambda: r.losses() * r.losses().mean(), auxiliary=r.loss())
     q = problem("mlp")
     with pytest.raises(UnsupportedError, match=r"(?s)'implicit' must see the forward pass.*callable"):
         implicit(q.model).backward(primary=q.losses(), auxiliary=q.loss())

@@ -44,8 +44,8 @@ def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, 
             differing.append(f"{name} (by {float(error / size):.2g} of its size)")
     if differing:
         raise UnsupportedError(
-            f"engine 'hooks': per-example gradients do not add up to the gradient of {', '.join(differing)}. Either examples "
-            "influence each other (statistics of the batch, a loss over pairs), or these parameters are used where no "
-            "torch function shows it (a custom autograd.Function, TorchScript) or in one that draws random numbers; "
+            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(differing)}. "
+            "Either examples influence each other (statistics of the batch, a loss over pairs), or these parameters are used "
+            "where no torch function shows it (a custom autograd.Function, TorchScript) or in one that draws random numbers; "
             f"{cure}"
         )
