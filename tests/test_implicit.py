@@ -102,6 +102,25 @@ def test_three_verbs(basis_losses):
     assert error(grads[1], grads[0]) <= 1e-10
 
 
+def test_three_verbs_from_one_forward_pass():
+    """The primary graph is needed again after the auxiliary loss has gone backward through a part of it."""
+    grads = []
+    for build in (stored, implicit):
+        p = problem("mlp", torch.float64)
+        guide, logits = build(p.model), {}
+
+        def losses(p=p, logits=logits) -> Tensor:
+            hidden = p.model.body(p.xp)
+            logits["auxiliary"] = p.model.heads["auxiliary"](hidden)
+            return nn.functional.cross_entropy(p.model.heads["primary"](hidden), p.yp, reduction="none")
+
+        guide.primary(losses, retain_graph=build is stored)
+        guide.auxiliary(nn.functional.cross_entropy(logits["auxiliary"], p.ya[:6]))
+        guide.combine()
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) <= 1e-10
+
+
 def test_accumulation_needs_basis_losses():
     p = problem("mlp", torch.float64)
     guide = implicit(p.model)

@@ -227,8 +227,9 @@ class Guide:
             )
         step = self._step or self._begin(refresh)
         with self._discard_on_error(), self._refresher.computed(step, losses, basis_losses) as computed:
-            leaves = walk(computed).leaves if step.refreshing and not step.fixed else set()
-            share = self._workers.shares([computed])[0]
+            graph = walk(computed) if step.refreshing and not step.fixed else None
+            step.kept = graph if self.basis.keeps_graph and basis_losses is None else None
+            share, leaves = self._workers.shares([computed])[0], set() if graph is None else graph.leaves
             self._primary(step, computed, share, basis_losses, leaves, retain_graph=retain_graph)
 
     def judge(self, judge: Losses) -> None:
@@ -254,7 +255,8 @@ class Guide:
             shares = self._workers.shares(list(tasks.values()))
             graphs = [walk(value) for value in tasks.values()]
             step.reached_auxiliary |= set().union(*(graph.leaves for graph in graphs))
-            for (name, value), share, needed in zip(tasks.items(), shares, needed_later(graphs), strict=True):
+            later = graphs if step.kept is None else [*graphs, step.kept]
+            for (name, value), share, needed in zip(tasks.items(), shares, needed_later(later), strict=False):
                 self._auxiliary(step, name, value, share, retain_graph=retain_graph or needed)
 
     def combine(self) -> Report:

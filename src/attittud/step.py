@@ -13,6 +13,7 @@ from attittud import coordinates
 from attittud.basis.base import Refresh
 from attittud.decompose import Residual, Weights, correction, harmful_mask, residual_tolerance
 from attittud.eta import Eta
+from attittud.graph import Graph
 from attittud.judges import Meeting, rounding
 from attittud.linalg import dot
 from attittud.parameters import Layout
@@ -44,6 +45,8 @@ class Step:
         self.primary: Tensor | None = None
         self.in_span = False
         """The primary gradient is no vector: the subspace knows J of its examples, and so its products and its place."""
+        self.kept: Graph | None = None
+        """The graph of the primary losses, where it is needed until the step is over."""
         self.primary_calls = 0
         self.primary_complete = False
         """No further primary call will come."""
