@@ -165,13 +165,10 @@ def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
     return None
 
 
-def stored_head(folder: Path) -> dict[str, Tensor]:
-    """The weights of a masked-word head under the names of `MaskedHead`, as far as the folder holds one."""
+def stored_head(path: Path) -> dict[str, Tensor]:
+    """The weights of a masked-word head under the names of `MaskedHead`; empty if there is none in this file of weights."""
     from safetensors import safe_open
 
-    path = folder / "model.safetensors"
-    if not path.is_file():  # in pieces, or in the cache: a fresh head is trained instead
-        return {}
     with safe_open(path, "pt") as file:
         names = set(file.keys())
         for dense, norm, bias in _HEADS:

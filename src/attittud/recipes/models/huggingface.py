@@ -84,9 +84,18 @@ def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
             if kind == "image":
                 return HFImageBody(model.float())
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **arguments)
+            weights = _weights_file(transformers, folder) if config.pretrained else None
     except Exception as error:  # what it raises depends on the library's version
         raise _failed(folder, "the network", error) from None
-    return Encoder(model.float(), tokenizer, stored_head(Path(folder)) if config.pretrained else {})
+    return Encoder(model.float(), tokenizer, {} if weights is None else stored_head(weights))
+
+
+def _weights_file(transformers: Any, folder: str) -> Path | None:
+    """In the folder, or in the cache for a name; None where the weights are in pieces."""
+    found = transformers.utils.cached_file(
+        folder, "model.safetensors", local_files_only=True, _raise_exceptions_for_missing_entries=False
+    )
+    return None if found is None else Path(found)
 
 
 class HFImageBody(nn.Module):
