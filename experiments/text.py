@@ -29,7 +29,9 @@ MORE = {**_MORE, **{SWAPPED + label: f"{name}, swapped text" for label, name in 
 OURS = "ours"
 BENCHMARKS = reader.HERE.parent / "benchmarks"
 COST = "A column is one task with one number of labels: all rows with own and with swapped text, five seeds and the search."
-REFRESH = "What a step with a refresh takes longer than one without, on an encoder of this size (`python -m benchmarks.encoder`):"
+REFRESH = """\
+What a step with a refresh takes longer than one without, on an encoder of this size (`python -m benchmarks.encoder`; on the CPU one thread of a
+busy machine):"""
 
 
 def claims(task: str) -> list[Claim]:
@@ -111,7 +113,7 @@ def refreshes() -> str:
         size = f"{measured['examples']} texts of {measured['length']} tokens, rank {measured['rank']}"
         for kind, seconds in measured["refresh"].items():
             times = [
-                f"{1000 * seconds[engine]:.3g}" if engine in seconds else "" for engine in ("hooks", "batched", "loop")
+                f"{1000 * seconds[engine]:.1f}" if engine in seconds else "" for engine in ("hooks", "batched", "loop")
             ]
             found.append([f"{device}, {kind}", size, *times, f"{measured['loop_to_hooks'][kind]:.1f}"])
     head = ["device", "basis", "`hooks`, ms", "`batched`, ms", "`loop`, ms", "`loop` / `hooks`"]
