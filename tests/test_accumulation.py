@@ -253,3 +253,50 @@ def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
             guide.backward(primary=scale * p.losses(), auxiliary=scale * p.loss())
         grads.append({name: g / scale for name, g in p.grads().items()})
     assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])
+
+
+def test_what_a_report_cannot_know_is_not_a_number():
+    """A task is reduced to its k-vector when another one comes: parts of its norm that are gone are not guessed."""
+    etas = {"near": (1, 0.5, -1), "far": (0.2, 1, 0)}
+    p, guide = setup(eta={name: Eta(*eta) for name, eta in etas.items()})
+    one, other = AUXILIARY[0], AUXILIARY[1]
+    tasks = {"near": lambda: (p.loss(one) + p.loss(other)) / 2, "far": lambda: p.loss(AUXILIARY[2])}
+    guide.backward(primary=p.losses(), auxiliary={name: loss() for name, loss in tasks.items()})
+    assert guide.subspace is not None
+    want = expected(
+        p.model,
+        p.losses(),
+        {name: loss() for name, loss in tasks.items()},
+        eta=etas,
+        primary_weight=0.1,
+        basis=guide.subspace.rows.double(),
+    )
+
+    def values(*calls):
+        p.model.zero_grad()
+        for call in calls:
+            call()
+        report = guide.combine()
+        assert error(p.grads(), want.grads) < 1e-10
+        return report.tasks["near"], report.tasks["far"]
+
+    halves = [lambda at=at: guide.primary(p.losses(at) / 2) for at in (slice(0, 6), slice(6, 12))]
+    near = [lambda at=at: guide.auxiliary({"near": p.loss(at) / 2}) for at in (one, other)]
+    parts = want.parts["near"]
+
+    def far() -> None:
+        guide.auxiliary({"far": tasks["far"]()})
+
+    # In parts, with another task between them: no norm of the whole.
+    found, _ = values(*halves, near[0], far, near[1])
+    assert float(found.helpful) == pytest.approx(float(parts.helpful.norm()))
+    assert float(found.harmful) == pytest.approx(float(parts.harmful.norm()))
+    assert all(torch.isnan(x) for x in (found.neutral, found.captured_auxiliary, found.cosine))
+    # The primary gradient grows after the one and before the other: no cosine of the one.
+    found, whole = values(halves[0], *near, far, halves[1])
+    assert float(found.neutral) == pytest.approx(float(parts.neutral.norm()))
+    assert torch.isnan(found.cosine)
+    assert float(whole.cosine) == pytest.approx(float(F.cosine_similarity(want.g_a["far"], want.g_p, dim=0)))
+    # And where nothing is missing everything is known.
+    found, _ = values(*halves, *near, far)
+    assert float(found.cosine) == pytest.approx(float(F.cosine_similarity(want.g_a["near"], want.g_p, dim=0)))
