@@ -132,12 +132,12 @@ def _positions(segments: Tensor, *, restart: bool) -> Tensor:
     if not restart:
         return index
     new = segments != segments.roll(1, dims=1)
-    return index - torch.where(new, index, 0).cummax(1).values
+    return index - (index * new).cummax(1).values
 
 
 def _states(model: Any, inputs: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
-    same = segments.unsqueeze(1) == segments.unsqueeze(2)
-    bias = torch.where(same, 0.0, FAR).to(model.dtype).unsqueeze(1)
+    other = segments.unsqueeze(1) != segments.unsqueeze(2)
+    bias = (other.to(model.dtype) * FAR).unsqueeze(1)
     states: Tensor = model(input_ids=inputs, attention_mask=bias, position_ids=positions).last_hidden_state
     return states
 
