@@ -443,3 +443,30 @@ def test_memory_above_the_multitask_step(engine):
     slack = 1.02 * 4 * size
     assert peak(lambda: guided(False)) - base <= (k + 3) * slack
     assert peak(lambda: guided(True)) - base <= (2 * k + 3) * slack
+
+
+def test_implicit_takes_no_more_memory_than_the_multitask_step():
+    """At most 5 % with activations larger than gradients: the graphs of the two losses are not held at once."""
+    layers = [layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.GELU())]
+    model = nn.Sequential(*layers).to(DEVICE)
+    primary, auxiliary = torch.randn(2, 16, 128, 512, device=DEVICE)
+    guide = Guide(model, eta=ETA, rank=4, basis="exact", engine="implicit")
+
+    def losses():
+        return model(primary).square().mean((1, 2))
+
+    def multitask():
+        (losses().mean() + model(auxiliary).mean()).backward()
+
+    def guided():
+        guide.backward(primary=losses, auxiliary=model(auxiliary).mean())
+
+    peaks = []
+    for step in (multitask, guided):
+        for _ in range(2):
+            model.zero_grad(set_to_none=True)
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            step()
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[1] <= 1.05 * peaks[0]

@@ -7,6 +7,7 @@ from torch import nn
 from zoo import TwoHeads, problem
 
 from attittud import Eta, Guide
+from attittud.graph import written_into
 from attittud.parameters import Layout
 
 
@@ -114,3 +115,20 @@ def test_a_layout_describes_what_it_was_made_of():
     assert not layout.describes([(f"x.{name}", parameter) for name, parameter in model.named_parameters()])
     model.to(memory_format=torch.channels_last)
     assert not layout.describes(list(model.named_parameters()))
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_gradients_are_written_into_a_vector(add):
+    """Where the loss does not reach, too; they come back without memory of their own."""
+    model = nn.ModuleDict({"reached": nn.Linear(3, 2), "not": nn.Linear(3, 2)})
+    layout, x = Layout(model.named_parameters()), torch.randn(4, 3)
+    flat = torch.full((layout.size,), 7.0) if add else torch.full((layout.size,), torch.nan)
+    before = flat.clone() if add else torch.zeros(layout.size)
+    parameters = list(model.parameters())
+    with written_into(layout, flat, add=add):
+        found = torch.autograd.grad(model["reached"](x).square().sum(), parameters, allow_unused=True)
+    assert all(gradient is None or gradient.untyped_storage().nbytes() == 4 for gradient in found)
+    want = torch.autograd.grad(model["reached"](x).square().sum(), parameters, allow_unused=True)
+    layout.add_(before, want, fresh=False)
+    assert torch.equal(flat, before)
+    assert not any(p._backward_hooks for p in parameters)

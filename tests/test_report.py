@@ -119,3 +119,17 @@ def test_a_report_does_not_change_with_the_next_step():
     for report, then in reports[:2]:
         assert {name: float(getattr(report, name)) for name in FIELDS} == then
     assert [int(report.skipped_refreshes) for report, _ in reports] == [0, 0, 1]
+
+
+def test_a_report_that_is_read_after_a_basis_of_another_rank():
+    """Directions that were zeroed then do not count, although the basis in use has them now."""
+    found = []
+    for late in (False, True):
+        p = problem("mlp", torch.float64, m=12)
+        p.xp[:6], p.yp[:6] = p.xp[:1], p.yp[:1]  # one direction
+        guide = Guide(p.model, eta=Eta(1, 1, 0), rank=4, refresh_every=1)
+        report = guide.backward(primary=p.losses(slice(0, 6)), auxiliary=p.loss())
+        found += [] if late else [report.to_dict()]
+        second = guide.backward(primary=p.losses(slice(6, 12)), auxiliary=p.loss())
+        found += [report.to_dict()] if late else []
+    assert found[0] == found[1] and found[0]["effective_rank"] == 1 and int(second.effective_rank) == 4
