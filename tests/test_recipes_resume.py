@@ -231,6 +231,16 @@ def test_full_disk_leaves_nothing_half_written(tmp_path: Path, number: int, monk
     assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
 
+def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_json(tmp_path / "a.json", {"new": 1})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_full_disk_in_mid_run(undisturbed: Path, tmp_path: Path) -> None:
     """The run fails with a cure; with space again it ends as if nothing had been."""
     original = os.fsync
