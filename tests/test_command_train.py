@@ -378,3 +378,15 @@ def test_bars_show_losses_and_shares(capsys: pytest.CaptureFixture[str], monkeyp
     err = " ".join(capsys.readouterr().err.split())
     assert "5/10" in err and "primary 1.250" in err and "harmful 64%" in err and "accuracy 0.500" in err
     assert shares({"loss/primary": 1.0}) is None
+
+
+def test_the_three_shares_fit_into_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    values = {"loss/primary": 1.25, "loss/auxiliary/more": 2.5, "loss/auxiliary/less": 2.5}
+    with Bars() as bars:
+        bars.phase("finetune", 300, 2)
+        bars.advance(3, values | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0})
+    err = capsys.readouterr().err
+    assert "finetune" in err and "primary 1.250 helpful 5% harmful 19% neutral 76%" in err

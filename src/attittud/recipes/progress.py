@@ -48,14 +48,18 @@ class Bars:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
+        console = Console(stderr=True)
         self._bars = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=8)),
+            BarColumn(bar_width=20 if console.width > 120 else 4),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-            console=Console(stderr=True),
+            # What a narrow terminal has no room for is cut off at its end.
+            TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            console=console,
+            expand=True,
         )
         self._validation = ""
 
@@ -79,8 +83,8 @@ class Bars:
 
 
 def _figures(values: Mapping[str, float]) -> str:
-    words = [f"{name.removeprefix('loss/')} {value:.3f}" for name, value in values.items() if name.startswith("loss/")]
-    parts = shares(values)
-    if parts:
-        words += [f"{name} {share:.0%}" for name, share in parts.items()]
+    losses = {name.removeprefix("loss/"): value for name, value in values.items() if name.startswith("loss/")}
+    words = [f"{name} {value:.3f}" for name, value in losses.items() if name == "primary"]
+    words += [f"{name} {share:.0%}" for name, share in (shares(values) or {}).items()]
+    words += [f"{name.removeprefix('auxiliary/')} {value:.3f}" for name, value in losses.items() if name != "primary"]
     return " ".join(words)
