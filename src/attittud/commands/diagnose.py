@@ -19,7 +19,9 @@ from attittud.recipes.progress import Bars, Quiet
 
 
 def diagnose(
-    config: Annotated[Path, typer.Argument(help="A YAML file; `attittud init` writes one for your data.")],
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as strategy.rank=20 or strategy=multitask."),
@@ -42,7 +44,8 @@ def diagnose(
     - two half-batches of primary examples agree in sign no better than chance.
 
     It describes; it does not predict whether the auxiliary data will help: `attittud compare` measures that. Only training
-    examples are read. The figures are also written to OUTPUT/CONFIG/diagnose/diagnose.json.
+    examples are measured, and the test set is not read. The figures are also written to
+    OUTPUT/CONFIG/diagnose/diagnose.json.
     """
     from attittud.recipes.diagnose import diagnose as run
     from attittud.recipes.loader import load

@@ -17,7 +17,9 @@ from attittud.recipes.strategies import names
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="A YAML file; `attittud init` writes one for your data.")],
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -68,7 +70,7 @@ train.__doc__ = "\n\n".join(
         train.__doc__ or "",
         (
             "A run that was interrupted, even killed, continues when the same command is given again, and ends with the same "
-            "result. Its folder is OUTPUT/CONFIG/STRATEGY/seed-SEED."
+            "result. Its folder is OUTPUT/CONFIG/STRATEGY/seed-SEED. Every setting and its meaning: `attittud schema`."
         ),
         "The strategy says how the two gradients become one update; choose it by strategy=NAME:",
         *(f"- **{name}**: {about}" for name, about in names().items()),

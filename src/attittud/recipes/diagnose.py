@@ -1,8 +1,9 @@
 """What the primary task sees of the auxiliary gradients in the first steps of a job, before a day is spent on all of it.
 
 The model trains as configured. Beside it a probe keeps a basis as the strategy would (same kind, rank and age), but from
-other primary examples than those whose gradient is then looked at: a span always holds what it was built from. Nothing
-here reads the validation or the test set, and nothing is predicted.
+other primary examples than those whose gradient is then looked at: a span always holds what it was built from. What is
+measured comes from training examples alone (strategy auto hears its judges, validation examples, as it always does), the
+test set is not read, and nothing is predicted.
 """
 
 from __future__ import annotations
