@@ -4,6 +4,7 @@ What an engine cannot do is a strict expected failure here and a row of the tabl
 """
 
 import logging
+import math
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ import attittud.engine.rules
 from attittud import Eta, Guide
 from attittud.engine import UnsupportedError, make_engine
 from attittud.engine.auto import HOOKS_FROM
+from attittud.engine.windows import Windows
 from attittud.parameters import Layout
 
 ENGINES = ["loop", "batched", "hooks"]
@@ -415,3 +417,19 @@ def test_auto_takes_another_engine_and_says_why(caplog, coupling):
     assert error(grads[1], grads[0]) < 1e-5
     assert "engine: 'batched'" in caplog.text
     assert ("'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other") in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize(("window", "dilation"), [((3, 3), 1), ((2, 1), 2), ((1, 3), 1), ((1, 1), 1)])
+def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, dilation):
+    """Neighbouring channels are copied as one wide element where they can be; no bit may change by that."""
+    x = torch.randn(6, channels, 7, 5, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    weight = torch.empty(2, channels, *window, dtype=dtype)
+    sizes = [size - dilation * (side - 1) for size, side in zip((7, 5), window, strict=True)]
+    piece = Windows(torch.empty(6, 2, *sizes), x, weight, 3, (1, 1), (dilation, dilation), 1)
+    found = piece._right(slice(1, 3), channels_last=True)
+    # 4 entries x (channels, window) x positions -> 2 examples of 2 entries x (entries, positions) x (window, channels)
+    want = F.unfold(x[2:].double(), window, dilation=dilation).view(2, 2, channels, math.prod(window), -1)
+    want = want.permute(0, 1, 4, 3, 2).reshape(2, 1, 2 * math.prod(sizes), -1)
+    assert torch.equal(found.double(), want)

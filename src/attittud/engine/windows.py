@@ -76,6 +76,12 @@ class Windows(Outer):
     def _right(self, rows: slice, *, channels_last: bool) -> Tensor:
         """m x groups x (r, positions) x (channels, window), or x (window, channels)."""
         x = self.padded[rows.start * self.each : rows.stop * self.each]
+        wide = _wide(x, x.shape[1] // self.groups) if channels_last and self.window.numel() > 1 else None
+        if wide is not None:
+            return self._windows(wide, channels_last=True).view(x.dtype)
+        return self._windows(x, channels_last=channels_last)
+
+    def _windows(self, x: Tensor, *, channels_last: bool) -> Tensor:
         strides, (stride, dilation) = x.stride(), self.steps
         # N x channels x positions x window, as a view: laying it out for the product makes the only copy.
         windows: Tensor = x.as_strided(
@@ -88,9 +94,28 @@ class Windows(Outer):
         positions, window = range(4, 4 + self.dims), range(4 + self.dims, 4 + 2 * self.dims)
         inner = (*window, 3) if channels_last else (3, *window)
         windows = windows.permute(0, 2, 1, *positions, *inner)
-        return windows.reshape(windows.shape[0], self.groups, self.length, self.columns)
+        return windows.reshape(windows.shape[0], self.groups, self.length, -1)
 
     def _of(self, x: Tensor, rows: slice) -> Tensor:
         """m x r x the rest, of some examples."""
         entries: Tensor = x[rows.start * self.each : rows.stop * self.each].unflatten(0, (-1, self.each))
         return entries
+
+
+def _wide(x: Tensor, channels: int) -> Tensor | None:
+    """`x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so that a copy has fewer to find.
+
+    None where a group's `channels` do not lie side by side in multiples of that.
+    """
+    count = 8 // x.element_size()
+    steps = x.stride()
+    if (
+        count < 2
+        or channels == count
+        or steps[1] != 1
+        or any(n % count for n in (x.storage_offset(), channels, steps[0], *steps[2:]))
+    ):
+        return None
+    last = (0, *range(2, x.ndim), 1)
+    back = (0, x.ndim - 1, *range(1, x.ndim - 1))
+    return x.permute(last).view(torch.int64).permute(back)
