@@ -84,6 +84,32 @@ def test_named_tasks():
     assert reports[1] == pytest.approx(reports[0], rel=1e-8)
 
 
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("fixed", [True, False], ids=["beside_a_fixed_task", "alone"])
+def test_judges(fixed, include_mean):
+    """They are heard in every second step, so that the primary gradient is a vector in one and none in the next."""
+    finals, reports = [], []
+    for build in (stored, implicit):
+        p = problem("transformer", torch.float64, m=12)
+        optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
+        etas = {"near": "auto"} | ({"far": Eta(1, 0, -1)} if fixed else {})
+        guide = build(p.model, eta=etas, auxiliary_weight=0.5, judge_every=2, include_mean=include_mean)
+        for _ in range(5):
+            optimizer.zero_grad()
+            tasks = {"near": p.loss(slice(0, 4)), "far": p.loss(slice(4, None))}
+            tasks = {name: tasks[name] for name in etas}
+            report = guide.backward(
+                primary=lambda p=p: p.losses(slice(0, 6)),
+                auxiliary=tasks,
+                judge=lambda p=p: p.losses(slice(6, None)),
+            )
+            optimizer.step()
+        finals.append(p.grads())
+        reports.append(report.to_dict())
+    assert error(finals[1], finals[0]) <= 1e-10
+    assert reports[1] == pytest.approx(reports[0], rel=1e-8, abs=1e-10)
+
+
 @pytest.mark.parametrize("basis_losses", [False, True], ids=["", "basis_losses"])
 def test_three_verbs(basis_losses):
     """Auxiliary losses are computed while the basis waits for them; the first step does not know yet what is shared."""
