@@ -286,7 +286,7 @@ def test_resuming():
 
 
 def test_memory(monkeypatch):
-    """One gradient, which becomes `.grad`, and no term with k or m times D; two and a pass where the mean is a direction."""
+    """One gradient, which becomes `.grad`, and no term with k or m times D."""
     monkeypatch.setattr(attittud.linalg, "chunk_size", lambda x: 256)  # the model is small for the real one
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     x, size = torch.randn(16, 64), 4 * sum(p.numel() for p in model.parameters())
@@ -300,9 +300,9 @@ def test_memory(monkeypatch):
                 guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=auxiliary)
         peaks[rank, include_mean] = watch.peak / size
     assert peaks[12, False] - peaks[2, False] < 0.1
-    # 1 or 3, and activations; the watch also counts the meta tensors of a layout, which take nothing.
+    # 1 and activations; the watch also counts the meta tensors of a layout, which take nothing.
     assert 1 < peaks[12, False] < 2
-    assert 3 < peaks[12, True] < 4.5
+    assert 1 < peaks[12, True] < 2
 
 
 def test_memory_beside_large_activations():

@@ -427,11 +427,11 @@ class Guide:
     def _needs_primary(self, step: Step, tasks: Iterable[str]) -> bool:
         """Whether the primary gradient has to be a vector, although J of its examples is at hand for the whole step.
 
-        For a direction of its own, for judges, and where nothing is re-weighted: that is to be right to the bit.
+        For judges, and where nothing is re-weighted: that is to be right to the bit.
         """
         etas = [self.eta[name] for name in tasks] if isinstance(self.eta, dict) else [self.eta]
         equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
-        return self.include_mean or step.judge is not None or equal
+        return step.judge is not None or equal
 
     def _gradients(
         self, losses: Tensor, share: Share, named: Sequence[tuple[str, nn.Parameter]], *, retain_graph: bool
