@@ -301,6 +301,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: Function(lambda self, x: self.a(x)[0].transpose(0, 1), a=nn.GRU(6, 3, bidirectional=True)),
         sequences_first,
     ),
+    "lstm_cell": (
+        lambda: Function(lambda self, x: self.a(x[:, 1], self.a(x[:, 0]))[0], a=nn.LSTMCell(6, 3)),
+        sequences,
+    ),
     "gru_cell": (lambda: Function(lambda self, x: self.a(x[:, 1], self.a(x[:, 0])), a=nn.GRUCell(6, 3)), sequences),
     "checkpointed": (
         lambda: Function(

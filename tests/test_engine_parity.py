@@ -130,6 +130,15 @@ def test_limits_are_named_with_a_cure(name):
     assert "engine='loop'" in str(caught.value)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["lstm", "lstm_cell", "gru_positions_first", "gru_cell"])
+def test_recurrent_layers_in_float32(name, training):
+    """torch has kernels of their own for them."""
+    given = layer(name, torch.float32)
+    given.model.train(training)
+    compare("hooks", given.model, given.losses, tolerance=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------ Hugging Face
 
 

@@ -28,6 +28,7 @@ def generic(
     inputs, outputs = _places(call, args, data, gradients, examples)
     at = [(i, inputs[id(t)]) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in inputs]
     met = {id(t): t for t in call.met}
+    leaves = {key: t.detach() for key, t in met.items()}
     met_at = [(i, id(t)) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in met]
     arrived = {j: gradient for j, gradient in enumerate(gradients) if gradient is not None}
 
@@ -42,7 +43,9 @@ def generic(
         return tuple(results[call.outputs[j]] for j in arrived)
 
     def one(sliced: list[Tensor], cotangents: tuple[Tensor, ...]) -> dict[int, Tensor]:
-        _, product, *_ = torch.func.vjp(lambda parameters: run(parameters, sliced), met)
+        # oneDNN's LSTM keeps what its backward pass needs only where gradients are on around it; there are none to find there.
+        with torch.enable_grad():
+            _, product, *_ = torch.func.vjp(lambda parameters: run(parameters, sliced), leaves)
         found: dict[int, Tensor] = product(cotangents)[0]
         return found
 

@@ -249,6 +249,9 @@ class Record(TorchFunctionMode):
             # Before they are overwritten: then it is noticed when they are asked for.
             call.keep(self._anchor, packed)
         result = func(*args, **kwargs)
+        if func is torch.lstm_cell:
+            # Its first output is computed from its second, which would be given the gradients of both.
+            result = tuple(output.clone() for output in result)
         if in_place:
             self._overwritten(args[0], constant=False)
         results = tensors_in((args[0] if func is Tensor.__setitem__ else result,))
