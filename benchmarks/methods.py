@@ -198,6 +198,10 @@ class TorchJDPCGrad(Method):
         shared = [p for name, p in model.named_parameters() if name.startswith("body.") and p.requires_grad]
         mtl_backward(losses, features=features, shared_params=shared, parallel_chunk_size=1)
         jac_to_grad(shared, self.aggregator)
+        for parameter in shared:
+            # Its gradients are contiguous whatever the parameter is (channels_last), and fused optimizers insist on that.
+            if parameter.grad is not None and parameter.grad.stride() != parameter.stride():
+                parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
 
 
 class Opacus(Plain):
