@@ -1,6 +1,7 @@
 """Networks by name: their shapes, their number of parameters, what they start from and what they refuse."""
 
 import json
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -298,6 +299,22 @@ def test_hugging_face_image_model(tmp_path: Path) -> None:
         assert per_example_losses(model, data.primary, inputs, targets).shape == (4,)
     with pytest.raises(InputError, match=r"cannot read images of size 3x24x24 .*data\.image_size"):
         build_model(model_config(f"'hf:{tmp_path}'").model, images(size=24), 0)
+
+
+def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    hub = pytest.importorskip("huggingface_hub")
+    folder = tmp_path / "models--owner--net"
+    settings: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=8, **settings)
+    transformers.ViTForImageClassification(config).save_pretrained(folder / "snapshots" / ("b" * 40))
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("b" * 40)
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket, "socket", lambda *_, **__: pytest.fail("the network was asked"))
+    build_model(model_config("'hf:owner/net'").model, images(), 0)
+    with pytest.raises(InputError, match="no such folder here and nothing of this name in the cache"):
+        build_model(model_config("'hf:owner/other'").model, images(), 0)
 
 
 # ------------------------------------------------------------------------------------------------ order

@@ -25,12 +25,28 @@ def _transformers(folder: str) -> Any:
     return transformers
 
 
+_CURE = "give a folder with config.json and model.safetensors (and the tokenizer's files for text)"
+
+
 def _failed(folder: str, what: str, error: Exception) -> InputError:
-    place = "the folder" if Path(folder).exists() else "no such folder here, and the cache"
     return InputError(
-        f"model hf:{folder}: {what} cannot be loaded from {place} ({' '.join(str(error).split())[:200]}); give a folder with "
-        "config.json and model.safetensors (and the tokenizer's files for text)"
+        f"model hf:{folder}: {what} cannot be loaded from its folder ({' '.join(str(error).split())[:200]}); {_CURE}"
     )
+
+
+def _place(folder: str) -> Path:
+    """The folder, or that of a name in the cache. A name itself would send the library to the network for some files."""
+    path = Path(folder).expanduser()
+    if path.exists():
+        return path
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(folder, local_files_only=True))
+    except (OSError, ValueError):  # not there, or no name at all
+        raise InputError(
+            f"model hf:{folder}: cannot be loaded, there is no such folder here and nothing of this name in the cache; {_CURE}"
+        ) from None
 
 
 @contextmanager
@@ -51,14 +67,15 @@ def _silent(transformers: Any) -> Iterator[None]:
 def hf_words(folder: str) -> HFWords | None:
     """Its tokenizer; None for a folder without one (an image network)."""
     transformers = _transformers(folder)
+    place = _place(folder)
     try:
-        found = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        found = transformers.AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # what it raises depends on the library's version
         raise _failed(folder, "its configuration", error) from None
     if not hasattr(found, "vocab_size"):
         return None
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise _failed(folder, "its tokenizer", error) from None
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
@@ -69,33 +86,28 @@ def hf_words(folder: str) -> HFWords | None:
 
 def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
     transformers = _transformers(folder)
+    place = _place(folder)
     arguments = {"local_files_only": True, "trust_remote_code": False}
     try:
         with _silent(transformers):
-            settings = transformers.AutoConfig.from_pretrained(folder, **arguments)
+            settings = transformers.AutoConfig.from_pretrained(place, **arguments)
             if config.dropout and hasattr(settings, "hidden_dropout_prob"):
                 settings.hidden_dropout_prob = config.dropout
             if config.pretrained:
                 model = transformers.AutoModel.from_pretrained(
-                    folder, config=settings, use_safetensors=True, **arguments
+                    place, config=settings, use_safetensors=True, **arguments
                 )
             else:
                 model = transformers.AutoModel.from_config(settings)
             if kind == "image":
                 return HFImageBody(model.float())
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **arguments)
-            weights = _weights_file(transformers, folder) if config.pretrained else None
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **arguments)
+            weights = place / "model.safetensors"
     except Exception as error:  # what it raises depends on the library's version
         raise _failed(folder, "the network", error) from None
-    return Encoder(model.float(), tokenizer, {} if weights is None else stored_head(weights))
-
-
-def _weights_file(transformers: Any, folder: str) -> Path | None:
-    """In the folder, or in the cache for a name; None where the weights are in pieces."""
-    found = transformers.utils.cached_file(
-        folder, "model.safetensors", local_files_only=True, _raise_exceptions_for_missing_entries=False
-    )
-    return None if found is None else Path(found)
+    # Where the weights are in pieces, the head is not looked for.
+    stored = config.pretrained and weights.exists()
+    return Encoder(model.float(), tokenizer, stored_head(weights) if stored else {})
 
 
 class HFImageBody(nn.Module):
