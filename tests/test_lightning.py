@@ -22,7 +22,7 @@ from attittud.integrations.lightning import STATE_KEY, AttittudMixin
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from lightning_module import Closer, make_trainer, points  # noqa: E402
+from lightning_module import Closer, make_trainer  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
@@ -177,14 +177,14 @@ def test_the_precision_plugin_scales(tmp_path: Path) -> None:
 
 
 class Judged(Closer):
-    """The last eight pairs are the judges."""
+    """A part of the auxiliary pairs judge: something is earned within a few steps."""
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer = self.optimizers()
         optimizer.zero_grad()
-        judges = [part[8:] for part in points(16, wrong=0, seed=5).tensors]
+        judges = [part[:8] for part in batch["auxiliary"]]
         primary, auxiliary = (self.losses(name, batch[name]) for name in ("primary", "auxiliary"))
-        self.guided_backward(primary, auxiliary.mean(), judge=lambda: self.losses("primary", judges))
+        self.guided_backward(primary, auxiliary.mean(), judge=lambda: self.losses("auxiliary", judges))
         optimizer.step()
         self.log_dict({"loss_primary": primary.detach().mean()})
 

@@ -305,14 +305,17 @@ def message_of(call: Callable[[], Any]) -> str:
 
 
 def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
-    """Judges on all workers, or on some; each part's weight is the same on all."""
+    """Judges on all workers, or on some; each part's weight is the same on all.
+
+    They judge by the auxiliary loss of some examples, so that something is earned within a few hearings.
+    """
     eta = "auto" if tasks == 1 else {"a": "auto", "b": ETA, "c": "auto"}
     guide = w.guide(eta=eta, judge_every=2, **options)
     for i in range(5):
         own = w.auxiliary(w.share(0, N - 3 * i))
         at = w.share(i, 18)
         given = own if tasks == 1 else {"a": own, "b": half(own), "c": None if own is None else own.square()}
-        judge = lambda: w.losses(w.share(18, M, [*[0] * (w.size - 1), 1] if "sdp" not in w.kind else None))  # noqa: E731
+        judge = lambda: w.auxiliary(w.share(0, 9, [*[0] * (w.size - 1), 1] if "sdp" not in w.kind else None))  # noqa: E731
         if not verbs:
             w.take(guide.backward(primary=w.losses(at), auxiliary=given, judge=judge))
             continue
