@@ -124,6 +124,18 @@ def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
         load(tmp_path / "child.yaml")
 
 
+def test_an_override_that_a_later_one_would_take_back_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"strategy=flip replaces all of strategy, also strategy.rank=3 before it"):
+        loads("", ["seed=1", "strategy.rank=3", "strategy=flip"])
+    with pytest.raises(ConfigError, match=r"write data.auxiliary=\{\} first"):
+        loads("", ["data.auxiliary.a.path=a.csv", "data.auxiliary={}"])
+    assert set(loads("", ["data.auxiliary.a=a.csv", "data.auxiliary={b: b.csv}"]).data.auxiliary) == {"a", "b"}
+    assert loads("", ["strategy=flip", "strategy.rank=3"]).strategy.rank == 3
+    assert loads("", ["strategy.rank=3", "strategy.rank=4"]).strategy.rank == 4  # said twice, nothing is lost
+    kept = loads("strategy: {name: auto, rank: 3}", ["strategy.name=flip"]).strategy
+    assert (kept.name, kept.rank) == ("flip", 3)
+
+
 def test_overrides() -> None:
     assert loads("strategy: flip", ["strategy.rank=3"]).strategy.name == "flip"
     assert loads("strategy: {name: flip, rank: 3}", ["strategy=pcgrad"]).strategy.rank == 10

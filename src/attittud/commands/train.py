@@ -72,7 +72,10 @@ train.__doc__ = "\n\n".join(
             "A run that was interrupted, even killed, continues when the same command is given again, and ends with the same "
             "result. Its folder is OUTPUT/CONFIG/STRATEGY/seed-SEED. Every setting and its meaning: `attittud schema`."
         ),
-        "The strategy says how the two gradients become one update; choose it by strategy=NAME:",
+        (
+            "The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME "
+            "without whatever else CONFIG says under `strategy:`, its rank for example:"
+        ),
         *(f"- **{name}**: {about}" for name, about in names().items()),
     ]
 )

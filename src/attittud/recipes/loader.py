@@ -161,11 +161,14 @@ def _as_mapping(node: Node) -> MappingNode:
 
 
 def _overridden(node: MappingNode, overrides: Sequence[str]) -> MappingNode:
-    for text in overrides:
+    for position, text in enumerate(overrides):
         path, equals, value = text.partition("=")
         if not equals or not path or not all(path.split(".")):
             raise ConfigError(f"{text!r}: an override is key=value, such as training.guided.lr=1e-4")
         inner = _value(value, f"command line ({text})")
+        lost = [earlier for earlier in overrides[:position] if earlier.startswith(f"{path}.")]
+        if lost and not (isinstance(inner, MappingNode) and inner.value):
+            raise ConfigError(f"{text} replaces all of {path}, also {lost[0]} before it; write {text} first")
         for part in reversed(path.split(".")):
             key = ScalarNode(_TEXT, part, inner.start_mark, inner.end_mark)
             inner = MappingNode(_MAPPING, [(key, inner)], inner.start_mark, inner.end_mark)
