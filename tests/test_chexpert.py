@@ -186,3 +186,37 @@ def test_what_is_not_its_table_is_explained(root: Path) -> None:
     # A table of another kind in a folder of csv files is none of its business.
     (root / "train.csv").write_text("text,label\n")
     assert not CheXpert.recognises(root)
+
+
+def test_broken_tables_are_explained(root: Path) -> None:
+    table = (root / "valid.csv").read_text()
+    head, *rows = table.splitlines()
+    twice = [f"{head},Edema", *(f"{row},0.0" for row in rows)]
+    for lines, message in {
+        (head,): r"\(valid\): there are no examples in it",
+        (head.replace("Path", "File"), *rows): "its table has no column Path",
+        tuple(twice): "its table has the column Edema twice",
+        (
+            head,
+            *(f"{number},{row.split(',', 1)[1]}" for number, row in enumerate(rows)),
+        ): "the Path '0' names no patient",
+        (head, *(row.replace(".jpg", "x" * 300) for row in rows)): "the table names this image, but it is not there",
+    }.items():
+        (root / "valid.csv").write_text("\n".join(lines) + "\n")
+        with pytest.raises(InputError, match=message):
+            read(root)
+
+
+def test_tables_with_and_without_blanks_are_read_as_one(root: Path) -> None:
+    """One column comes as numbers, the other as text."""
+    listing = CheXpert(root).listing(None, Columns())
+    assert listing.count == 60 + 14 and listing.labels is not None and listing.labels.shape == (74, 14)
+    assert listing.groups is not None and listing.groups[-1] == "patient64549"
+    assert str(listing.fetch(np.array([73]))[0]).endswith("valid/patient64549/study1/view1_lateral.jpg")
+
+
+def test_no_label_and_a_label_twice(root: Path) -> None:
+    with pytest.raises(InputError, match="exclude: leaves none of its classes"):
+        read(root, ", exclude: [" + ", ".join(COMPETITION) + "]")
+    with pytest.raises(InputError, match="names 'Edema' twice"):
+        read(root, ", classes: [Edema, Edema]")

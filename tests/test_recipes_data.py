@@ -234,6 +234,46 @@ def test_seeds_of_splits(pictures: Path) -> None:
     assert train("seed: null", 1) != train("seed: null", 2)
 
 
+def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
+    """Also where none is called train, or two are read as one: what tests must not train."""
+    root = tmp_path / "texts"
+    root.mkdir()
+
+    def write(name: str, first: int, count: int) -> None:
+        rows = [{"text": " ".join(f"{n:03d}"), "label": "ab"[n % 2]} for n in range(first, first + count)]
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def counts(more: str = "") -> tuple[list[int], int]:
+        data = read(f"data: {{primary: {{path: {root}{more}}}}}")
+        parts = [data.primary.examples, data.validation, data.test]
+        rows = [tuple(row) for part in parts for row in part.inputs.tolist()]
+        return [len(part) for part in parts], len(rows) - len(set(rows))
+
+    write("test", 0, 10)
+    write("reviews", 10, 40)
+    assert counts() == ([32, 8, 10], 0)
+    write("more", 50, 20)
+    assert counts() == ([48, 12, 10], 0)
+    write("train", 100, 30)
+    write("dev", 130, 10)
+    assert counts() == ([30, 10, 10], 0)
+    assert counts(", split: train+test") == ([32, 10, 8], 0)
+    assert counts(", split: train+dev, test_split: test") == ([32, 8, 10], 0)
+    assert counts(", test_split: train") == ([24, 10, 6], 0)
+    for more, message in {
+        "split: train+test, test_split: test": "the split test is in train and in test",
+        "validation_split: dev, test_split: dev+test": "the split dev is in validation and in test",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            counts(f", {more}")
+    for name in ("train", "reviews", "more"):
+        (root / f"{name}.jsonl").unlink()
+    with pytest.raises(InputError, match="has dev and test, but nothing to train on"):
+        counts()
+    with pytest.raises(InputError, match="there is no split 'x'"):
+        read(f"data: {{primary: {{path: {root / 'dev.jsonl'}, test_split: x}}}}")
+
+
 def test_amounts() -> None:
     assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (7, 3, 4, 1)
     for wrong, message in {
@@ -329,6 +369,24 @@ def test_bad_places(tmp_path: Path, pictures: Path) -> None:
         read(f"data: {{primary: {pictures}, auxiliary: {{t: {texts}}}}}")
     with pytest.raises(InputError, match="expected hf:owner/name"):
         read("data: {primary: 'hf:a/b/c'}")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("column", ["text", "label"])
+def test_other_encodings_are_named(tmp_path: Path, suffix: str, column: str) -> None:
+    path = tmp_path / f"texts.{suffix}"
+    latin = "caf\u00e9".encode("latin-1")
+    content = {"text": b"tea %d", "label": b"b"} | {column: latin + b" %d"}
+    if suffix == "parquet":
+        texts = pa.array([latin] * 20)
+        strange = pa.Array.from_buffers(pa.string(), 20, texts.buffers())
+        pq.write_table(pa.table({"text": ["tea"] * 20, "label": ["a", "b"] * 10} | {column: strange}), path)
+    else:
+        line = b'{"text": "%b", "label": "%b"}\n' if suffix == "jsonl" else b"%b,%b\n"
+        rows = [line % tuple(value.replace(b"%d", b"%d" % n) for value in content.values()) for n in range(20)]
+        path.write_bytes((b"text,label\n" if suffix == "csv" else b"") + b"".join(rows))
+    with pytest.raises(InputError, match=f"column '{column}' is not UTF-8 text; save the file in that encoding"):
+        read(f"data: {{primary: {{path: {path}}}}}")
 
 
 def test_bad_labels(tmp_path: Path, pictures: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from attittud.recipes.data.folder import inside
-from attittud.recipes.data.listing import Columns, Listing, Raw, Rows
+from attittud.recipes.data.listing import Columns, Listing, Raw, Rows, joined
 from attittud.recipes.data.tables import filtered, read_file
 from attittud.recipes.errors import InputError
 
@@ -48,28 +48,28 @@ class CheXpert:
         return [name for name in _SPLITS if (self.root / f"{name}.csv").is_file()]
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
-        names = self.splits if split is None else [split]
-        table = pa.concat_tables(
-            [read_file(inside(self.root, self.root / f"{name}.csv")) for name in names], promote_options="permissive"
-        )
-        where = str(self.root if split is None else f"{self.root} ({split})")
+        if split is None:
+            return joined([self.listing(name, columns) for name in self.splits])
+        where = f"{self.root} ({split})"
+        table = read_file(inside(self.root, self.root / f"{split}.csv"))
+        _check(table, where)
         table = filtered(table, where, columns.where)
         if columns.group not in (None, GROUP):
             raise InputError(f"{where}: is grouped by {GROUP}; set data.primary.group to that, or leave it out")
-        paths = table["Path"].to_pylist()
+        paths = [str(path) for path in table["Path"].to_pylist()]
         findings = [name for name in table.column_names if name not in ABOUT]
         if columns.label is not None:
             raise InputError(f"{where}: its labels are its findings; choose them by classes:, not by label:")
         if columns.input not in (None, "Path"):
             raise InputError(f"{where}: its images are named in the column Path; leave input: out")
         labels = np.stack([_finding(table, name, where) for name in findings], 1)
+        groups = [_patient(path, where) for path in paths]
         base = self._base(paths[0])
 
         def fetch(rows: Rows) -> list[Raw]:
             return [self._image(paths[row], base) for row in rows]
 
         usual = COMPETITION if all(name in findings for name in COMPETITION) else None
-        groups = [_patient(path, where) for path in paths]
         return Listing(where, "image", len(paths), fetch, labels, findings, usual, groups)
 
     def columns(self, split: str | None) -> list[str]:
@@ -77,7 +77,7 @@ class CheXpert:
 
     def _base(self, path: str) -> int:
         """Parts of the paths in the tables that come before the folder: they begin with the name it had when it was made."""
-        return 0 if (self.root / path).is_file() else 1
+        return 0 if _is_file(self.root / path) else 1
 
     def _image(self, path: str, base: int) -> Path:
         parts = PurePosixPath(path).parts
@@ -86,11 +86,28 @@ class CheXpert:
                 f"{self.root}: the Path {path!r} in its table leaves the folder; this is not CheXpert's table"
             )
         found = self.root.joinpath(*parts[base:])
-        if not found.is_file():
+        if not _is_file(found):
             raise InputError(
                 f"{found}: the table names this image, but it is not there; unpack the images beside the tables"
             )
         return inside(self.root, found)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def _check(table: pa.Table, where: str) -> None:
+    names = table.column_names
+    twice = [name for name in names if names.count(name) > 1]
+    if "Path" not in names or twice:
+        wrong = f"has the column {twice[0]} twice" if twice else "has no column Path"
+        raise InputError(f"{where}: its table {wrong}; take the one that came with the data")
+    if not table.num_rows:
+        raise InputError(f"{where}: there are no examples in it")
 
 
 def _finding(table: pa.Table, name: str, where: str) -> np.ndarray:

@@ -92,12 +92,16 @@ def chosen(
             f"{where}: no label column was found; name it by label:, or use objective: masked_lm for plain text"
         )
     for name in [*(config.classes or []), *config.exclude]:
+        if (config.classes or []).count(name) > 1:
+            raise InputError(f"{where}: classes: names {name!r} twice; name it once")
         if name not in listing.classes:
             near = get_close_matches(name, listing.classes, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             known = ", ".join(listing.classes[:20]) + (", ..." if len(listing.classes) > 20 else "")
             raise InputError(f"{where}: there is no class {name!r}{hint} Its classes are {known}")
     classes = [name for name in (config.classes or listing.usual or listing.classes) if name not in config.exclude]
+    if not classes:
+        raise InputError(f"{where}: exclude: leaves none of its classes; leave fewer of them out")
     numbers = [listing.classes.index(name) for name in classes]
     if listing.multi_label:
         return rows, labels[:, numbers], classes

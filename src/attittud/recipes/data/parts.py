@@ -79,13 +79,7 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
 
 def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], list[str]]:
     source = open_source(config)
-    train_split = config.split or ("train" if "train" in source.splits else None)
-    # One that is named as the test split is not also taken for validation by itself.
-    usual = (name for name in VALIDATION if name in source.splits and name != config.test_split)
-    own = {
-        "validation": config.validation_split or next(usual, None),
-        "test": config.test_split or ("test" if "test" in source.splits else None),
-    }
+    train_split, own = _own_splits(config, source.splits)
     listing = open_listing(config, source, train_split)
     rows, labels, classes = chosen(listing, config, labelled=True)
     assert labels is not None
@@ -119,10 +113,44 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
     parts["train"] = Part(listing, rows[taken], labels[taken])
     for name, part in parts.items():
         if not len(part.rows):
-            raise InputError(f"data.primary: no example is left for {name}; lower the other parts, or give more data")
+            whole = "" if part.listing.groups is None else "; groups stay whole, and none is small enough"
+            raise InputError(
+                f"data.primary: no example is left for {name}{whole}; lower the other parts, or give more data"
+            )
     _check_classes(parts["train"], classes, config.path)
     _check_groups(parts, config.path)
     return parts, classes
+
+
+def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, dict[str, str | None]]:
+    """What to train on, and the source's own splits for validation and test: no example may be in two of them.
+
+    One that is both trained on and named for another part is divided; all that is not said goes by the usual names.
+    """
+    train = config.split or ("train" if "train" in known else None)
+    taken = {*(train or "").split("+"), config.validation_split, config.test_split}
+    own = {
+        "validation": config.validation_split or next((name for name in VALIDATION if name in {*known} - taken), None),
+        "test": config.test_split or ("test" if "test" in {*known} - taken else None),
+    }
+    held_out = {name: set(split.split("+")) for name, split in own.items() if split not in (None, train)}
+    if train is None and known and held_out:
+        rest = [name for name in known if name not in set().union(*held_out.values())]
+        if not rest:
+            raise InputError(
+                f"{config.path}: has {' and '.join(known)}, but nothing to train on; name the split to be divided by "
+                "data.primary.split"
+            )
+        train = "+".join(rest)
+    used = {"train": set(train.split("+")) if train else set[str](), **held_out}
+    for first, second in combinations(used, 2):
+        both = used[first] & used[second]
+        if both:
+            raise InputError(
+                f"{config.path}: the split {min(both)} is in {first} and in {second}; choose others by data.primary.split, "
+                "data.primary.validation_split and data.primary.test_split"
+            )
+    return train, own
 
 
 def _check_classes(train: Part, classes: list[str], where: str) -> None:

@@ -215,21 +215,31 @@ def _concatenated(files: Sequence[Path]) -> pa.Table:
 
 def read_file(path: Path) -> pa.Table:
     try:
-        if path.suffix == ".parquet":
-            return pa.parquet.read_table(path)
-        if path.suffix == ".jsonl":
-            return pa.json.read_json(path)
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        options = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-        # No word means nothing here: a class may be called NA or null.
-        convert = pa.csv.ConvertOptions(null_values=[], strings_can_be_null=False)
-        table = pa.csv.read_csv(path, parse_options=options, convert_options=convert)
+        table = _parsed(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({_one_line(error)}); check the file") from None
-    for column in table.schema:
-        if pa.types.is_binary(column.type):  # what pyarrow makes of it
-            raise InputError(f"{path}: column {column.name!r} is not UTF-8 text; save the file in that encoding")
+    bytes_are_text = path.suffix in (".csv", ".tsv")  # texts in another encoding come as bytes from there
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=True)  # what pyarrow does not do by itself for jsonl and parquet
+            broken = bytes_are_text and pa.types.is_binary(column.type)
+        except pa.ArrowInvalid:
+            broken = True
+        if broken:
+            raise InputError(f"{path}: column {name!r} is not UTF-8 text; save the file in that encoding")
     return table
+
+
+def _parsed(path: Path) -> pa.Table:
+    if path.suffix == ".parquet":
+        return pa.parquet.read_table(path)
+    if path.suffix == ".jsonl":
+        return pa.json.read_json(path)
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    options = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    # No word means nothing here: a class may be called NA or null.
+    convert = pa.csv.ConvertOptions(null_values=[], strings_can_be_null=False)
+    return pa.csv.read_csv(path, parse_options=options, convert_options=convert)
 
 
 def _one_line(error: Exception) -> str:
