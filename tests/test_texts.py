@@ -2,11 +2,14 @@
 
 import json
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -79,6 +82,32 @@ def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert (
         (after.numbers == before.numbers).all() and tokenised(words, texts, tmp_path) is not None and words.calls == 2
     )
+
+
+def test_a_foreign_file_in_the_place_of_tokens(tmp_path: Path) -> None:
+    words, texts = Letters(), ["abc", "de"]
+    tokenised(words, texts, tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(save({name: np.array(3) for name in ("numbers", "ends", "sha256")}))
+    assert tokenised(words, texts, tmp_path).numbers.tolist() == [97, 98, 99, 100, 101] and words.calls == 2
+
+
+def test_another_process_may_be_writing_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has half-written is not taken away from it."""
+
+    def flush(_: int) -> None:
+        monkeypatch.setattr(os, "fsync", lambda _: None)
+        tokenised(Letters(), ["of the other process"], tmp_path)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    tokenised(Letters(), ["abc"], tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_tokens_that_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"choose another folder by data\.cache=FOLDER"):
+        tokenised(Letters(), ["abc"], tmp_path / "file")
 
 
 def test_rows_are_the_beginnings_of_texts() -> None:

@@ -18,7 +18,7 @@ from attittud.recipes.compare.run import compare
 from attittud.recipes.config import Config
 from attittud.recipes.diagnose import diagnose
 from attittud.recipes.errors import InputError
-from attittud.recipes.loader import load, loads
+from attittud.recipes.loader import changed, load, loads
 from attittud.recipes.models.build import build_model
 from attittud.recipes.report.page import write_report
 from attittud.recipes.train import load_data, make_phase, run
@@ -119,6 +119,22 @@ def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
         assert all("loss/primary" in line for line in losses if "lr" in line)
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
+
+
+def test_a_tokenizer_with_more_words_than_the_network(job: Config, tmp_path: Path) -> None:
+    """Found before training, though only one text has such a word."""
+    folder = tiny_encoder(tmp_path / "encoder")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["zebra"] = 40
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    rows = [{"text": f"good film {'zebra' if n == 50 else ''}"} for n in range(60)]
+    (tmp_path / "plain.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = changed(
+        job,
+        [f"model.name=hf:{folder}", f"data.auxiliary.lm={{path: {tmp_path / 'plain.jsonl'}, objective: masked_lm}}"],
+    )
+    with pytest.raises(InputError, match="gave the number 40 to a word, but the network knows only 29 words"):
+        run(config, run_dir=tmp_path / "run")
 
 
 def test_micro_batches_have_to_be_equal(job: Config, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD, BAD = ["good", "great", "lovely", "fine"], ["bad", "poor", "awful", "dull"]
@@ -41,9 +42,11 @@ def tiny_encoder(folder: Path, kind: str = "Bert", *, masked: bool = False, fixe
     if kind == "DistilBert":
         settings |= {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
     config = getattr(transformers, f"{kind}Config")(**settings)
-    model = getattr(transformers, f"{kind}{'ForMaskedLM' if masked else 'Model'}")(config)
-    for parameter in model.parameters():  # fresh embeddings are so small that little could leak through them
-        parameter.data.normal_(std=0.5)
+    with torch.random.fork_rng(devices=[]):  # the same weights whatever ran before
+        torch.manual_seed(1)
+        model = getattr(transformers, f"{kind}{'ForMaskedLM' if masked else 'Model'}")(config)
+        for parameter in model.parameters():  # fresh embeddings are so small that little could leak through them
+            parameter.data.normal_(std=0.5)
     model.save_pretrained(folder)
     if fixed_padding is not None:
         path = folder / "tokenizer.json"

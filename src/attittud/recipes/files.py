@@ -66,11 +66,14 @@ def cannot_write(path: Path, error: OSError, cure: str = OTHER_FOLDER) -> InputE
     return InputError(f"{path}: cannot be written ({error.strerror or error}); {cure}")
 
 
-def make_folder(path: Path, cure: str = OTHER_FOLDER) -> None:
-    """Make a run folder, and clear what a killed process left half-written in it."""
+def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -> None:
+    """Make a run folder, and clear what a killed process left half-written in it.
+
+    A `shared` one is not cleared: there another process may be writing.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for part in path.glob(".*.part"):
+        for part in () if shared else path.glob(".*.part"):
             part.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error, cure) from None

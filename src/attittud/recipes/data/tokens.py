@@ -19,6 +19,7 @@ from attittud.recipes.files import make_folder, write_atomically
 logger = logging.getLogger("attittud")
 
 FORMAT = "tokens-1"
+_CURE = "choose another folder by data.cache=FOLDER"
 Numbers = npt.NDArray[Any]
 
 
@@ -72,9 +73,9 @@ def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> Ragged
     if found is None:
         logger.info("tokenising %d texts into %s", len(texts), path)
         found = Ragged.of(words.encode(texts), words.vocabulary)
-        make_folder(folder)
+        make_folder(folder, _CURE, shared=True)
         content = {"numbers": found.numbers, "ends": found.ends, "sha256": found.checksum()}
-        write_atomically(path, save(content))
+        write_atomically(path, save(content), _CURE)
     return found
 
 
@@ -96,7 +97,7 @@ def _read(path: Path, count: int) -> Ragged | None:
         content = load(path.read_bytes())
         found = Ragged(content["numbers"], content["ends"])
         whole = len(found) == count and np.array_equal(found.checksum(), content["sha256"])
-    except (OSError, SafetensorError, KeyError, ValueError):
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
         whole = False
     if not whole:
         logger.warning("%s: does not fit its own checksum, so its texts are tokenised again", path)

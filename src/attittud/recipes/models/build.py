@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from attittud.recipes.config_data import DataConfig
 from attittud.recipes.data.prepare import Prepared
 from attittud.recipes.data.texts import Reader
 from attittud.recipes.errors import InputError
+from attittud.recipes.models.masked import TextBody
 from attittud.recipes.models.network import Network, statistics
 from attittud.recipes.models.residual import ResNet18, WideResNet
 from attittud.recipes.models.text import HashedWords, TextCNN
@@ -50,6 +52,8 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(seed, "model"))
         body = _body(config, shape, data.kind)
+        if data.kind == "text":
+            _check_vocabulary(cast(TextBody, body), config.name, data)
         if config.name.startswith(("hf:", "timm:")):
             widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
             body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]
@@ -86,6 +90,15 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
         ) from None
     body.train()
     return int(features.shape[1])
+
+
+def _check_vocabulary(body: TextBody, name: str, data: Prepared) -> None:
+    known, largest = len(body.table), max(int(part.inputs.max()) for part in data.all_examples)
+    if largest >= known:
+        raise InputError(
+            f"model {name}: its tokenizer gave the number {largest} to a word, but the network knows only {known} words; the "
+            "two do not belong together, so give a folder with the tokenizer that the network was trained with"
+        )
 
 
 def _check_packed(body: nn.Module, name: str, tasks: tuple[Task, ...]) -> None:
