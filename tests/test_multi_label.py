@@ -310,3 +310,26 @@ strategy: {{name: flip, rank: 2}}
     result = run(loads(text), run_dir=tmp_path / "run")
     assert result.metric == "auc" and result.test["auc"] > 0.9  # the words say it all
     assert {"auc/0", "auc/1", "auc/2"} <= result.test.keys()
+
+
+def test_splits_with_other_kinds_of_labels(tmp_path: Path) -> None:
+    """Found before training, not when the test set is looked at behind it."""
+    several = [{"text": f"review {n}", "label": [n % 2, n % 3 % 2]} for n in range(40)]
+    one = [{"text": f"other {n}", "label": n % 2} for n in range(40)]
+
+    def splits(train: list[dict[str, Any]], test: list[dict[str, Any]]) -> None:
+        for name, rows in {"train": train, "test": test}.items():
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    config = loads(f"data: {{primary: {tmp_path}}}\nmodel: text-cnn\noutput: {tmp_path}/runs")
+    splits(several, one)
+    with pytest.raises(InputError, match=r"\(test\): holds texts with one label each, but .*several labels each"):
+        load_data(config)
+    splits(one, several)
+    with pytest.raises(InputError, match=r"\(test\): holds texts with several labels each"):
+        load_data(config)
+    (tmp_path / "test.jsonl").unlink()
+    images = pa.table({"image": [{"bytes": b"", "path": ""}] * 4, "label": [0, 1, 0, 1]})
+    pq.write_table(images, tmp_path / "test.parquet")
+    with pytest.raises(InputError, match=r"\(test\): holds images with one label each, but .* texts"):
+        load_data(config)

@@ -90,7 +90,7 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": QuietRuns()}
     data = write_texts(tmp_path)
-    with pytest.raises(InputError, match=r"--model None: there is no such folder; table1-text needs one"):
+    with pytest.raises(InputError, match=r"--model is not given; table1-text needs one"):
         reproduce(["table1-text"], data, overrides=[], **options)
     with pytest.raises(InputError, match=r"there is no folder imdb in it; it has to hold imdb and amazon_helpful"):
         reproduce(["table1-text"], tmp_path, overrides=[], model=tmp_path, **options)

@@ -28,8 +28,8 @@ class SourceConfig:
     )
     split: str | None = option(
         None,
-        "the source's own split to read, such as train, or two as train+other; null takes train if there is one, else all that is not "
-        "for validation or test",
+        "the source's own split to read, such as train, or two as train+other; null takes train if there is one, else all that "
+        "is not for validation or test",
     )
     input: str | None = option(None, "column with the image or the text; null looks for image, img, text, ...")
     label: str | None = option(

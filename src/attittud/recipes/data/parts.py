@@ -91,6 +91,7 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
         split = own[name]
         if split is not None and split != train_split:
             other = open_listing(config, source, split)
+            _check_alike(other, listing)
             found, found_labels = _same_classes(other, classes)
             # The default fraction is meant for data without a split of their own.
             size = amount(wanted, len(found), f"data.primary.{name}") if isinstance(wanted, int) else len(found)
@@ -194,6 +195,16 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
                 f"{where}: {len(both)} groups are in {first} and in {second} ({min(both)!r} for one); give the data without "
                 "these splits, so that they are split by group, or choose another data.primary.group"
             )
+
+
+def _check_alike(listing: Listing, train: Listing) -> None:
+    """Another split has to hold what the training split does."""
+    kinds = [
+        f"{found.kind}s with {'several labels' if found.multi_label else 'one label'} each"
+        for found in (listing, train)
+    ]
+    if listing.labels is not None and kinds[0] != kinds[1]:
+        raise InputError(f"{listing.where}: holds {kinds[0]}, but {train.where} {kinds[1]}; give splits that are alike")
 
 
 def _same_classes(listing: Listing, classes: list[str]) -> tuple[Rows, Labels]:

@@ -110,9 +110,10 @@ def reproduce(
         if experiment.encoder is not None:
             encoder = experiment.encoder(work) if quick else model
             if encoder is None or not encoder.is_dir():
+                what = "is not given" if encoder is None else f"{encoder}: there is no such folder"
                 raise InputError(
-                    f"--model {encoder}: there is no such folder; {name} needs one with a text encoder (config.json, "
-                    "model.safetensors and its tokenizer), or --quick"
+                    f"--model {what}; {name} needs one with a text encoder (config.json, model.safetensors and its tokenizer), "
+                    "or --quick"
                 )
             settings = [*settings, f"model.name=hf:{encoder}"]
         if quick and not only:
