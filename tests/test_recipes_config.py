@@ -124,6 +124,14 @@ def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
         load(tmp_path / "child.yaml")
 
 
+def test_a_setting_that_does_not_fit_to_others_is_blamed_where_it_stands() -> None:
+    text = "seed: 1\ncompare:\n  seeds: 2\n  weights: [1]\n"
+    with pytest.raises(ConfigError, match=r"^configuration:4: compare.weights: multitask is to be tuned"):
+        loads(text)
+    with pytest.raises(ConfigError, match=r"^command line \(compare.weights=\[2\]\): compare.weights: multitask is"):
+        loads(text, ["compare.weights=[2]", "seed=3"])
+
+
 def test_an_override_that_a_later_one_would_take_back_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"strategy=flip replaces all of strategy, also strategy.rank=3 before it"):
         loads("", ["seed=1", "strategy.rank=3", "strategy=flip"])

@@ -222,7 +222,7 @@ def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
     try:
         built = replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]
     except InputError as error:
-        raise _at(node, path, str(error)) from None
+        raise _at(_blamed(node, str(error)), path, str(error)) from None
     if hasattr(cls, "given"):
         object.__setattr__(built, "given", frozenset(values) | getattr(base, "given", frozenset()))
     return built
@@ -339,6 +339,16 @@ def _at(where: Any, path: str, message: str) -> ConfigError:
     mark = where.start_mark
     place = mark.name if mark.name.startswith("command line") else f"{mark.name}:{mark.line + 1}"
     return ConfigError(f"{place}: {path + ': ' if path else ''}{message}")
+
+
+def _blamed(node: Node, complaint: str) -> Node:
+    """As far as the path leads that a complaint about several settings begins with: its line is that of the culprit."""
+    for part in complaint.split(maxsplit=1)[0].rstrip(":").split("."):
+        inner = [value for key, value in node.value if _key(key, "") == part] if isinstance(node, MappingNode) else []
+        if not inner:
+            break
+        node = inner[0]
+    return node
 
 
 def _got(node: Node) -> str:
