@@ -45,8 +45,8 @@ MISSED = """\
 ## Where a goal is missed, and what limits it
 
 * **WRN-22-4.** A refresh may take 0.9 of a multitask step. With frozen BatchNorm it is a forward and a backward pass
-  of 64 examples, a third of a multitask step, and the per-example gradients of convolutions. A profile of its kernels
-  (revision b5605b0) adds up to 5.6 ms where 5.1 would do; the dearest part, 1.6 ms, copies the windows that
+  of 64 examples, a third of a multitask step, and the per-example gradients of convolutions.
+  [A profile](../benchmarks/profiled.txt) of its kernels (revision b5605b0) adds up to 5.6 ms where 5.1 would do; the dearest part, 1.6 ms, copies the windows that
   convolutions see, two bytes at a time. Since then it copies eight at a time, which has not been measured on a GPU
   yet. Of `loop`'s 6.5 ms most is the five backward passes themselves.
 * **Eager refreshes.** Those of `hooks`, and of all engines on small networks, are bound by launching kernels, not by the
@@ -55,7 +55,7 @@ MISSED = """\
   alike); those of graphs repeat to a hundredth.
 * **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the
   goal's own floor, so 1.5 is the floor itself for k = 5; over that floor they take {passes}.
-* **Orthonormalisation** at k = 20 is bound by arithmetic: the profile shows its Gram matrices taking 4.8 times as long
+* **Orthonormalisation** at k = 20 is bound by arithmetic: the profile shows its Gram matrices taking 4.6 times as long
   as at k = 10 for twice the memory traffic, while the transformation takes 2.1 times as long.
 * **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model: workspaces of convolutions and
   per-example gradients of one layer (`hooks` on small networks), gradients of activations for as many rows as

@@ -26,7 +26,7 @@ def draw(results: Results, folder: Path) -> None:
 
 
 def _save(figure: object, path: Path) -> None:
-    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")  # type: ignore[attr-defined]
+    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
 
 
 def _mean_step(job: str, found: list[Figures], path: Path) -> None:
@@ -51,10 +51,10 @@ def _passes(points: list[dict[str, object]], path: Path) -> None:
 
     figure = Figure(figsize=(8, 3))
     for axes, key, other in zip(figure.subplots(1, 2), ("k", "D"), ("D", "k"), strict=True):
-        fixed = max(p["D"] for p in points) if key == "k" else 10  # type: ignore[type-var]
-        line = sorted((p for p in points if p[other] == fixed), key=lambda p: p[key])  # type: ignore[arg-type,return-value]
+        fixed = max(p["D"] for p in points) if key == "k" else 10
+        line = sorted((p for p in points if p[other] == fixed), key=lambda p: p[key])
         for name in ("projection", "correction", "orthonormalise"):
-            axes.plot([p[key] for p in line], [1e3 * p["seconds"][name] for p in line], "o-", label=name)  # type: ignore[index]
+            axes.plot([p[key] for p in line], [1e3 * p["seconds"][name] for p in line], "o-", label=name)
         axes.set(xlabel=key, ylabel="ms", xscale="log", yscale="log", title=f"{other} = {fixed:,}")
     axes.legend()
     _save(figure, path)

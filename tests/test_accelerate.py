@@ -22,7 +22,7 @@ from attittud import preset
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-import accelerate_loop  # noqa: E402
+import accelerate_loop  # noqa: E402 - the path is set above
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning")
 

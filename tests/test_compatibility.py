@@ -159,7 +159,7 @@ def test_loss_scaling(engine):
         scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
         guide = Guide(p.model, eta=ETA, rank=3, engine=engine)
-        guide.backward(primary=lambda: scaler.scale(p.losses()), auxiliary=scaler.scale(p.loss()))  # noqa: B023
+        guide.backward(primary=lambda: scaler.scale(p.losses()), auxiliary=scaler.scale(p.loss()))  # noqa: B023 - called at once
         scaler.unscale_(optimizer)
         grads.append(p.grads())
         scaler.step(optimizer)

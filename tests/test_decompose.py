@@ -211,6 +211,6 @@ def test_signs_survive_where_products_underflow():
     ],
 )
 def test_bad_input(g_aux, g_prim, basis, words):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is looked at below
         decompose(g_aux, g_prim, basis, check=True)
     assert all(word in str(caught.value) for word in words)

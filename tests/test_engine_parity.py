@@ -312,7 +312,7 @@ def test_accumulation_of_callables():
         p = problem("transformer", torch.float64)
         guide = Guide(p.model, eta=ETA, rank=3, engine=engine)
         for half in (slice(0, 3), slice(3, None)):
-            guide.primary(lambda half=half: p.losses(half) / 2)  # noqa: B023
+            guide.primary(lambda half=half: p.losses(half) / 2)  # noqa: B023 - called at once
         guide.auxiliary(p.loss())
         guide.combine()
         grads.append(p.grads())

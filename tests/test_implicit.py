@@ -38,7 +38,7 @@ def test_same_update_as_the_stored_basis(name, include_mean):
         optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
         for at in (slice(0, 6), slice(6, 12), slice(3, 9)):
             optimizer.zero_grad()
-            report = guide.backward(primary=lambda at=at: p.losses(at), auxiliary=p.loss())  # noqa: B023
+            report = guide.backward(primary=lambda at=at: p.losses(at), auxiliary=p.loss())  # noqa: B023 - called at once
             optimizer.step()
         finals.append(p.grads())
         reports.append(report.to_dict())

@@ -22,7 +22,7 @@ from attittud.integrations.lightning import STATE_KEY, AttittudMixin
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from lightning_module import Closer, make_trainer  # noqa: E402
+from lightning_module import Closer, make_trainer  # noqa: E402 - the path is set above
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),

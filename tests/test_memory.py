@@ -77,7 +77,7 @@ def test_backward(basis, with_grad, include_mean, engine):
         if with_grad:
             model.auxiliary().backward()
         losses, loss = model.primary(), model.auxiliary()
-        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=refresh))  # noqa: B023
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=refresh))  # noqa: B023 - called at once
         allowed = 3 + (rows(basis) if refresh else 0) + (not with_grad)
         assert peak <= allowed + SLACK, (refresh, peak)
         assert peak >= (rows(basis) if refresh else 1)  # the measurement is alive
@@ -92,7 +92,7 @@ def test_a_model_of_one_layer(engine):
     model.auxiliary().backward()
     for _ in range(2):
         losses, loss = model.primary(), model.auxiliary()
-        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=True))  # noqa: B023
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=True))  # noqa: B023 - called at once
         assert peak <= K + 3 + SLACK
 
 
@@ -139,7 +139,7 @@ def test_several_tasks_in_one_backward(tasks, with_grad):
         if with_grad:
             model.auxiliary().backward()
         losses, named = model.primary(), {f"task {t}": model.auxiliary(t) for t in range(tasks)}
-        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=named, refresh=refresh))  # noqa: B023
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=named, refresh=refresh))  # noqa: B023 - called at once
         assert peak <= 3 + (K if refresh else 0) + (not with_grad) + SLACK, (refresh, peak)
 
 

@@ -174,7 +174,7 @@ def test_every_field_is_documented() -> None:
         kind = waiting.pop()
         seen.add(kind)
         assert kind.__doc__ and not kind.__doc__.startswith(kind.__name__)
-        for entry in fields(kind):  # type: ignore[arg-type]
+        for entry in fields(kind):
             assert len(entry.metadata["doc"]) > 10, entry.name
             default = getattr(kind(), entry.name)
             waiting += [type(default)] if is_dataclass(default) else []

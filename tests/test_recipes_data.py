@@ -31,7 +31,7 @@ def read(text: str, seed: int = 0) -> Prepared:
     return prepare(data, seed, Reader(HashedWords(), 16, pack=False))
 
 
-def encoded(number: int, size: int = 8, format: str = "PNG", mode: str = "RGB") -> bytes:  # noqa: A002
+def encoded(number: int, size: int = 8, format: str = "PNG", mode: str = "RGB") -> bytes:  # noqa: A002 - as Pillow calls it
     """An image whose first pixel tells its number."""
     pixels = np.random.default_rng(number).integers(0, 255, (size, size, 3), dtype=np.uint8)
     pixels[0, 0] = number

@@ -99,8 +99,8 @@ def test_body_from_an_earlier_run(tmp_path: Path) -> None:
     source = build_model(config, data, 1)
     save_file(source.state_dict(), tmp_path / "w.safetensors")
     model = build_model(model_config(f"{{name: mlp, width: 8, weights: {tmp_path}/w.safetensors}}").model, data, 2)
-    assert torch.equal(model.body.layers[1].weight, source.body.layers[1].weight)  # type: ignore[union-attr, index]
-    assert not torch.equal(model.heads["primary"].weight, source.heads["primary"].weight)  # type: ignore[arg-type]
+    assert torch.equal(model.body.layers[1].weight, source.body.layers[1].weight)
+    assert not torch.equal(model.heads["primary"].weight, source.heads["primary"].weight)
     with pytest.raises(InputError, match=r"model.weights: .* this model needs"):
         build_model(model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model, data, 2)
     (tmp_path / "p.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR.")
@@ -147,7 +147,7 @@ class WithNeck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         assert x.shape[2] == 16, f"Input height ({x.shape[2]}) doesn't match model (16)."
-        return self.neck(self.conv(x).mean((2, 3)))  # type: ignore[no-any-return]
+        return self.neck(self.conv(x).mean((2, 3)))
 
 
 def test_timm(monkeypatch: pytest.MonkeyPatch) -> None:

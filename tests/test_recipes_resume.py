@@ -117,12 +117,12 @@ def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monke
 
     def interrupted(path: Path, content: bytes) -> None:
         saved(path, content)
-        interrupted.count += path.name.startswith("checkpoint")  # type: ignore[attr-defined]
-        if interrupted.count in (5, 9, 13, 17):  # type: ignore[attr-defined]
-            interrupted.count += 1  # type: ignore[attr-defined]
+        interrupted.count += path.name.startswith("checkpoint")
+        if interrupted.count in (5, 9, 13, 17):
+            interrupted.count += 1
             raise KeyboardInterrupt
 
-    interrupted.count = 0  # type: ignore[attr-defined]
+    interrupted.count = 0
     monkeypatch.setattr("attittud.recipes.checkpoint.write_atomically", interrupted)
     times = 0
     while not (tmp_path / "parts" / "result.json").exists():

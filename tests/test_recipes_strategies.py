@@ -21,7 +21,7 @@ class TwoHeads(nn.Module):
 
     def forward(self, x: Tensor, head: str, detach: bool = False) -> Tensor:
         features = torch.tanh(self.body(x))
-        return self.heads[head](features.detach() if detach else features)  # type: ignore[no-any-return]
+        return self.heads[head](features.detach() if detach else features)
 
 
 @dataclass
@@ -158,7 +158,7 @@ def test_engines_that_see_the_forward_pass(engine: str, basis_batch: int | None)
 def test_an_engine_that_cannot_take_the_model_is_the_users_choice() -> None:
     torch.manual_seed(0)
     model, losses, _, _ = setting()
-    losses.primary = lambda **_: model(losses.x["primary"], "primary").square().mean(1).cumsum(0)  # type: ignore[method-assign]
+    losses.primary = lambda **_: model(losses.x["primary"], "primary").square().mean(1).cumsum(0)
     strategy = make_strategy(StrategyConfig(name="flip", engine="hooks"), model, weights=WEIGHTS, seed=0)
     with pytest.raises(InputError, match=r"strategy\.engine=hooks cannot be used"):
         strategy.step(losses)

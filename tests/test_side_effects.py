@@ -141,7 +141,7 @@ def test_buffers_of_every_kind(kind):
     assert values() == before
 
 
-class Interruption(Exception):  # noqa: N818
+class Interruption(Exception):  # noqa: N818 - nothing went wrong
     pass
 
 

@@ -255,7 +255,7 @@ def test_a_stored_head_is_taken_over(tmp_path: Path, kind: str) -> None:
     original = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     inputs = torch.randint(5, 29, (3, 12))
     with torch.no_grad():
-        states = model.body.tokens(inputs)  # type: ignore[operator]
+        states = model.body.tokens(inputs)
         found = model.heads["lm"](states, model.body.table)
         torch.testing.assert_close(found, original(input_ids=inputs).logits, rtol=1e-4, atol=1e-4)
 
@@ -270,13 +270,13 @@ def test_the_head_is_tied_and_not_stored_twice(tmp_path: Path) -> None:
     table = model.body.table
     # Words that are in no input learn too: as what was not the answer.
     missing = sorted(set(range(29)) - set(inputs.flatten().tolist()) - {4})
-    assert missing and (table.grad[missing].abs().sum(1) > 0).all()  # type: ignore[index]
+    assert missing and (table.grad[missing].abs().sum(1) > 0).all()
 
 
 # ------------------------------------------------------------------------------------------------ nothing leaks
 
 
-def text_job(tmp_path: Path, folder: Path | str, *, pack: bool = True, more: str = ""):  # type: ignore[no-untyped-def]
+def text_job(tmp_path: Path, folder: Path | str, *, pack: bool = True, more: str = ""):
     write_reviews(tmp_path / "labelled.jsonl", 60, 0)
     write_reviews(tmp_path / "plain.jsonl", 40, 1, labelled=False)
     name = folder if isinstance(folder, str) else f"hf:{folder}"
@@ -308,7 +308,7 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
             hidden.asked[row : row + 1, kept],
             hidden.wanted[row : row + 1, kept],
         )
-        losses.append(masked_losses(model.body, model.heads[head], alone))  # type: ignore[arg-type]
+        losses.append(masked_losses(model.body, model.heads[head], alone))
     return torch.cat(losses)
 
 
@@ -333,15 +333,15 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
     torch.testing.assert_close(losses, torch.cat(alone), rtol=1e-5, atol=1e-6)
     # Masked words too, with the same ones hidden.
     inputs, _ = data.auxiliary["lm"].examples.take(torch.arange(12))
-    hidden = hide(inputs, model.body)  # type: ignore[arg-type]
-    together = masked_losses(model.body, model.heads["lm"], hidden)  # type: ignore[arg-type]
+    hidden = hide(inputs, model.body)
+    together = masked_losses(model.body, model.heads["lm"], hidden)
     torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
     # What stands behind the padding sign is of no consequence: the test above could fail.
     other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "places", "asked", "wanted")))
-    assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))  # type: ignore[arg-type]
+    assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
 
-def _packs(job) -> bool:  # type: ignore[no-untyped-def]
+def _packs(job) -> bool:
     from attittud.recipes.models.huggingface import hf_body
 
     body = hf_body(job.model.name.removeprefix("hf:"), "text", job.model)
@@ -390,7 +390,7 @@ def test_engines_agree_on_the_encoder(tmp_path: Path, engine: str, positions: st
     data = load_data(job)
     model = build_model(job.model, data, 0).eval()
     if positions == "of all rows":
-        model.body.first = None  # type: ignore[assignment]
+        model.body.first = None
     rows = torch.arange(8)
     names = [name for name, _ in model.named_parameters() if name.startswith("body") and "word_embeddings" not in name]
     J = torch.stack([

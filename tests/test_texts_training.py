@@ -82,7 +82,7 @@ def test_word_embeddings_are_not_decomposed(job: Config) -> None:
         phase.streams.load(0)
         phase.strategy.step(phase.streams)
         updates[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-        assert not any("word_embeddings" in n for n in phase.strategy.guide.subspace.layout.names)  # type: ignore[attr-defined]
+        assert not any("word_embeddings" in n for n in phase.strategy.guide.subspace.layout.names)
     differs = {n for n, gradient in updates["flip"].items() if not torch.equal(gradient, updates["sum"][n])}
     assert "body.model.embeddings.word_embeddings.weight" not in differs
     assert any("position_embeddings" in n for n in differs) and any("layer.1" in n for n in differs)

@@ -14,7 +14,7 @@ from attittud import Eta
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from transformers_trainer import NUMBERS, make_trainer, sequences  # noqa: E402
+from transformers_trainer import NUMBERS, make_trainer, sequences  # noqa: E402 - the path is set above
 
 __all__ = [
     "EXAMPLES",

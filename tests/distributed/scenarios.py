@@ -315,7 +315,7 @@ def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
         own = w.auxiliary(w.share(0, N - 3 * i))
         at = w.share(i, 18)
         given = own if tasks == 1 else {"a": own, "b": half(own), "c": None if own is None else own.square()}
-        judge = lambda: w.auxiliary(w.share(0, 9, [*[0] * (w.size - 1), 1] if "sdp" not in w.kind else None))  # noqa: E731
+        judge = lambda: w.auxiliary(w.share(0, 9, [*[0] * (w.size - 1), 1] if "sdp" not in w.kind else None))  # noqa: E731 - used in both forms below
         if not verbs:
             w.take(guide.backward(primary=w.losses(at), auxiliary=given, judge=judge))
             continue

@@ -93,7 +93,7 @@ def _for_each(
                 # torch loops inside for the few operations without a batching rule: slower, not wrong.
                 warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
                 return torch.func.vmap(one)(sliced, cotangents)
-        except (RuntimeError, NotImplementedError) as error:
+        except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             reason = str(error).split("\n")[0]

@@ -27,7 +27,7 @@ class Cut:
         self._model = model
         self._cuts: list[tuple[Tensor, Tensor]] = []
 
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc]  # what isinstance asks may differ from the type, on purpose
     def __class__(self) -> type:
         """Loss functions ask whether a model is a PEFT or a wrapped one, and shift labels accordingly."""
         return type(self._model)

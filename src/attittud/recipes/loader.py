@@ -38,7 +38,7 @@ class _Composer(yaml.SafeLoader):
     """Nodes only. Without aliases there are no cycles and no small files that grow to gigabytes."""
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
         if isinstance(event, yaml.AliasEvent):
             raise _at(
                 event, "", "aliases (*name) are not supported; write the value again, or put it into a base: file"
@@ -198,7 +198,7 @@ def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
     if not isinstance(node, MappingNode):
         raise _at(node, path, f"expected {_readable(cls)}, got {_got(node)}")
     types = get_type_hints(cls)
-    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
+    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]  # a dataclass, which `type` does not say
     values: dict[str, Any] = {}
     for key, value in node.value:
         name = _key(key, path)
@@ -220,7 +220,7 @@ def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
             default = None
         values[name] = _checked(_convert(types[name], value, here, default), entry.metadata, value, here)
     try:
-        built = replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]
+        built = replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]  # the same
     except InputError as error:
         raise _at(_blamed(node, str(error)), path, str(error)) from None
     if hasattr(cls, "given"):
@@ -231,7 +231,7 @@ def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
 def _convert(kind: Any, node: Node, path: str, default: Any = None) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return build(kind, node, path, default if isinstance(default, kind) else None)  # type: ignore[arg-type]
+        return build(kind, node, path, default if isinstance(default, kind) else None)  # type: ignore[arg-type]  # the same
     if origin in (Union, UnionType):
         return _convert_union(arguments, node, path, kind, default)
     if origin is list and isinstance(node, SequenceNode):

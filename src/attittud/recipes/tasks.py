@@ -144,7 +144,7 @@ def per_example_losses(
 ) -> Tensor:
     """The vector of losses of a batch. With `detach` only the task's head learns from it."""
     if task.objective == "masked_lm":
-        losses: Tensor = model.masked_losses(inputs, task.head)  # type: ignore[operator]
+        losses: Tensor = model.masked_losses(inputs, task.head)  # type: ignore[operator]  # a method, where Module promises tensors and modules
         return losses
     assert targets is not None
     outputs = model(inputs, head=task.head, detach=detach).float()

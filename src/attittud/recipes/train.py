@@ -112,7 +112,7 @@ class _Job:
         self.logs: Sequence[Log] = ()
         self.model = build_model(config.model, data, config.seed).to(device).train()
         if config.training.channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
         wanted = config.training.metric
         self.metric = default_metric(data.primary) if wanted == "auto" else wanted
         if self.metric == "auc" and data.primary.objective != "multi_label":
@@ -145,7 +145,7 @@ class _Job:
             name, state = phase.name, phase.state
             if name == "finetune" and self.config.training.reset_head and state.step == 0:
                 torch.manual_seed(mix(self.config.seed, "head"))
-                self.model.reset_head(self.model.heads["primary"])  # type: ignore[arg-type]
+                self.model.reset_head(self.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear
             self.progress.phase(name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()

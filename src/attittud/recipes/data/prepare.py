@@ -16,7 +16,7 @@ from attittud.recipes.data.listing import Kind
 from attittud.recipes.data.parts import Part, read_parts
 from attittud.recipes.data.texts import Reader
 from attittud.recipes.errors import InputError
-from attittud.recipes.tasks import Examples, Task
+from attittud.recipes.tasks import Examples, Objective, Task
 
 Encoded = tuple[Tensor, Tensor | None]
 """Inputs, and the lengths of texts."""
@@ -87,7 +87,9 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     primary = Task("primary", "multi_label" if multi else "classify", classes, examples(parts["train"]))
     auxiliary = {}
     for name, (part, names) in others.items():
-        objective = "masked_lm" if part.labels is None else "multi_label" if part.labels.ndim == 2 else "classify"
+        objective: Objective = (
+            "masked_lm" if part.labels is None else "multi_label" if part.labels.ndim == 2 else "classify"
+        )
         shared = config.auxiliary[name].share_head
         if shared and (names, objective) != (classes, primary.objective):
             raise InputError(
@@ -98,7 +100,7 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
         blocks = objective == "masked_lm"
         packed = blocks and reader is not None and reader.pack
         found = decoded or examples(part, blocks=blocks)
-        auxiliary[name] = Task(name, objective, names, found, shared, packed)  # type: ignore[arg-type]
+        auxiliary[name] = Task(name, objective, names, found, shared, packed)
     record["primary"] = {name: _rows(part) for name, part in parts.items()}
     record["auxiliary"] = {
         name: _rows(part) | {"classes": names, "left_out_as_primary": read.left_out[name]}

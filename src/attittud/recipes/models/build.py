@@ -56,7 +56,7 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
             _check_vocabulary(cast(TextBody, body), config.name, data)
         if config.name.startswith(("hf:", "timm:")):
             widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
-            body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]
+            body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]  # a number, where Module expects tensors and modules
         tasks = (data.primary, *data.auxiliary.values())
         _check_packed(body, config.name, tasks)
         outputs = {task.head: len(task.classes) or None for task in tasks}

@@ -24,7 +24,7 @@ class WideBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         activated = F.relu(self.norm1(x))
         y = self.conv2(self.dropout(F.relu(self.norm2(self.conv1(activated)))))
-        return y + (x if self.shortcut is None else self.shortcut(activated))  # type: ignore[no-any-return]
+        return y + (x if self.shortcut is None else self.shortcut(activated))  # type: ignore[no-any-return]  # modules return Any
 
 
 class WideResNet(nn.Module):

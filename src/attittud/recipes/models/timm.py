@@ -15,10 +15,10 @@ class TimmBody(nn.Module):
         super().__init__()
         self.network = network
         # Some have a layer behind these features; `build_model` looks.
-        self.features = int(network.num_features)  # type: ignore[arg-type]
+        self.features = int(network.num_features)  # type: ignore[arg-type]  # a number, where Module promises tensors and modules
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.network(x)  # type: ignore[no-any-return]
+        return self.network(x)  # type: ignore[no-any-return]  # modules return Any
 
 
 def timm_body(name: str, shape: tuple[int, ...], config: ModelConfig) -> nn.Module:
