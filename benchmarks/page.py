@@ -99,10 +99,18 @@ def page(results: Results) -> str:
 
 def machine(results: Results) -> str:
     lines = []
+    later = [
+        f"{job} {name} at {point['revision']}"
+        for job, result in results.items()
+        for name, point in result["points"].items()
+        if point.get("revision", result["provenance"]["revision"]) != result["provenance"]["revision"]
+    ]
     for about in {str(r["provenance"]): r["provenance"] for r in results.values()}.values():
         versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
         hardware = about["hardware"].get("name", about["hardware"]["device"])
         lines.append(f"* {hardware}; {versions}; revision {about['revision']}; seed {about['seed']}.")
+    if later:
+        lines.append(f"* Measured later: {', '.join(later)}.")
     return "\n".join(sorted(set(lines))) or "No results have been committed yet."
 
 

@@ -43,11 +43,12 @@ def revision() -> str | None:
 
 
 class Record:
-    """The points of one job; those already there are kept and not measured again."""
+    """The points of one job; those already there are kept and not measured again. Each has the revision it was made at."""
 
     def __init__(self, folder: Path | None, job: str, about: dict[str, Any]) -> None:
         """Without a folder nothing is kept."""
         self.path = None if folder is None else folder / f"{job}.json"
+        self.revision = about["revision"]
         self.data: dict[str, Any] = {"job": job, "provenance": about, "points": {}}
         if self.path is not None and self.path.exists():
             found = json.loads(self.path.read_text())
@@ -58,7 +59,7 @@ class Record:
         return point in self.data["points"]
 
     def add(self, point: str, measured: dict[str, Any]) -> None:
-        self.data["points"][point] = measured
+        self.data["points"][point] = measured | {"revision": self.revision}
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)

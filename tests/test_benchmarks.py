@@ -38,6 +38,10 @@ def test_tiny_run_writes_results_and_resumes(tmp_path):
     assert all("note" in row or row["eager"]["step"] > 0 for row in point["methods"].values())
     assert "note" not in point["methods"]["attittud loop"]
     assert "| wrn22 | k=2 m=4 | attittud loop | eager |" in first.stdout
+    assert point["revision"] == result["provenance"]["revision"]
+    later = load(tmp_path)
+    later["wrn22"]["points"]["k=2 m=4"]["revision"] = "a later one"
+    assert "Measured later: wrn22 k=2 m=4 at a later one." in page(later)
     before = (tmp_path / "wrn22.json").read_bytes()
     again = run("--only", "passes", "wrn22", "--out", tmp_path)
     assert (tmp_path / "wrn22.json").read_bytes() == before
