@@ -12,9 +12,13 @@ from safetensors.torch import load_file
 from attittud.recipes.compare.candidates import Steps, candidates, job
 from attittud.recipes.compare.observers import QuietRuns
 from attittud.recipes.compare.variants import variants
+from attittud.recipes.config import Config
+from attittud.recipes.data.parts import read_parts
+from attittud.recipes.data.prepare import split_seed
 from attittud.recipes.errors import InputError
+from attittud.recipes.reproduce.experiments import EXPERIMENTS
 from attittud.recipes.reproduce.results import fingerprint, read_lines
-from attittud.recipes.reproduce.run import parts, reproduce
+from attittud.recipes.reproduce.run import _config, parts, reproduce
 from attittud.recipes.reproduce.text import QUICK_PARTS, write_texts
 from experiments import rows as reader
 from experiments import text
@@ -85,6 +89,28 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
             4,
             "hooks",
         )
+
+
+def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -> None:
+    """The start is trained once for all parts, so each has to hold out the same reviews with the same seed."""
+    folder = write_texts(tmp_path)
+    few = ["data.primary.validation=40", "model.name=hf:encoder"]
+    start = _config(CONFIGS, EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"])  # type: ignore[misc]  # it has one
+
+    def read(config: Config, seed: int) -> tuple[set[object], set[object]]:
+        found = read_parts(config.data, split_seed(config.data, seed))
+        held_out = {text for name in ("validation", "test") for text in found.primary[name].raws()}
+        return held_out, {text for part, _ in found.auxiliary.values() for text in part.raws()}
+
+    starts = {seed: read(start, seed)[1] for seed in range(5)}
+    fewer = parts("table1-text", folder, CONFIGS, [*few, "data.primary.train=60"])
+    for name, found in parts("table1-text", folder, CONFIGS, few).items():
+        config = found if found.data.primary.train is None else fewer[name]
+        for seed, texts in starts.items():
+            held_out, own = read(config, seed)
+            assert len(held_out) > 60 and len(own) > 100 and len(texts) > 200
+            assert not held_out & own, name
+            assert not held_out & texts, f"{name}, seed {seed}"
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
