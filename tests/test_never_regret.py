@@ -1,7 +1,9 @@
 """The never-regret suite: its halves, its data, its runner in miniature, its statistics, and its page."""
 
 import json
+from collections import Counter
 from importlib import import_module
+from statistics import fmean
 
 import pytest
 import torch
@@ -20,6 +22,41 @@ OFFLINE = [
 
 def test_the_page_is_what_the_results_give():
     assert page.PAGE.read_text(encoding="utf-8") == page.page(page.read()), f"run `python -m {NAME}.page`"
+
+
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def quoted(found):
+    """What prose says of the held-out pairs at equal steps, by page: these words must be in it."""
+    mean = {row: fmean(one.mean(row) for one in found) for row in table.ROWS}
+    seeds = sorted({len(one.values["auto"]) for one in found})
+    count = Counter(one.verdict for one in found)
+    loses, gains, safe, unclear = (WORDS[count[name]] for name in ("**loses**", "gains", "no regret", "unclear"))
+    above, below = mean["auto"] - mean["primary_only"], mean["multitask"] - mean["auto"]
+    accuracy = (
+        f"`auto` has {mean['auto']:.1f} % of the test examples right, `primary_only` {mean['primary_only']:.1f}, multitask "
+        f"tuned with eight runs {mean['multitask']:.1f}, and the best of nine presets on the same validation set "
+        f"{mean['best_preset']:.1f}, for {table.goals(found)[3].measured} times the time of `auto`"
+    )
+    lost = [f"`{one.pair}` {-one.regret.mean:.1f}" for one in found if one.verdict == "**loses**"]
+    return {
+        "README.md": [f"{above:.1f} points above `primary_only` and {below:.1f} below multitask tuned with eight runs"],
+        "docs/auto.md": [
+            f"the first {' or '.join(WORDS[n] if n < len(WORDS) else str(n) for n in seeds)} seeds",
+            accuracy,
+            f"loses on {loses} pairs, gains on {gains}, loses at most a point on {safe} and is unclear on {unclear}",
+            *lost,
+        ],
+    }
+
+
+def test_prose_quotes_the_committed_results():
+    header, _, runs = page.read()["held_out"]
+    for name, phrases in quoted(table.outcomes(header, runs, "at_steps")).items():
+        text = " ".join((page.DOCS.parent / name).read_text(encoding="utf-8").split())
+        for phrase in phrases:
+            assert phrase in text, f"{name} quotes other figures than the results; they say: {phrase}"
 
 
 def test_halves_are_declared_whole_and_of_every_kind():
