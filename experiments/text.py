@@ -30,8 +30,8 @@ OURS = "ours"
 BENCHMARKS = reader.HERE.parent / "benchmarks"
 COST = "A column is one task with one number of labels: all rows with own and with swapped text, five seeds and the search."
 REFRESH = """\
-What a step with a refresh takes longer than one without, on an encoder of this size (`python -m benchmarks.encoder`; on the
-CPU one thread of a busy machine):"""
+What a step with a refresh takes longer than one without, on an encoder of this size (`python -m benchmarks.encoder`). The runs
+above replay CUDA graphs; without them launching kernels is what counts, and `hooks` launches many small ones:"""
 
 
 def claims(task: str) -> list[Claim]:

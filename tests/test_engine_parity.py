@@ -18,7 +18,7 @@ import attittud.engine.rules
 from attittud import Eta, Guide
 from attittud.engine import UnsupportedError, make_engine
 from attittud.engine.auto import HOOKS_FROM
-from attittud.engine.windows import Windows
+from attittud.engine.windows import Windows, padded
 from attittud.parameters import Layout
 
 ENGINES = ["loop", "batched", "hooks"]
@@ -442,3 +442,17 @@ def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, d
     want = F.unfold(x[2:].double(), window, dilation=dilation).view(2, 2, channels, math.prod(window), -1)
     want = want.permute(0, 1, 4, 3, 2).reshape(2, 1, 2 * math.prod(sizes), -1)
     assert torch.equal(found.double(), want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("space", [(7,), (7, 5), (4, 3, 5)])
+@pytest.mark.parametrize("last", [True, False])
+def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
+    """Layout included: what follows takes whole runs of channels."""
+    x = torch.randn(3, *space, channels, dtype=dtype).movedim(-1, 1)
+    x = x if last else x.contiguous()
+    pads = [1, 2] + [0, 1] * (len(space) - 1)
+    found, want = padded(x, pads), F.pad(x, pads)
+    assert torch.equal(found, want)
+    assert found.stride() == want.stride()

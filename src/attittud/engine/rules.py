@@ -17,7 +17,7 @@ from attittud.engine.base import UnsupportedError
 from attittud.engine.batch import Place, by_example
 from attittud.engine.pieces import Aligned, Dense, Outer, Piece, Rows
 from attittud.engine.record import ADDITIONS, SPREADING, Call, Function
-from attittud.engine.windows import Windows
+from attittud.engine.windows import Windows, padded
 
 Found = Iterator[tuple[Tensor, Piece]]
 
@@ -137,7 +137,7 @@ def _padded(x: Tensor, padding: Any, window: Sequence[int], dilation: Sequence[i
             pads += [total // 2, total - total // 2]
         else:
             pads += [_tuple(padding, len(window))[at]] * 2
-    return F.pad(x, pads) if any(pads) else x
+    return padded(x, pads) if any(pads) else x
 
 
 def _affine(b: Bound, normalised: Callable[[], Tensor], dims: Callable[[Tensor], list[int]]) -> Found:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attittud.engine.pieces import Outer, Piece
 
@@ -102,6 +103,22 @@ class Windows(Outer):
         return entries
 
 
+def padded(x: Tensor, pads: list[int]) -> Tensor:
+    """As F.pad with zeros; images in channels_last as wide elements."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    last = x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
+    wide = _wide(x, x.shape[1]) if last else None
+    if wide is None:
+        return F.pad(x, pads)
+    there, back = _channels(x.ndim)
+    return F.pad(wide, pads).permute(there).view(x.dtype).permute(back)
+
+
+def _channels(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The permutation that brings channels to the end, and the one back."""
+    return (0, *range(2, dims), 1), (0, dims - 1, *range(1, dims - 1))
+
+
 def _wide(x: Tensor, channels: int) -> Tensor | None:
     """`x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so that a copy has fewer to find.
 
@@ -116,6 +133,5 @@ def _wide(x: Tensor, channels: int) -> Tensor | None:
         or any(n % count for n in (x.storage_offset(), channels, steps[0], *steps[2:]))
     ):
         return None
-    last = (0, *range(2, x.ndim), 1)
-    back = (0, x.ndim - 1, *range(1, x.ndim - 1))
-    return x.permute(last).view(torch.int64).permute(back)
+    there, back = _channels(x.ndim)
+    return x.permute(there).view(torch.int64).permute(back)
