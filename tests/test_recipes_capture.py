@@ -51,6 +51,8 @@ class StandIn:
             assert guide.subspace is not None
             found += [guide._refresher.index, guide._refresher.skipped, guide.subspace.active]
             found += [guide.subspace.rows] if guide.subspace.stored else []
+            for record in guide._hearings.records.values():
+                found += [record.moments, record.weights, record.skipped]
         else:
             found += list(getattr(self.phase.strategy, "memory", {}).values())
         return found
@@ -61,10 +63,10 @@ class StandIn:
         guide = getattr(self.phase.strategy, "guide", None)
         if guide is None:
             return None
-        refresher = guide._refresher
-        old = refresher.age, refresher.count
+        refresher, hearings = guide._refresher, guide._hearings
+        old = (refresher.age, refresher.count), (hearings.age, hearings.count)
         if new is not None:
-            refresher.age, refresher.count = new
+            (refresher.age, refresher.count), (hearings.age, hearings.count) = new
         return old
 
     def __call__(self, action: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
@@ -122,18 +124,20 @@ def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
     return phase
 
 
-@pytest.mark.parametrize("strategy", ["flip", "pcgrad", "bloop", "primary_only", "flip svd", "flip exact"])
+@pytest.mark.parametrize("strategy", ["flip", "pcgrad", "bloop", "primary_only", "flip svd", "flip exact", "auto"])
 def test_replayed_steps_are_the_steps_of_an_ordinary_run(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, basis = strategy.partition(" ")
     config = loads(JOB, [f"strategy.name={name}", f"strategy.basis={basis or 'null'}", "model.dropout=0.3"])
     if name == "pcgrad":
         config = loads(JOB, ["strategy={name: pcgrad, engine: loop}", "strategy.refresh_every=1", "model.dropout=0.3"])
+    if name == "auto":
+        config = loads(JOB, ["strategy.name=auto", "strategy.judge_every=2", "training.guided.steps=30"])
     phase, stand_in = phase_of(config, monkeypatch, captured=True)
     assert stand_in is not None
     lines, weights = trained(phase)
-    # Each kind is recorded after its warm-up, and what is left of the 14 steps are replays.
-    kinds = {"flip": 2}.get(name, 1)
-    assert stand_in.replays == 14 - kinds * WARM_UP
+    # Each kind is recorded after its warm-up, and what is left of the steps are replays.
+    kinds = {"flip": 2, "auto": 4}.get(name, 1)
+    assert stand_in.replays == phase.steps - kinds * WARM_UP
     usual, expected = trained(nothing_recorded(phase_of(config, monkeypatch, captured=True)[0], monkeypatch))
     assert torch.equal(weights, expected)
     for line, want in zip(lines, usual, strict=True):
@@ -153,6 +157,16 @@ def test_held_rows_are_the_batches_of_every_other_run(monkeypatch: pytest.Monkey
         assert line.keys() == want.keys()
         for key in line.keys() & {"step", "loss/primary", "loss/auxiliary/more", "lr"}:
             assert line[key] == pytest.approx(want[key], rel=1e-4)
+
+
+def test_the_schedule_of_hearings_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = loads(JOB, ["strategy.name=auto", "training.guided.steps=30"])
+    states = []
+    for captured in (False, True):
+        phase, _ = phase_of(config, monkeypatch, captured=captured)
+        trained(phase)
+        states.append(phase.strategy.state_dict()["judges"])
+    assert [(state["age"], state["count"]) for state in states] == [(2, 8)] * 2
 
 
 def test_the_schedule_of_refreshes_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,12 +215,14 @@ def test_without_checkpoints_an_interrupted_run_starts_over(tmp_path: Path, monk
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
 @pytest.mark.parametrize(
-    "strategy", ["flip", "multitask", "pcgrad", "primary_only", "pretrain", "bloop", "cosine_gate"]
+    "strategy", ["flip", "multitask", "pcgrad", "primary_only", "pretrain", "bloop", "cosine_gate", "auto"]
 )
 def test_captured_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = [f"strategy.name={strategy}", "training.deterministic=true", "model.dropout=0.2", "training.precision=bf16"]
+    if strategy == "auto":
+        more += ["strategy.judge_every=2", "training.guided.steps=30"]
     config = loads(JOB, [*more, "training.channels_last=true", "device=cuda"])
     weights = []
     for name, warm_up in (("captured", WARM_UP), ("again", WARM_UP), ("eager", 1000)):

@@ -44,6 +44,7 @@ class Hearings:
         """A step that a CUDA graph repeated on the device."""
         if self.age is not None:
             self.age = 1 if judge else self.age + 1
+        self.count += judge
 
     def call(self, step: Step, judge: Losses | None) -> None:
         """Have the judges heard in this step, where that is due."""

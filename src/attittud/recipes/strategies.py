@@ -23,7 +23,7 @@ from attittud.recipes.patterns import matches
 from attittud.recipes.symmetric import SYMMETRIC, Symmetric
 from attittud.report import Report
 
-StepKind = Literal["step", "refresh"]
+StepKind = Literal["step", "refresh", "hearing", "refresh with hearing"]
 Telemetry = Callable[[], Mapping[str, float]]
 """Reads the figures of a step, which waits for the device."""
 
@@ -130,12 +130,14 @@ class Guided:
         return guide.combine()
 
     def kind(self) -> StepKind | None:
-        if self.guide.basis.keeps_graph or self.guide.judge_due:
+        if self.guide.basis.keeps_graph:
             return None
+        if self.guide.judge_due:
+            return "refresh with hearing" if self.guide.refresh_due else "hearing"
         return "refresh" if self.guide.refresh_due else "step"
 
     def replayed(self, kind: StepKind) -> None:
-        self.guide.replayed(refresh=kind == "refresh")
+        self.guide.replayed(refresh=kind.startswith("refresh"), judge=kind.endswith("hearing"))
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
         """Norms of the three parts by layer; passes of its own, so for now and then. Of a step in parts the first one."""

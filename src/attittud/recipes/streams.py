@@ -94,8 +94,8 @@ class Streams:
 
     def shape(self, kind: str) -> str:
         """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
-        # (Steps in which judges are heard are not captured.)
-        used = [name for name in self._sizes if name != JUDGES and (name != "basis" or kind == "refresh")]
+        met = {"basis": kind.startswith("refresh"), JUDGES: kind.endswith("hearing")}
+        used = [name for name in self._sizes if met.get(name, True)]
         widths = {name: self._width(name) for name in used}
         return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)
 
