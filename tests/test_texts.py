@@ -341,6 +341,24 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
 
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "ModernBert"])
+def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) -> None:
+    """ModernBERT sees some words at a time: masks of ours must not replace those of its own."""
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    folder = tiny_encoder(tmp_path, kind)
+    own = transformers.AutoModel.from_pretrained(folder).eval()
+    body = Encoder(
+        transformers.AutoModel.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    ).eval()
+    assert body.packs == (kind != "ModernBert")
+    inputs = torch.randint(5, 29, (2, 60))
+    inputs[1, 45:] = 0
+    present = inputs != 0
+    with torch.no_grad():
+        wanted = own(input_ids=inputs, attention_mask=present.long()).last_hidden_state
+        torch.testing.assert_close(body.tokens(inputs)[present], wanted[present], rtol=1e-4, atol=1e-4)
+
+
 def _packs(job) -> bool:
     from attittud.recipes.models.huggingface import hf_body
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 FAR = -1e4
 """Added to the attention of what must not be seen: exp of it is exactly 0 in every floating-point type."""
+TRIED = 256
+"""Tokens of a trial: more than an encoder sees at a time that looks through a window (ModernBERT 128)."""
 
 # Stored masked-word heads by family: the layer, its norm and the bias. All have the form of `MaskedHead`.
 _HEADS = (
@@ -148,8 +150,9 @@ def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
     words = [token for token in range(int(model.config.vocab_size)) if token != pad and token not in special][:4]
     if not words:
         return None
-    row = torch.tensor([(words * 3)[:8]])
-    segments = torch.tensor([[1] * 3 + [2] * 5])
+    longest = min(TRIED, int(getattr(model.config, "max_position_embeddings", None) or TRIED) - pad - 1)
+    row = torch.tensor([(words * TRIED)[:longest]])
+    segments = torch.tensor([[1] * 3 + [2] * (longest - 3)])
     training = model.training
     model.eval()
     try:
