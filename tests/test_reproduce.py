@@ -96,6 +96,15 @@ def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypat
         quick(tmp_path / "third", results=tmp_path / "results", overrides=[*few, "model.dropout=0.2"])
 
 
+def test_what_another_process_is_writing_is_not_cleared_away(tmp_path: Path) -> None:
+    folder = tmp_path / "figure2-samples" / "figure2-samples"
+    folder.mkdir(parents=True)
+    half = folder / ".config.yaml.1.part"
+    half.write_text("another process's")
+    quick(tmp_path, budget=0.0)
+    assert (folder / "config.yaml").exists() and half.exists()
+
+
 def test_several_processes_share_the_runs(tmp_path: Path) -> None:
     """No run is made twice, none is left out, and what was measured on a shared device says so."""
     arguments = ["reproduce", "figure2-samples", "figure2-rank", "--part", "figure2-rank-50", "--quick"]

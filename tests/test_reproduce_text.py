@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from attittud.recipes.data.prepare import split_seed
 from attittud.recipes.errors import InputError
 from attittud.recipes.reproduce.experiments import EXPERIMENTS
 from attittud.recipes.reproduce.results import fingerprint, read_lines
-from attittud.recipes.reproduce.run import _config, parts, reproduce
+from attittud.recipes.reproduce.run import _QUICK, _config, parts, reproduce
 from attittud.recipes.reproduce.text import QUICK_PARTS, write_texts
+from attittud.recipes.train import run
 from experiments import rows as reader
 from experiments import text
 from experiments.claims import judged
@@ -48,8 +50,10 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
         for candidate, some in zip(candidates(config), tries, strict=True):
             for variant in some:
                 found = fingerprint(job(config, candidate, variant, Steps(4, 2)))
-                assert seen.setdefault(found, name) == name, f"{name} and {seen[found]}: {candidate.label}"
-    assert len(set(seen.values())) == 8
+                # Plain fine-tuning is the same whatever the auxiliary text is: trained once, for both columns.
+                place = name.removesuffix("-swapped") if candidate.label == "primary_only" else name
+                assert seen.setdefault(found, place) == place, f"{name} and {seen[found]}: {candidate.label}"
+    assert len(set(seen.values())) == 8 and len(seen) == 8 * 6 * 3 - 4 * 3
     # The encoder's name counts, its place does not.
     one, same, other = (
         fingerprint(next(iter(parts("table1-text", folder, CONFIGS, [f"model.name=hf:{place}"]).values())))
@@ -111,6 +115,24 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
             assert len(held_out) > 60 and len(own) > 100 and len(texts) > 200
             assert not held_out & own, name
             assert not held_out & texts, f"{name}, seed {seed}"
+
+
+def test_auxiliary_text_leaves_no_trace_in_plain_fine_tuning(tmp_path: Path) -> None:
+    """Else one run could not stand for both columns."""
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    experiment = EXPERIMENTS["table1-text"]
+    assert experiment.encoder is not None
+    encoder, folder = experiment.encoder(tmp_path), experiment.miniature(tmp_path)
+    settings = [*_QUICK, *experiment.quick, f"model.name=hf:{encoder}", "strategy.name=primary_only"]
+    runs = [
+        run(replace(config, model=replace(config.model, weights=None)), run_dir=tmp_path / name)
+        for name, config in parts("table1-text", folder, CONFIGS, settings).items()
+        if name.startswith("table1-text-imdb-500")
+    ]
+    assert len(runs) == 2 and runs[0].test == runs[1].test
+    weights = [load_file(Path(found.run_dir) / "weights.safetensors") for found in runs]
+    shared = [name for name in weights[0] if name in weights[1]]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in shared) and len(shared) > 15
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Comparison:
 
         With an archive, `BusyError` says that all the rest is being done by other processes; call it again later.
         """
-        make_folder(self.folder)
+        make_folder(self.folder, shared=self.archive is not None)  # with an archive other processes may share the work
         write_atomically(self.folder / "config.yaml", dump(self.config).encode())
         steps = self._steps()
         self.progress.comparison(self._count())

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from attittud.recipes.compare.decide import PRIMARY_ONLY
 from attittud.recipes.compare.observers import BusyError
 from attittud.recipes.config import Config
 from attittud.recipes.errors import InputError
@@ -35,10 +36,13 @@ def fingerprint(config: Config) -> str:
     """Of all that makes a run what it is: not where the data lie, nor what is logged.
 
     Of a Hugging Face model it is the name of its folder; of weights to start from the end of their path, START_PARTS long,
-    which names what they were made by.
+    which names what they were made by. Auxiliary texts leave no trace in a run that does not train on them (images do: their
+    mean and deviation are those that all images are normalised by).
     """
     plain = comparable(config)
     _forget_later(config, plain)
+    if config.strategy.name == PRIMARY_ONLY and all(x.objective == "masked_lm" for x in config.data.auxiliary.values()):
+        plain["data"]["auxiliary"] = {}
     for name in ("device", "log_every", "log_layers", "checkpoint_every"):
         del plain[name]
     for source in (plain["data"]["primary"], *plain["data"]["auxiliary"].values()):
