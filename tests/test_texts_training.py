@@ -266,6 +266,8 @@ def test_init_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         with pytest.raises(SystemExit) as left:
             main(["train", "job.yaml", f"model.name={model}", f"output=runs-{model[:2]}", *short])
         assert not left.value.code, capsys.readouterr()
+        (written,) = Path(f"runs-{model[:2]}").rglob("result.json")
+        assert json.loads(written.read_text())["metric"] == "macro_f1"  # what document classification is judged by
 
 
 @pytest.mark.gpu

@@ -128,6 +128,11 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         f"  name: {model}  # {reason}",
         "training:",
         "  mode: two_phase  # auxiliary data guided by the primary task, then the primary task alone",
+        *(
+            ["  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"]
+            if kind == "text" and not parts.primary["train"].listing.multi_label
+            else []
+        ),
         "  guided:",
         f"    steps: {steps}  # about 20 passes over the largest auxiliary source, between 200 and 5000",
         "    batch_size: 64  # examples of each auxiliary source in a step",
