@@ -44,11 +44,11 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
 MISSED = """\
 ## Where a goal is missed, and what limits it
 
-* **WRN-22-4.** A refresh may take 0.9 of a multitask step. With frozen BatchNorm it is a forward and a backward
-  pass of 64 examples, a third of a multitask step, and the per-example gradients of convolutions. [A
-  profile](../benchmarks/profiled.txt) of its kernels (revision b5605b0) adds up to 5.6 ms where 5.1 would do; the
-  dearest part, 1.6 ms, copies the windows that convolutions see, two bytes at a time. Since then it copies eight at
-  a time, which has not been measured on a GPU yet. Of `loop`'s 6.5 ms most is the five backward passes themselves.
+* **WRN-22-4** has nothing to spare: at its goal a refresh may take 0.9 of a multitask step. With frozen BatchNorm it
+  is a forward and a backward pass of 64 examples, a third of a multitask step, and the per-example gradients of
+  convolutions. [A profile](../benchmarks/profiled.txt) of its kernels (revision 909855e, one change earlier) adds up to
+  4.8 ms; the dearest parts are copies of paddings and windows, 0.9 ms, and weighted sums of the gradients, 0.4 ms. Of
+  `loop`'s 6.5 ms most is the five backward passes themselves.
 * **Eager refreshes.** Those of `hooks`, and of all engines on small networks, are bound by launching kernels, not by the
   device. In CUDA graphs {eager}.
   Between two runs eager ratios move by up to a half in either direction ("the same products" above and below 1.05
