@@ -95,6 +95,19 @@ def test_patterns_must_fit_something(job: Config, tmp_path: Path) -> None:
         run(job, strategy=changed, run_dir=tmp_path)
 
 
+@pytest.mark.parametrize("strategy", ["flip", "auto", "torchjd_mgda", "diagnose", "pretrain"])
+def test_a_frozen_body_leaves_nothing_to_decompose(job: Config, strategy: str, tmp_path: Path) -> None:
+    frozen = changed(job, ["model.freeze=['body.*']", "strategy.exclude=[]"])
+    nothing = pytest.raises(InputError, match=r"leave no parameter that is trained and that the tasks share")
+    with nothing if strategy != "pretrain" else contextlib.nullcontext():
+        if strategy == "diagnose":
+            diagnose(changed(frozen, ["strategy.name=multitask"]), tmp_path)
+        else:
+            run(frozen, strategy=strategy, run_dir=tmp_path)
+    with pytest.raises(InputError, match=r"model\.freeze: .* leaves nothing to train"):
+        run(changed(job, ["model.freeze=['*']"]), run_dir=tmp_path / "all")
+
+
 @pytest.mark.parametrize("strategy", ["flip", "auto", "multitask", "primary_only", "bloop", "torchjd_mgda", "replay"])
 def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
     if strategy.startswith("torchjd"):

@@ -29,6 +29,7 @@ from attittud.recipes.evaluate import default_metric
 from attittud.recipes.files import make_folder, only_one_process, without_nan, write_json
 from attittud.recipes.layers import PARTS
 from attittud.recipes.models.build import build_model
+from attittud.recipes.patterns import check_shared
 from attittud.recipes.phase import Phase
 from attittud.recipes.probe import Figures, Probe
 from attittud.recipes.progress import Progress, Quiet
@@ -84,6 +85,7 @@ def make_probe(config: Config, phase: Phase) -> Probe:
     if strategy.engine == "implicit":
         # It keeps no basis that could meet other gradients; this is the same one, stored.
         strategy = replace(strategy, engine="auto", refresh_every=1)
+    check_shared(phase.model, strategy.exclude, head=any(task.shares_head for task in streams.tasks.values()))
     arguments = guide_arguments(strategy, dict.fromkeys(streams.tasks, 1.0), mix(config.seed, "diagnose"))
 
     def auxiliary() -> dict[str, Tensor]:

@@ -24,3 +24,16 @@ def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.P
                 f"{', '.join(list(named)[:3])}"
             )
     return [parameter for name, parameter in named.items() if matches(name, patterns)]
+
+
+def check_shared(model: nn.Module, exclude: Sequence[str], *, head: bool) -> None:
+    """Refuse strategies without anything to work on. `head`: some auxiliary source shares the primary head."""
+    shared = ("body.", "heads.primary.") if head else ("body.",)
+    if not any(
+        parameter.requires_grad and name.startswith(shared) and not matches(name, exclude)
+        for name, parameter in model.named_parameters()
+    ):
+        raise InputError(
+            "model.freeze and strategy.exclude leave no parameter that is trained and that the tasks share, so there is nothing "
+            "to decompose or to combine; freeze less, or use strategy: multitask or pretrain"
+        )

@@ -22,13 +22,14 @@ from attittud.recipes.logs import Log, check_log, open_log
 from attittud.recipes.mixing import Mixed
 from attittud.recipes.models.build import build_model, reader
 from attittud.recipes.models.network import Network
-from attittud.recipes.patterns import matching
+from attittud.recipes.patterns import check_shared, matching
 from attittud.recipes.phase import Phase
 from attittud.recipes.progress import Progress, Quiet
 from attittud.recipes.result import RunResult
 from attittud.recipes.run_folder import RunFolder
 from attittud.recipes.strategies import AUTO, Guided, Strategy, make_strategy
 from attittud.recipes.streams import Streams
+from attittud.recipes.symmetric import Symmetric
 from attittud.recipes.tasks import Task, mix
 
 
@@ -233,6 +234,8 @@ def make_phase(
     _check_enough(name, settings, strategy_config, strategy, data.primary)
     _check_accumulation(name, settings, batches if strategy.needs_auxiliary else {}, strategy)
     matching(model, strategy_config.exclude, "strategy.exclude")
+    if isinstance(strategy, Guided | Symmetric):
+        check_shared(model, strategy_config.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
     if isinstance(strategy, Mixed) and not strategy.mixer.head:
         metric, settings = "loss", replace(settings, select="best")
     streams = Streams(

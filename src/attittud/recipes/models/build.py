@@ -70,6 +70,8 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
         load_body(network, config.weights.replace("{seed}", str(seed)))
     for parameter in matching(network, config.freeze, "model.freeze"):
         parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError(f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less")
     return network
 
 
