@@ -13,10 +13,11 @@ from attittud.recipes.digits.rows import ROWS
 from attittud.recipes.digits.train import Settings, set_apart, train
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
+from attittud.recipes.models.build import build_model
 from attittud.recipes.report.curves import curves
 from attittud.recipes.streams import MOST_JUDGES, Streams
 from attittud.recipes.tasks import Examples, Task
-from attittud.recipes.train import run
+from attittud.recipes.train import load_data, make_phase, run
 
 CLASSES = 4
 
@@ -76,6 +77,17 @@ training:
 log_every: 2
 checkpoint_every: 3
 """
+
+
+def test_validation_examples_judge(tmp_path):
+    """Not those that the model is trained on, nor any that test it."""
+    config = loads(JOB, ["strategy.name=auto", f"output={tmp_path}"])
+    data = load_data(config)
+    model = build_model(config.model, data, 0)
+    judges = make_phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams.judges
+    assert judges is not None and torch.equal(judges.inputs, data.validation.inputs)
+    other = loads(JOB, ["strategy.name=flip", f"output={tmp_path}"])
+    assert make_phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
 
 
 def test_a_run(tmp_path: Path):

@@ -162,8 +162,9 @@ def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.M
             for draw in range(3):
                 for seed in range(5 if draw == 0 else 1):
                     figure = value + 0.001 * ((7 * seed + len(label)) % 5)
-                    run = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
-                    lines.append(line(name, run, seed, figure - 0.1 * (draw > 0), figure))
+                    run_name = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
+                    tested = figure + 0.05 * (values is own and label == "orthogonal")  # which must not choose it
+                    lines.append(line(name, run_name, seed, figure - 0.1 * (draw > 0), tested))
     (tmp_path / "table1-text.jsonl").write_text("\n".join(lines) + "\n")
     found = text.column("amazon", "500")
     assert found.rows["ours"].label == "flip" and found.rows["swapped, ours"].label == "orthogonal"

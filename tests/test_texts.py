@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from attittud.engine import make_engine
 from attittud.parameters import Layout
+from attittud.recipes.config import ModelConfig
 from attittud.recipes.data.texts import SHORTEST, Reader
 from attittud.recipes.data.tokens import tokenised
 from attittud.recipes.errors import InputError
@@ -22,7 +23,7 @@ from attittud.recipes.evaluate import evaluate
 from attittud.recipes.loader import loads
 from attittud.recipes.models.build import build_model
 from attittud.recipes.models.encoder import Encoder
-from attittud.recipes.models.huggingface import hf_words
+from attittud.recipes.models.huggingface import hf_body, hf_words
 from attittud.recipes.models.masked import Hidden, MaskedHead, hide, masked_losses
 from attittud.recipes.models.network import Network
 from attittud.recipes.tasks import Examples, Order, per_example_losses
@@ -244,6 +245,23 @@ def test_masks_are_drawn_anew() -> None:
     assert torch.equal(third.inputs, hide(inputs, OneHot()).inputs)
 
 
+def test_signs_are_not_hidden_and_draw_no_borders(tmp_path: Path) -> None:
+    """[CLS] and its like are never asked for; where one is drawn as a random word, texts of a block stay apart as they were."""
+    job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
+    data = load_data(job)
+    body = build_model(job.model, data, 0).body
+    assert isinstance(body, Encoder)
+    inputs = data.auxiliary["lm"].examples.inputs.repeat(20, 1)
+    signs = torch.isin(inputs, torch.tensor(body.special))
+    body.vocabulary = 3  # random words are [PAD], [UNK] and [CLS] alone
+    hidden = hide(inputs, body)
+    changed = hidden.inputs != inputs
+    assert not (changed & signs).any() and not torch.isin(hidden.wanted[hidden.asked], torch.tensor(body.special)).any()
+    assert {0, 1, 2, 4} == set(hidden.inputs[changed].tolist())
+    assert torch.equal(hidden.segments, body.segments(inputs))
+    assert not torch.equal(hidden.segments, body.segments(hidden.inputs))  # so it could have been otherwise
+
+
 @pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert"])
 def test_a_stored_head_is_taken_over(tmp_path: Path, kind: str) -> None:
     """Against the logits of transformers, which ties the decoder in its own way."""
@@ -357,6 +375,31 @@ def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) 
     with torch.no_grad():
         wanted = own(input_ids=inputs, attention_mask=present.long()).last_hidden_state
         torch.testing.assert_close(body.tokens(inputs)[present], wanted[present], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
+def test_dropout_is_that_of_the_configuration(tmp_path: Path, kind: str) -> None:
+    folder = str(tiny_encoder(tmp_path, kind))
+    own, ours = (hf_body(folder, "text", ModelConfig(dropout=share)).model for share in (0.0, 0.4))
+    found = [{part.p for part in model.modules() if isinstance(part, nn.Dropout)} for model in (own, ours)]
+    assert 0.4 in found[1] and 0.4 not in found[0]
+
+
+def test_a_network_without_dropout_and_a_tokenizer_without_padding(tmp_path: Path) -> None:
+    """Refused: a setting without effect, and a word that would be taken for padding."""
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    sizes = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1]}
+    transformers.ResNetModel(transformers.ResNetConfig(**sizes)).save_pretrained(tmp_path / "image")
+    with pytest.raises(InputError, match=r"image has no dropout .* leave model\.dropout at 0"):
+        hf_body(str(tmp_path / "image"), "image", ModelConfig(dropout=0.1))
+    folder = tiny_encoder(tmp_path / "text")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            stored = json.loads((folder / name).read_text())
+            stored["pad_token"] = None
+            (folder / name).write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=r"its tokenizer has no sign for padding"):
+        hf_words(str(folder))
 
 
 def _packs(job) -> bool:

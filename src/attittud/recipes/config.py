@@ -102,7 +102,9 @@ class ModelConfig:
         check=_model_name,
     )
     width: int = option(64, "hidden units of mlp, channels of small-cnn and text-cnn", minimum=1)
-    dropout: float = option(0.0, "share of activations dropped in training", minimum=0, maximum=0.95)
+    dropout: float = option(
+        0.0, "share of activations dropped in training; 0 leaves hf: models their own", minimum=0, maximum=0.95
+    )
     head_init: Literal["default", "kaiming", "zero"] = option(
         "default", "of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or zero"
     )

@@ -30,7 +30,7 @@ class HFWords:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.vocabulary = len(tokenizer)
-        self.pad = int(tokenizer.pad_token_id or 0)
+        self.pad = int(tokenizer.pad_token_id)
         self.prefix, self.suffix = self._frame()
         self._fingerprint: str | None = None
 

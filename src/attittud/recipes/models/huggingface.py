@@ -81,7 +81,24 @@ def hf_words(folder: str) -> HFWords | None:
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         # What transformers makes where there are no files: every word would be unknown.
         raise _failed(folder, "its tokenizer", ValueError("it knows no words"))
+    if tokenizer.pad_token_id is None:
+        raise InputError(
+            f"model hf:{folder}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put together; "
+            "give it one (tokenizer.pad_token = ...) and save it into the folder"
+        )
     return HFWords(tokenizer)
+
+
+_DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "resid_pdrop")
+"""What families call the dropout of their states: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
+
+
+def _set_dropout(settings: Any, share: float, folder: str) -> None:
+    names = [name for name in _DROPOUT if hasattr(settings, name)]
+    if not names:
+        raise InputError(f"model hf:{folder} has no dropout that could be set; leave model.dropout at 0")
+    for name in names:
+        setattr(settings, name, share)
 
 
 def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
@@ -91,8 +108,8 @@ def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
     try:
         with _silent(transformers):
             settings = transformers.AutoConfig.from_pretrained(place, **arguments)
-            if config.dropout and hasattr(settings, "hidden_dropout_prob"):
-                settings.hidden_dropout_prob = config.dropout
+            if config.dropout:
+                _set_dropout(settings, config.dropout, folder)
             if config.pretrained:
                 model = transformers.AutoModel.from_pretrained(
                     place, config=settings, use_safetensors=True, **arguments
@@ -103,6 +120,8 @@ def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
                 return HFImageBody(model.float())
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **arguments)
             weights = place / "model.safetensors"
+    except InputError:
+        raise
     except Exception as error:  # what it raises depends on the library's version
         raise _failed(folder, "the network", error) from None
     # Where the weights are in pieces, the head is not looked for.
