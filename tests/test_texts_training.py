@@ -134,6 +134,22 @@ def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
         torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
 
 
+def test_micro_batches_have_noise_of_their_own(job: Config) -> None:
+    """Else accumulation would hide the same places in all of them, and drop the same units."""
+    config = changed(job, ["training.guided.accumulate=2", "model.dropout=0.5"])
+    data = load_data(config)
+    for examples in (data.primary.examples, data.auxiliary["lm"].examples):  # the same text everywhere
+        examples.inputs[:] = examples.inputs[0]
+    assert data.primary.examples.targets is not None
+    data.primary.examples.targets[:] = 0
+    model = build_model(config.model, data, 0).train()
+    streams = make_phase("guided", config, data, model, torch.device("cpu"), "macro_f1").streams
+    streams.load(0)
+    first, second = streams.micro
+    assert not torch.allclose(first.primary(), second.primary(), rtol=1e-3)
+    assert not torch.allclose(first.auxiliary()["lm"], second.auxiliary()["lm"], rtol=1e-3)
+
+
 def test_a_tokenizer_with_more_words_than_the_network(job: Config, tmp_path: Path) -> None:
     """Found before training, though only one text has such a word."""
     folder = tiny_encoder(tmp_path / "encoder")
