@@ -63,6 +63,7 @@ def test_rows_of_the_chest_xray_table_start_from_the_weights_of_their_seed(work:
     etas = ["orthogonal_flip-primary_weight=0", "flip-primary_weight=0", "orthogonal-primary_weight=0"]
     assert labels == ["primary_only", "multitask", *etas, "pretrain", "auto"]
     assert [c.label for c in candidates(load(CONFIGS / "table3-chest-xray-none.yaml"))] == ["primary_only", "multitask"]
+    assert config.data.primary.group == "patient"  # so that a patient in two splits would be refused
     folder = work / "quick" / "table3-chest-xray"
     runs = sorted((folder / "table3-chest-xray" / "runs").glob("*/**/run.json"))
     assert len(runs) == 2 * len(labels)

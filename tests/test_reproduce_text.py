@@ -80,11 +80,15 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
         "imdb_text",
         "amazon_text",
     }
-    for part, own in zip(QUICK_PARTS, ("imdb_text", "imdb_text"), strict=True):
+    # The encoder did not move: plain fine-tuning begins where it would have without a start.
+    (encoder,) = (tmp_path / "work").glob("miniature-encoder/model.safetensors")
+    own = {f"body.model.{name}": weights for name, weights in load_file(encoder).items() if "pooler" not in name}
+    assert len(own) > 15 and all(torch.equal(weights, heads[name]) for name, weights in own.items())
+    for part, text_name in zip(QUICK_PARTS, ("imdb_text", "imdb_text"), strict=True):
         found = [load_file(path) for path in (folder / part).glob("runs/*/**/seed-1/weights.safetensors")]
         assert len(found) == 4
         for weights, name in itertools.product(found, heads):
-            if name.startswith(f"heads.{own}."):
+            if name.startswith(f"heads.{text_name}."):
                 assert torch.equal(weights[name], heads[name]), name
         echo = next((folder / part).glob("runs/flip/**/seed-1/run.json"))
         strategy = json.loads(echo.read_text())["config"]["strategy"]
