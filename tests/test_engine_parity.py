@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from layers import LAYERS, LIMITS, Function, M, Own, layer, weight
+from layers import LAYERS, LIMITS, Function, Layer, M, Own, conv, layer, weight
 from oracle import error, jacobian, trainable
 from torch import Tensor, nn
 from zoo import ZOO, problem
@@ -18,6 +18,7 @@ import attittud.engine.rules
 from attittud import Eta, Guide
 from attittud.engine import UnsupportedError, make_engine
 from attittud.engine.auto import HOOKS_FROM
+from attittud.engine.verify import probe
 from attittud.engine.windows import Windows, padded
 from attittud.parameters import Layout
 
@@ -137,6 +138,27 @@ def test_recurrent_layers_in_float32(name, training):
     given = layer(name, torch.float32)
     given.model.train(training)
     compare("hooks", given.model, given.losses, tolerance=1e-5)
+
+
+# Channels and groups of which eight bytes are copied at a time, in one convolution or the other.
+CONVOLUTIONS = {
+    "wide": lambda: conv(nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 4, 3, stride=2, padding=(1, 2))),
+    "grouped": lambda: conv(nn.Conv2d(8, 16, 3, groups=2, padding="same"), nn.Conv2d(16, 8, 2, groups=4, padding=1)),
+    "narrow": lambda: conv(nn.Conv2d(8, 3, (1, 3), padding=(0, 1)), nn.Conv2d(3, 2, 3, dilation=2, padding=2)),
+    "reflect": lambda: conv(nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"), nn.Conv2d(8, 8, 3, padding=1)),
+    "volumes": lambda: conv(nn.Conv3d(8, 4, 3, padding=1), nn.Conv3d(4, 8, (1, 2, 1), padding=1, groups=2)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("size", [(6, 5), (1, 4)], ids=["", "one_row"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_in_channels_last_in_float32(name, size):
+    """Where float64, in which everything else is compared, has no eight bytes to put together."""
+    size = {"volumes": (3, *size), "reflect": (2, size[1])}.get(name, size)
+    layout = torch.channels_last_3d if name == "volumes" else torch.channels_last
+    model, x = CONVOLUTIONS[name]().to(memory_format=layout), torch.randn(M, 8, *size).to(memory_format=layout)
+    compare("hooks", model, Layer(model, x).losses, tolerance=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------ Hugging Face
@@ -275,6 +297,25 @@ def test_gradients_that_are_zero_by_symmetry_do_not_disturb_the_check():
     engine = make_engine("hooks")
     with engine.watch(given.model):
         engine.jacobian(given.losses(), Layout(given.model.named_parameters()))
+
+
+def test_gradients_that_cancel_in_half_precision_do_not_disturb_the_check():
+    """Two backward passes must not round differently: the sum of what cancels is nothing but rounding."""
+    model, engine = nn.Linear(4, 1), make_engine("hooks")
+    x, signs = 0.1 * torch.randn(4, 3, 4), torch.tensor([1.0, -0.75, -0.25])
+    with engine.watch(model):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(x)
+        engine.jacobian((out.float()[..., 0] * signs).sum(1), Layout(model.named_parameters()))
+
+
+def test_the_check_weighs_neighbours_differently_and_in_powers_of_two():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        weights = probe(torch.ones(300, dtype=dtype)).double()
+        total = weights.sum(0)
+        assert (torch.frexp(total).mantissa == 0.5).all()
+        assert (total[1:] != total[:-1]).all() and len(set(total[:4].tolist())) == 4
+        assert (weights > 0).all() and not (weights[0] == weights[1]).all()
 
 
 # ------------------------------------------------------------------------------------------------ in a Guide
@@ -456,3 +497,9 @@ def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
     found, want = padded(x, pads), F.pad(x, pads)
     assert torch.equal(found, want)
     assert found.stride() == want.stride()
+
+
+def test_padding_as_wide_elements_of_images_one_row_high():
+    """Which torch then lays out channel by channel: a transposed column is in channels_last by its sizes, not by its strides."""
+    x = torch.randn(2, 2, 1, 16).movedim(-1, 1).transpose(2, 3)
+    assert torch.equal(padded(x, [1, 1, 0, 2]), F.pad(x, [1, 1, 0, 2]))

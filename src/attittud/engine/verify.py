@@ -14,10 +14,17 @@ def probe(losses: Tensor) -> Tensor:
     """Weights (2 x m) that differ from example to example.
 
     With equal ones, gradients given to the wrong example, or examples that influence each other, would not show. Two
-    rows, so that gradients are contracted as in a refresh.
+    rows, so that gradients are contracted as in a refresh. Their sums, by which the ordinary gradient is weighted, are
+    powers of two: half precision then rounds every example's gradients as without weights, and what is left where they
+    cancel, often in biases, is not taken for a difference.
     """
-    at = torch.arange(losses.shape[0], dtype=torch.float64, device=losses.device)
-    return torch.stack([1 + (at * at + 1).sin(), 1 + (at * at * math.sqrt(2) + 2).cos()]).to(losses.dtype)
+    at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
+    golden = (
+        math.sqrt(5) - 1
+    ) / 2  # multiples of it, without their whole part, are never near those of their neighbours
+    total = torch.exp2(((at * golden) % 1 * 4).floor() - 2)
+    first = total * (1 + ((at * math.sqrt(2)) % 1 * 63).floor()) / 64
+    return torch.stack([first, total - first]).to(losses.dtype)
 
 
 def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str) -> None:

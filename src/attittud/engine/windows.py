@@ -110,8 +110,9 @@ def padded(x: Tensor, pads: list[int]) -> Tensor:
     wide = _wide(x, x.shape[1]) if last else None
     if wide is None:
         return F.pad(x, pads)
+    # With channels at the end, where torch would choose a layout by strides that say little where a dimension has one element.
     there, back = _channels(x.ndim)
-    return F.pad(wide, pads).permute(there).view(x.dtype).permute(back)
+    return F.pad(wide.permute(there), [0, 0, *pads]).view(x.dtype).permute(back)
 
 
 def _channels(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
