@@ -176,6 +176,14 @@ def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.M
     assert said["TAPT beats plain fine-tuning"] == (3.3, "holds")
     assert said["swapped text: ours beats TAPT"] == (0.7, "holds")
     assert said["swapped text: TAPT beats plain fine-tuning"] == (0.8, "does not hold: the opposite is significant")
+    assert said["TAPT beats ours"] == (0.2, "does not hold: the opposite is significant")
+    assert [claim.text for claim in text.claims("imdb")][3] == "swapped text: plain fine-tuning beats TAPT"
     section = text.section()
     assert "| Ours, swapped text | 68.5 ± 1.01 | 65.2 |" in section and "not run yet" in section
+    # Plain fine-tuning reads neither text: where one part lacks seeds of it, those of the other part are it.
+    kept = [some for some in lines if "-swapped" in some or '"primary_only/' not in some or '"seed": 0' in some]
+    assert len(kept) == len(lines) - 4
+    (tmp_path / "table1-text.jsonl").write_text("\n".join(kept) + "\n")
+    again = text.column("amazon", "500")
+    assert again.rows["primary_only"].test == found.rows["primary_only"].test
     assert "| Amazon helpfulness, 500 labels | 84 | 42.0 | NVIDIA H200 |" in section
