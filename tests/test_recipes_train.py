@@ -8,10 +8,10 @@ import torch
 
 from attittud.recipes.config import Config, StrategyConfig
 from attittud.recipes.errors import InputError
-from attittud.recipes.loader import load, loads
+from attittud.recipes.loader import changed, load, loads
 from attittud.recipes.models.build import build_model
 from attittud.recipes.strategies import names
-from attittud.recipes.train import load_data, run
+from attittud.recipes.train import load_data, make_phase, run
 from attittud.recipes.weights import load_weights
 
 JOB = """
@@ -53,6 +53,29 @@ def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
         raise
     assert result.strategy == name and result.steps == 18
     assert 0.2 < result.test["accuracy"] <= 1 and result.validation["loss"] > 0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "auc"])
+def test_the_metric_chooses_the_model_and_the_loss_among_equals(job: Config, metric: str) -> None:
+    """Looks at validation are made up: the smallest loss is elsewhere than the best figure, which occurs twice."""
+    looks = [(0.6, 0.5), (0.8, 0.9), (0.8, 0.7), (0.7, 0.1), (0.8, 0.8), (0.5, 0.6)]
+    others = {name: 0.9 - 0.1 * number for number, name in enumerate(("accuracy", "macro_f1", "auc"))}
+    config = changed(job, ["training.guided.evaluations=6", "strategy=primary_only"])
+    data = load_data(config)
+    model = build_model(config.model, data, 0)
+    phase = make_phase("guided", config, data, model, torch.device("cpu"), metric)
+    seen = []
+
+    def look() -> dict[str, float]:
+        figure, loss = looks[len(seen)]
+        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return {**others, metric: figure, "loss": loss}
+
+    phase._evaluate = look
+    phase.run(lambda _: None, lambda: None, lambda *_: None)
+    assert phase.finish() == {**others, metric: 0.8, "loss": 0.7} and phase.state.best_step == 6
+    assert all(torch.equal(tensor, seen[2][name]) for name, tensor in model.state_dict().items())
+    assert not all(torch.equal(tensor, seen[3][name]) for name, tensor in model.state_dict().items())
 
 
 def test_the_loss_of_an_untrained_head_chooses_as_in_the_release(tmp_path: Path) -> None:
