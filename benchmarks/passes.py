@@ -11,7 +11,7 @@ from attittud.basis.orthonormal import orthonormalise_
 from attittud.linalg import lift_, products
 from benchmarks.timing import Action, copy_bandwidth, interleaved
 
-BODY = 85_648_128  # RoBERTa-base without its word embeddings
+BODY = 85_648_128  # about RoBERTa-base without its word embeddings
 
 
 def points(quick: bool) -> Iterator[tuple[int, int]]:

@@ -23,6 +23,8 @@ class Spec:
     auxiliary: int
     build: Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]
     """Whether a tiny version is wanted -> the body, the shape of one example, the width of its features."""
+    about: str
+    """For readers."""
     vocabulary: int | None = None
     """Examples are token numbers below it; else images."""
     parameters: Callable[[str, nn.Parameter], bool] | None = None
@@ -189,14 +191,38 @@ def _without_word_embeddings(name: str, _: nn.Parameter) -> bool:
     return "word_embeddings" not in name
 
 
+_DECODER = "decoder of TinyLlama's sizes (1.1 B parameters with the word head, which is left out), 256 tokens"
+
 SPECS = {
     spec.name: spec
     for spec in (
-        Spec("wrn22", k=5, m=64, auxiliary=128, build=_wide_resnet),
-        Spec("resnet18", k=5, m=32, auxiliary=64, build=_resnet18),
-        Spec("roberta128", 10, 32, 32, _roberta(128), vocabulary=50265, parameters=_without_word_embeddings),
-        Spec("roberta512", 10, 32, 32, _roberta(512), vocabulary=50265, parameters=_without_word_embeddings),
-        Spec("decoder_lora", 10, 16, 16, _decoder(lora=True), vocabulary=32000),
-        Spec("decoder_full", 10, 16, 16, _decoder(lora=False), vocabulary=32000, stores_basis=False),
+        Spec("wrn22", 5, 64, 128, _wide_resnet, "WRN-22-4, 32 px"),
+        Spec("resnet18", 5, 32, 64, _resnet18, "ResNet-18, 224 px"),
+        *(
+            Spec(
+                name=f"roberta{length}",
+                k=10,
+                m=32,
+                auxiliary=32,
+                build=_roberta(length),
+                about=f"RoBERTa-base's sizes, {length} tokens, word embeddings not decomposed",
+                vocabulary=50265,
+                parameters=_without_word_embeddings,
+            )
+            for length in (128, 512)
+        ),
+        Spec(
+            "decoder_lora", 10, 16, 16, _decoder(lora=True), f"{_DECODER}, LoRA of rank 16 on queries and values", 32000
+        ),
+        Spec(
+            "decoder_full",
+            10,
+            16,
+            16,
+            _decoder(lora=False),
+            f"{_DECODER}, all parameters",
+            vocabulary=32000,
+            stores_basis=False,
+        ),
     )
 }
