@@ -125,7 +125,7 @@ def workloads(results: Results) -> str:
     for job, spec in SPECS.items():
         points = results.get(job, {}).get("points", {})
         if points:
-            data = next(iter(points.values()))
+            data = max(points.values(), key=lambda point: len(point["methods"]))
             sizes = f"{data['m']} + {data['auxiliary']} | {data['D']:,} | {data['parameters']:,}"
             rows.append(f"| {job} | {spec.about} | {sizes} |")
     if not rows:

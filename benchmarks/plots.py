@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from benchmarks.figures import Figures, every_figure
@@ -32,8 +33,8 @@ def _save(figure: object, path: Path) -> None:
 def _mean_step(job: str, found: list[Figures], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    first = found[0].point
-    shown = [f for f in found if f.point == first and f.method != "multitask"]
+    base = Counter(f.point for f in found).most_common(1)[0][0]  # all methods are at the base point
+    shown = [f for f in found if f.point == base and f.method != "multitask"]
     if not shown:
         return
     figure = Figure(figsize=(6, 0.28 * len(shown) + 1))
@@ -42,7 +43,7 @@ def _mean_step(job: str, found: list[Figures], path: Path) -> None:
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()
     axes.set_xlabel("mean step over the multitask step, a refresh every 10 steps")
-    axes.set_title(f"{job}, {first}")
+    axes.set_title(f"{job}, {base}")
     _save(figure, path)
 
 
