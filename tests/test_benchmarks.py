@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from attittud import Eta, Guide
 from benchmarks import methods
 from benchmarks.figures import figures
 from benchmarks.goals import base_point, goals
-from benchmarks.page import PAGE, missed, page
+from benchmarks.page import PAGE, PASSES, missed, page
 from benchmarks.results import load
 from benchmarks.workloads import SPECS, Workload
 
@@ -177,6 +180,32 @@ def test_ratios_in_the_readme_are_those_that_were_measured():
 def test_every_workload_is_described():
     text = page(load())
     assert all(f"| {job} | {spec.about} |" in text for job, spec in SPECS.items())
+
+
+@pytest.mark.parametrize("given", PASSES)
+def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given):
+    m, tokens, width, depth, k = 6, 200, 24, 8, 3
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
+    x, forward = torch.randn(m, tokens, width), 2 * tokens * depth * width**2
+
+    def losses():
+        return model(x).square().mean((1, 2))
+
+    engine = "loop" if given == "loop" else "hooks"
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=k, engine=engine)
+
+    def flops(refresh):
+        basis = losses if given == "basis_losses" else None
+        primary = losses if given == "callable" else losses()
+        with FlopCounterMode(display=False) as counter:
+            guide.backward(primary, model(x).mean(), basis_losses=basis, refresh=refresh)
+        return counter.get_total_flops()
+
+    flops(True)  # with the check of the first refresh
+    found = flops(True) - flops(False)
+    spared = (k if given == "loop" else 1) * m * forward / depth  # nobody asks for gradients of the data
+    # So many tokens that contraction and orthonormalisation do not matter beside passes through the model.
+    assert found + spared == pytest.approx(PASSES[given](k) * forward * m, rel=0.05)
 
 
 def test_the_cost_of_judges_is_what_was_measured():
