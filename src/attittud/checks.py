@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
@@ -13,6 +13,7 @@ from attittud.eta import Eta
 from attittud.parameters import Layout, sparse_message
 
 AnyEta = Eta | Literal["auto"]
+T = TypeVar("T")
 
 
 def as_losses(losses: object, where: str, *, may_be_empty: bool = False) -> Tensor:
@@ -88,6 +89,24 @@ def check_weight(name: str, value: object) -> float:
     return float(value)
 
 
+def check_weights(name: str, value: object) -> float | dict[str, float]:
+    if isinstance(value, Mapping):
+        return {str(key): check_weight(f"{name}[{key!r}]", weight) for key, weight in value.items()}
+    return check_weight(name, value)
+
+
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
+
+
+def check_seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
+    return seed
+
+
 def check_count(name: str, value: object) -> int:
     # (Of numpy too, which a sweep over settings hands out.)
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
@@ -104,6 +123,19 @@ def check_eta(eta: object) -> AnyEta | dict[str, AnyEta]:
         f"eta must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), 'auto', or a dict of one for each named "
         f"auxiliary loss; got {eta!r}"
     )
+
+
+def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dict[str, T]:
+    """What was set for each of the named auxiliary losses, or for all of them at once."""
+    if not isinstance(setting, dict):
+        return dict.fromkeys(names, setting)
+    for name in names:
+        if name not in setting:
+            raise ValueError(
+                f"auxiliary loss {name!r} has no {what}: it is given for {sorted(setting)}; pass the losses as a dict with "
+                f"those names, or add {name!r} to {what}="
+            )
+    return {name: setting[name] for name in names}
 
 
 def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from attittud.basis import make_basis
-from attittud.checks import check_auxiliary, check_callable, check_count, check_eta, check_state, check_weight
-from attittud.decompose import Weights
+from attittud.checks import (
+    AnyEta,
+    check_auxiliary,
+    check_callable,
+    check_choice,
+    check_count,
+    check_eta,
+    check_seed,
+    check_state,
+    check_weight,
+    check_weights,
+    of_each,
+)
 from attittud.distributed import connect
 from attittud.engine import Implicit, make_engine
 from attittud.eta import Eta
-from attittud.graph import keep_saved_tensors, needed_later, walk, written_into
+from attittud.graph import keep_saved_tensors
 from attittud.hearing import Hearings
 from attittud.implicit import implicit_basis
 from attittud.parameters import Predicate, write_gradients
-from attittud.refreshing import Losses, Refresher
+from attittud.passes import Passes
+from attittud.refreshing import Refresher
 from attittud.report import Report, SkipWarning
 from attittud.roles import Roles
 from attittud.scope import BatchNormMode
 from attittud.step import Step
 from attittud.subspace import Subspace
-from attittud.task import Ahead
-from attittud.workers import Share
+from attittud.task import Given, Losses
 
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
 
@@ -91,26 +102,17 @@ class Guide:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
-            raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
-        if batch_norm not in ("batch", "frozen"):
-            raise ValueError(f"batch_norm must be 'batch' or 'frozen', got {batch_norm!r}")
-        if basis_dtype not in (None, torch.bfloat16, torch.float16, torch.float32, torch.float64):
-            raise ValueError(
-                f"basis_dtype must be None, torch.bfloat16, float16, float32 or float64, got {basis_dtype!r}"
-            )
-        if report_norms not in ("refresh", "always"):
-            raise ValueError(f"report_norms must be 'refresh' or 'always', got {report_norms!r}")
+        self.seed = check_seed(seed)
+        check_choice("batch_norm", batch_norm, ("batch", "frozen"))
+        dtypes = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
+        check_choice("basis_dtype", basis_dtype, dtypes)
+        check_choice("report_norms", report_norms, ("refresh", "always"))
         self.model, self._workers = connect(model, process_group)
         self.report_norms = report_norms
         self.judge_every = check_count("judge_every", judge_every)
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
-        self.auxiliary_weight = (
-            {str(k): check_weight(f"auxiliary_weight[{k!r}]", v) for k, v in auxiliary_weight.items()}
-            if isinstance(auxiliary_weight, Mapping)
-            else check_weight("auxiliary_weight", auxiliary_weight)
-        )
+        self.auxiliary_weight = check_weights("auxiliary_weight", auxiliary_weight)
         self.engine = make_engine(self._workers.engine(engine))
         implicit = isinstance(self.engine, Implicit)
         self.basis = implicit_basis(basis, self._workers) if implicit else make_basis(basis)
@@ -119,7 +121,6 @@ class Guide:
         self.include_mean = bool(include_mean)
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
-        self.seed = seed
         keep_saved_tensors(model)
         self._roles = Roles(self.model, self._workers, parameters, self._describe)
         self._refresher = Refresher(
@@ -137,6 +138,7 @@ class Guide:
         self._hearings = Hearings(
             self.model, self._workers, wanted=wanted, every=self.judge_every, seed=seed, batch_norm=batch_norm
         )
+        self._passes = Passes(self.model, self._workers, self._roles, self._refresher, self._hearings)
         self._step: Step | None = None
         self._warn = SkipWarning()
 
@@ -173,36 +175,13 @@ class Guide:
                 "unfinished step is discarded."
             )
         check_callable("basis_losses", basis_losses)
-        with self._workers.remembering(self.model):
-            return self._whole_step(primary, self._named(auxiliary), basis_losses, judge, refresh)
-
-    def _whole_step(
-        self,
-        primary: Tensor | Losses | None,
-        tasks: dict[str, Tensor],
-        basis_losses: Losses | None,
-        judge: Losses | None,
-        refresh: bool | None,
-    ) -> Report:
-        step = self._begin(refresh)
-        try:
+        with self._workers.remembering(self.model), self._discard_on_error():
+            tasks = self._given(auxiliary)
+            step = self._begin(refresh)
             self._hearings.call(step, judge)
             self._hearings.check(step)
-            step.in_span = self.basis.keeps_graph and basis_losses is None and not self._needs_primary(step, tasks)
-            ahead = self._ahead(step, tasks)
-            with self._refresher.computed(step, primary, basis_losses) as losses:
-                shares = self._workers.shares([losses, *tasks.values()])
-                graphs = [walk(losses), *(walk(loss) for loss in tasks.values())]
-                retained = needed_later(graphs)
-                step.reached_auxiliary = set().union(*(graph.leaves for graph in graphs[1:]))
-                step.reach_complete = True
-                self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
-            step.primary_complete = True
-            for (name, loss), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
-                self._auxiliary(step, name, loss, share, retain_graph=keep, ahead=ahead)
+            self._passes.backward(step, primary, tasks, basis_losses)
             return self.combine()
-        finally:
-            self._step = None
 
     def primary(
         self,
@@ -226,11 +205,8 @@ class Guide:
                 "refresh; pass it at the first call of the step"
             )
         step = self._step or self._begin(refresh)
-        with self._discard_on_error(), self._refresher.computed(step, losses, basis_losses) as computed:
-            graph = walk(computed) if step.refreshing and not step.fixed else None
-            step.kept = graph if self.basis.keeps_graph and basis_losses is None else None
-            share, leaves = self._workers.shares([computed])[0], set() if graph is None else graph.leaves
-            self._primary(step, computed, share, basis_losses, leaves, retain_graph=retain_graph)
+        with self._discard_on_error():
+            self._passes.primary(step, losses, basis_losses, retain_graph=retain_graph)
 
     def judge(self, judge: Losses) -> None:
         """With eta="auto": take in a callable that returns the judges' losses, called where they are due.
@@ -249,15 +225,10 @@ class Guide:
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
         with self._discard_on_error():
-            tasks = self._named(loss)
+            tasks = self._given(loss)
             step = self._step or self._begin(None)
             self._hearings.check(step)
-            shares = self._workers.shares(list(tasks.values()))
-            graphs = [walk(value) for value in tasks.values()]
-            step.reached_auxiliary |= set().union(*(graph.leaves for graph in graphs))
-            later = graphs if step.kept is None else [*graphs, step.kept]
-            for (name, value), share, needed in zip(tasks.items(), shares, needed_later(later), strict=False):
-                self._auxiliary(step, name, value, share, retain_graph=retain_graph or needed)
+            self._passes.auxiliary(step, tasks, retain_graph=retain_graph)
 
     def combine(self) -> Report:
         """Take signs, form the update, add it to `.grad`."""
@@ -271,7 +242,7 @@ class Guide:
             )
         with self._discard_on_error():
             if not step.fixed:
-                self._fix(step)
+                self._passes.fix(step)
             subspace = self._refresher.subspace
             assert subspace is not None and step.layout is not None
             named = self._workers.trainable(self.model)
@@ -353,125 +324,15 @@ class Guide:
         every = self.refresh_every, self.judge_every
         return repr((self._refresher.settings(), weights, every, self.include_mean, self.report_norms))
 
-    def _fix(self, step: Step) -> None:
-        """From here on gradients meet the basis, and the judges where they are called."""
-        if not step.fixed:
-            self._refresher.fix(step)
-        self._hearings.hear(step)
-        assert self.subspace is not None
-        step.release_waiting(self.subspace)
-
-    def _eta(self, name: str, device: torch.device) -> Eta | Weights:
-        eta = self.eta[name] if isinstance(self.eta, dict) else self.eta
-        if isinstance(eta, Eta):
-            return eta
-        return self._hearings.weights(name, device)
-
-    def _named(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Tensor]:
+    def _given(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Given]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
         filled = {str(name): self._workers.losses(loss, f"auxiliary {name!r}") for name, loss in given.items()}
         if len(filled) < len(given):
             raise ValueError(f"two auxiliary losses have the same name, as text: {list(given)}; rename one")
-        tasks = self._workers.in_order(check_auxiliary(filled, may_be_empty=self._workers.size > 1))
-        for what, setting in {"eta": self.eta, "auxiliary_weight": self.auxiliary_weight}.items():
-            if isinstance(setting, dict):
-                for name in tasks:
-                    if name not in setting:
-                        raise ValueError(
-                            f"auxiliary loss {name!r} has no {what}: it is given for {sorted(setting)}; pass the losses as "
-                            f"a dict with those names, or add {name!r} to {what}="
-                        )
-        return tasks
-
-    def _primary(
-        self,
-        step: Step,
-        losses: Tensor,
-        share: Share,
-        basis_losses: Losses | None,
-        leaves: set[int],
-        *,
-        retain_graph: bool,
-    ) -> None:
-        pending = step.refreshing and not step.fixed
-        if step.refreshing and step.basis_losses is None and step.primary_calls:
-            if step.fixed:
-                raise RuntimeError(
-                    "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for "
-                    "all micro-batches first, or pass basis_losses= at the first primary() call of the step, so that the "
-                    "basis does not depend on them"
-                )
-            if basis_losses is not None:
-                raise RuntimeError(
-                    "basis_losses= came after an earlier primary() call of this step had contributed to the basis; pass it "
-                    "at the first primary() call of the step"
-                )
-        if pending and step.refresh is None:
-            self._refresher.start(step, leaves)
-        if pending and basis_losses is not None and step.primary_calls == 0:
-            step.basis_losses = basis_losses
-        if pending and step.basis_losses is None:
-            self._refresher.take_in(step, losses, share)
-        kept = pending and self.basis.keeps_graph and step.basis_losses is None
-        named = self._workers.trainable(self.model)
-        if step.in_span:
-            assert step.layout is not None
-            named = [(name, parameter) for name, parameter in named if id(parameter) not in step.layout.ids]
-        found = self._gradients(losses, share, named, retain_graph=retain_graph or kept)
-        step.add_primary(found)
-        if pending and self.basis.needs == "mean" and step.basis_losses is None:
-            assert step.refresh is not None and step.primary is not None
-            # The running sum itself: earlier calls are in it.
-            step.refresh.rows = step.primary[None].clone()
-
-    def _needs_primary(self, step: Step, tasks: Iterable[str]) -> bool:
-        """Whether the primary gradient has to be a vector, although J of its examples is at hand for the whole step.
-
-        For judges, and where nothing is re-weighted: that is to be right to the bit.
-        """
-        etas = [self.eta[name] for name in tasks] if isinstance(self.eta, dict) else [self.eta]
-        equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
-        return step.judge is not None or equal
-
-    def _gradients(
-        self, losses: Tensor, share: Share, named: Sequence[tuple[str, nn.Parameter]], *, retain_graph: bool
-    ) -> dict[int, Tensor]:
-        with torch.enable_grad():  # as Tensor.backward works under no_grad
-            mean = share.mean(losses)
-        return self._workers.gradients(mean, named, retain_graph=retain_graph)
-
-    def _ahead(self, step: Step, tasks: Mapping[str, Tensor]) -> Ahead | None:
-        """The gradients of an only task while there is no primary graph, where that one would stay to the end of the step.
-
-        So the two graphs, and a graph and two vectors, are never held at once.
-        """
-        if not step.in_span or len(tasks) > 1 or self.subspace is None:
-            return None
-        (loss,) = tasks.values()
-        layout, share = self.subspace.layout, self._workers.shares([loss])[0]
-        flat = layout.empty()
-        with written_into(layout, flat):
-            found = self._gradients(loss, share, self._workers.trainable(self.model), retain_graph=False)
-        return Ahead(layout, flat, found)
-
-    def _auxiliary(
-        self, step: Step, name: str, loss: Tensor, share: Share, *, retain_graph: bool, ahead: Ahead | None = None
-    ) -> None:
-        known = self._roles.auxiliary is not None
-        if step.fixed or (step.primary_calls and known):
-            self._fix(step)
-        if ahead is not None and step.layout is not None:
-            found, room = ahead.over(step.layout)
-        else:
-            room = step.room_for(name, self.subspace) if step.fixed and self.subspace is not None else None
-            with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
-                found = self._gradients(loss, share, self._workers.trainable(self.model), retain_graph=retain_graph)
-        if not step.fixed and step.primary_calls:
-            step.reached_auxiliary |= found.keys()
-            self._fix(step)
-        eta = self._eta(name, loss.device)
-        weight = self.auxiliary_weight[name] if isinstance(self.auxiliary_weight, dict) else self.auxiliary_weight
-        step.add_auxiliary(name, found, eta, weight, self.subspace if step.fixed else None, room)
+        losses = self._workers.in_order(check_auxiliary(filled, may_be_empty=self._workers.size > 1))
+        etas: dict[str, AnyEta] = of_each("eta", self.eta, losses)
+        weights = of_each("auxiliary_weight", self.auxiliary_weight, losses)
+        return {name: Given(loss, etas[name], weights[name]) for name, loss in losses.items()}
 
     # ------------------------------------------------------------------------------------------------ state
 

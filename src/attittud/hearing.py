@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,9 +17,8 @@ from attittud.judges import Record, Verdict
 from attittud.report import TaskReport
 from attittud.scope import BatchNormMode, untraced_forward
 from attittud.step import Step
+from attittud.task import Losses
 from attittud.workers import Workers
-
-Losses = Callable[[], Tensor]
 
 
 class Hearings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -23,9 +23,8 @@ from attittud.roles import Roles
 from attittud.scope import BatchNormMode, untraced_forward
 from attittud.step import Step
 from attittud.subspace import Subspace
+from attittud.task import Losses
 from attittud.workers import Share, Workers
-
-Losses = Callable[[], Tensor]
 
 
 class Refresher:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-
-import torch
 from torch import Tensor
 
-from attittud import coordinates
+from attittud import coordinates, directions
 from attittud.basis.base import Refresh
-from attittud.decompose import Residual, Weights, correction, harmful_mask, residual_tolerance
+from attittud.decompose import Weights
 from attittud.eta import Eta
 from attittud.graph import Graph
-from attittud.judges import Meeting, rounding
 from attittud.linalg import dot
 from attittud.parameters import Layout
-from attittud.report import Split, TaskReport, ratio
 from attittud.subspace import Subspace
-from attittud.task import Judges, Outcome, Rest, Task, add_to
+from attittud.task import Judges, Losses, Outcome, Rest, Task, add_to
 from attittud.workers import Workers
 
 
@@ -40,7 +33,7 @@ class Step:
         """The basis of this step stands: V is the one to project on."""
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
-        self.basis_losses: Callable[[], Tensor] | None = None
+        self.basis_losses: Losses | None = None
         """Where the basis comes from, if not from the primary losses."""
         self.primary: Tensor | None = None
         self.in_span = False
@@ -56,7 +49,7 @@ class Step:
         """`primary` is over the examples of all workers."""
         self.tasks: dict[str, Task] = {}
         self.sum: Tensor | None = None
-        self.judge: Callable[[], Tensor] | None = None
+        self.judge: Losses | None = None
         """Where the judges' losses come from, in a step in which they are heard."""
         self.judges: Tensor | None = None
         """The judges' mean gradient, over the judges of all workers."""
@@ -68,15 +61,10 @@ class Step:
         """No further auxiliary loss will come than those `reached_auxiliary` is of."""
 
     def add_primary(self, found: dict[int, Tensor]) -> None:
-        assert self.layout is not None
         self._split(found, self.rest.primary, 1.0)
         self.primary_calls += 1
-        if self.in_span:
-            return
-        fresh = self.primary is None
-        if self.primary is None:
-            self.primary = self.layout.empty()
-        self.layout.add_(self.primary, [found.get(id(p)) for p in self.layout.parameters], fresh=fresh)
+        if not self.in_span:
+            self.primary = self._added(self.primary, found)
 
     def room_for(self, name: str, subspace: Subspace) -> Tensor | None:
         """Memory that the gradient of a second or later task is written into as it comes up.
@@ -102,8 +90,8 @@ class Step:
     def _fold_others(self, name: str, subspace: Subspace) -> None:
         for other, task in self.tasks.items():
             if other != name:
-                self._measure(task, subspace)
-                self._fold(task)
+                self.measure(task, subspace)
+                self.fold(task)
 
     def add_auxiliary(
         self,
@@ -125,18 +113,12 @@ class Step:
         if self._folds(subspace):
             self._fold_others(name, subspace)
         self._split(found, self.rest.auxiliary, weight)
-        if flat is not None:
-            task.flat = flat
-            return
-        fresh = task.flat is None
-        if task.flat is None:
-            task.flat = self.layout.empty()
-        self.layout.add_(task.flat, [found.get(id(p)) for p in self.layout.parameters], fresh=fresh)
+        task.flat = self._added(task.flat, found) if flat is None else flat
 
     def reached_primary(self) -> set[int]:
         """Parameters that take part or that the primary losses of this worker reach."""
         assert self.layout is not None
-        return self.rest.primary.keys() | {id(parameter) for parameter in self.layout.parameters}
+        return self.rest.primary.keys() | self.layout.ids
 
     def release_waiting(self, subspace: Subspace) -> None:
         """Hand in what came before the basis was fixed."""
@@ -159,12 +141,19 @@ class Step:
 
     def _split(self, found: dict[int, Tensor], rest: dict[int, Tensor], weight: float) -> None:
         assert self.layout is not None
-        shared = {id(p) for p in self.layout.parameters}
+        shared = self.layout.ids
         for key, gradient in found.items():
             if key not in shared:
                 add_to(rest, key, gradient if weight == 1.0 else weight * gradient)
 
-    def _measure(self, task: Task, subspace: Subspace) -> None:
+    def _added(self, flat: Tensor | None, found: dict[int, Tensor]) -> Tensor:
+        """The shared parameters' gradients added to `flat`, where there is one already."""
+        assert self.layout is not None
+        total = self.layout.empty() if flat is None else flat
+        self.layout.add_(total, [found.get(id(p)) for p in self.layout.parameters], fresh=flat is None)
+        return total
+
+    def measure(self, task: Task, subspace: Subspace) -> None:
         """Reduce a task's gradient to its k-vector and inner products."""
         if task.flat is None:
             return
@@ -196,7 +185,7 @@ class Step:
             task.inner = task.inner + inner if same_primary and task.inner is not None and inner is not None else None
         task.primary_calls = self.primary_calls
 
-    def _measure_primary(self, subspace: Subspace) -> tuple[Tensor, Tensor | None]:
+    def measure_primary(self, subspace: Subspace) -> tuple[Tensor, Tensor | None]:
         """V g_prim and ‖g_prim‖², which a task that was measured last has found on the way."""
         if self.measured is not None and self.measured[0] == self.primary_calls:
             return self.measured[1:]
@@ -221,25 +210,14 @@ class Step:
         """The same for the gradient of each task, which must still be held on its own."""
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
-                self._sum_(task.flat, "auxiliary gradients")
+                self.sum_over_workers_(task.flat, "auxiliary gradients")
                 task.whole = True
 
-    def _sum_(self, x: Tensor, what: str) -> None:
+    def sum_over_workers_(self, x: Tensor, what: str) -> None:
         self.workers.sum_examples_(x, what, *self.beside)
         self.beside = []
 
-    def _exchange(self, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
-        """One small sum over workers makes all k-vectors and inner products global."""
-        partial = self.workers.splits_columns
-        parts = [p, square] if partial or not self.primary_whole else []
-        if judges is not None and partial:
-            parts += [judges.rows, judges.square, judges.primary]
-        for task in self.tasks.values():
-            if partial or not task.whole:
-                parts += [task.a, task.square, task.inner, task.judged]
-        self.workers.sum_numbers_([part for part in parts if part is not None])
-
-    def _fold(self, task: Task) -> None:
+    def fold(self, task: Task) -> None:
         """Add neutral * weight * g_aux to the common sum."""
         if task.flat is not None:
             scaled = task.flat.mul_(task.weight * task.eta.neutral)
@@ -254,77 +232,7 @@ class Step:
         self.beside = [] if rest is None else [rest]
         if not subspace.projects:
             return coordinates.finish(self, primary_weight)
-        assert self.layout is not None
-        if self.norms or self.include_mean:
-            self.sum_primary_()
-        if self.norms and len(self.tasks) == 1:
-            self.sum_tasks_()
-        for task in self.tasks.values():
-            self._measure(task, subspace)
-        p, square = self._measure_primary(subspace)
-        judges = self.measure_judges(subspace)
-        self._exchange(p, square, judges)
-        unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
-        square = unknown if square is None else square
-        residual = Residual.of(p, square, residual_tolerance(self.layout.dtype)) if self.include_mean else None
-        if judges is not None and residual is not None:
-            row = residual.coefficient(judges.rows, judges.primary)
-            judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
-        weights: Tensor | None = None
-        primary_factor = torch.full((), primary_weight, dtype=torch.float64, device=p.device)
-        still = subspace.active.clone()  # a report may be read after the next refresh
-        reports, found = {}, {}
-        for name, task in self.tasks.items():
-            a, directions, active = task.a, p, still
-            assert a is not None
-            inner = unknown if task.inner is None else task.inner
-            if task.primary_calls != self.primary_calls:
-                # The primary gradient grew after this task had been reduced to a k-vector.
-                inner = unknown
-            if residual is not None:
-                a = torch.cat([a, residual.coefficient(a, inner)[None]])
-                directions = torch.cat([p, residual.norm[None]])
-                active = torch.cat([active, (residual.norm > 0)[None]])
-            harmful = harmful_mask(a, directions)
-            if judges is not None and isinstance(task.eta, Weights) and task.judged is not None:
-                parts = Meeting.parts(a, harmful, judges.rows)
-                met = Meeting(*parts, task.judged, unknown if task.square is None else task.square)
-                found[name] = met.cosines(judges.primary, square, judges.square, rounding(self.layout.dtype))
-            change = task.weight * correction(a, harmful, task.eta)
-            if residual is not None:
-                in_span, times_primary = residual.lift(change[-1])
-                change = change[:-1] + in_span
-                primary_factor = primary_factor + times_primary
-            weights = change if weights is None else weights + change
-            split = partial(Split.of, a, harmful, active)
-            reports[name] = TaskReport(split, unknown if task.square is None else task.square, inner, square)
-        inside = p.square().sum() if residual is None else p.square().sum() + residual.norm.square()
-        assert weights is not None
-        update = self._update(subspace, weights, primary_factor)
-        return Outcome(update, reports, ratio(inside, square), found)
-
-    def _update(self, subspace: Subspace, weights: Tensor, primary_factor: Tensor) -> Tensor:
-        factor: float | Tensor = 1.0
-        if len(self.tasks) == 1 and self.sum is None:
-            # The only task: its weight is applied in the same pass as all the rest.
-            (task,) = self.tasks.values()
-            self.sum, factor = task.flat, task.weight * task.eta.neutral
-        else:
-            for task in self.tasks.values():
-                self._fold(task)
-        assert self.sum is not None
-        whole = all(task.whole for task in self.tasks.values())
-        if self.in_span or (self.primary_whole and whole):
-            return subspace.lift_(weights, self.sum, self.primary, factor, primary_factor)
-        assert self.primary is not None
-        self.sum.mul_(factor)
-        scaled = self.primary.mul_(primary_factor)
-        if not self.primary_whole:
-            self.sum.add_(scaled)
-        if not whole:
-            self._sum_(self.sum, "gradients")
-        subspace.add_(self.sum, weights)
-        return self.sum.add_(scaled) if self.primary_whole else self.sum
+        return directions.finish(self, subspace, primary_weight)
 
     def rest_updates(self, primary_weight: float, auxiliary: set[int]) -> dict[int, Tensor]:
         """Updates of the parameters outside of the decomposition, by identity.

@@ -1,15 +1,29 @@
-"""What a step holds of its tasks, and what comes out of it."""
+"""What a step is given of its tasks, what it holds of them, and what comes out of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from attittud.checks import AnyEta
 from attittud.decompose import Weights
 from attittud.eta import Eta
 from attittud.parameters import Layout
 from attittud.report import TaskReport
+
+Losses = Callable[[], Tensor]
+"""Computes losses when they are needed."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """An auxiliary loss, with what was set for its task."""
+
+    loss: Tensor
+    eta: AnyEta
+    weight: float
 
 
 @dataclass
