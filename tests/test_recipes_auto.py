@@ -35,12 +35,14 @@ class Spy(nn.Module):
         return x * self.weight
 
 
-def streams(judges: int = 100, held: bool = False) -> Streams:
+def streams(judges: int = 100, held: bool = False, basis_batch: int | None = None) -> Streams:
     """60 examples to train on, numbered; those who judge have negative numbers."""
     trained, judging = torch.arange(60), -1 - torch.arange(judges)
     examples = [Examples(numbers[:, None].float(), numbers % CLASSES) for numbers in (trained, judging)]
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], examples[0])
-    return Streams(Spy(), task, {}, "guided", 3, 16, {}, None, torch.device("cpu"), judges=examples[1], held=held)
+    return Streams(
+        Spy(), task, {}, "guided", 3, 16, {}, basis_batch, torch.device("cpu"), judges=examples[1], held=held
+    )
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
@@ -57,6 +59,20 @@ def test_judges_never_train_and_take_turns(held):
         assert max(found.model.seen) < 0
         seen |= found.model.seen
     assert len(seen) == 100
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
+def test_a_basis_has_a_batch_of_its_own(held):
+    """As many as asked for, drawn apart from those whose gradient is judged by it."""
+    found = streams(held=held, basis_batch=20)
+    same = 0
+    for step in range(4):
+        found.load(step)
+        found.primary()
+        primary = found.model.seen
+        assert len(found.basis()) == 20 and min(found.model.seen) >= 0
+        same += len(primary & found.model.seen)
+    assert same < 4 * 10  # 5.3 of 16 by chance in each
 
 
 def test_few_judges_are_all_heard():
