@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from attittud.recipes.config import Config, StrategyConfig
 from attittud.recipes.errors import InputError
+from attittud.recipes.evaluate import evaluate
 from attittud.recipes.loader import changed, load, loads
 from attittud.recipes.models.build import build_model
 from attittud.recipes.strategies import names
+from attittud.recipes.tasks import Examples, Task
 from attittud.recipes.train import load_data, make_phase, run
 from attittud.recipes.weights import load_weights
 
@@ -53,6 +56,23 @@ def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
         raise
     assert result.strategy == name and result.steps == 18
     assert 0.2 < result.test["accuracy"] <= 1 and result.validation["loss"] > 0
+
+
+@pytest.mark.parametrize("strategy", ["flip", "auto", "pretrain_as_released"])
+def test_the_test_set_is_read_once_at_the_end(
+    job: Config, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, read = load_data(job), list[Examples]()
+
+    def noted(model: nn.Module, task: Task, examples: Examples, device: torch.device) -> dict[str, float]:
+        read.append(examples)
+        return evaluate(model, task, examples, device)
+
+    monkeypatch.setattr("attittud.recipes.train.evaluate", noted)
+    result = run(job, 0, own(strategy), tmp_path, data=data)
+    assert [examples is data.test for examples in read] == [False] * 5 + [True]
+    assert all(examples is data.validation for examples in read[:-1])
+    assert result.validation != result.test
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "auc"])
