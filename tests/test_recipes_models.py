@@ -92,6 +92,11 @@ def test_normalisation() -> None:
     torch.testing.assert_close(mean, (pixels / 255).mean((0, 2, 3)))
     torch.testing.assert_close(std, (pixels / 255).std((0, 2, 3), correction=0))
     assert statistics(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))[1] > 0
+    data = images()
+    more = torch.randint(100, (9, 3, 16, 16), dtype=torch.uint8)
+    data.auxiliary["other"].examples = Examples(more, torch.arange(9) % 8)
+    network = build_model(model_config("{name: mlp, width: 8}").model, data, 0)
+    torch.testing.assert_close(network.mean.flatten(), statistics(more)[0])  # of the larger set
 
 
 def test_body_from_an_earlier_run(tmp_path: Path) -> None:
