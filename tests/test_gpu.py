@@ -357,6 +357,19 @@ def test_tf32_does_not_reach_the_maths(monkeypatch, fused):
     check_update(run)
 
 
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("model", [Perceptron, Convolutions])
+def test_hooks_go_with_tf32(model):
+    """The check of the first refresh allows for the rounding."""
+    rows = []
+    for engine in ("loop", "hooks"):
+        torch.manual_seed(0)
+        run = Run(model().eval(), engine=engine)
+        run.guide.backward(primary=run.losses, auxiliary=run.loss(), refresh=True)
+        rows.append(run.guide.subspace.rows)
+    close(rows[1], rows[0], 5e-2)
+
+
 def test_bf16_autocast():
     run = Run(Perceptron())
     with torch.autocast(DEVICE, torch.bfloat16):
