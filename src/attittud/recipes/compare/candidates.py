@@ -32,6 +32,22 @@ class Candidate:
         return replace(self.strategy, auxiliary_weight=self.strategy.auxiliary_weight * weight)
 
 
+@dataclass
+class Tuned:
+    """A strategy with its chosen settings and what a step costs."""
+
+    candidate: Candidate
+    variant: Variant
+    validation: dict[Variant, float | None]
+    """Mean metric of every try over the tuning seeds; None where a run diverged."""
+    seconds_per_step: float
+    finetune_seconds: float
+
+    @property
+    def label(self) -> str:
+        return self.candidate.label
+
+
 @dataclass(frozen=True)
 class Steps:
     """Updates of the two phases; finetune is 0 in joint training."""

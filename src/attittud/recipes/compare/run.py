@@ -6,15 +6,16 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from attittud.recipes.compare.candidates import Candidate, Steps, candidates, job, run_dir
-from attittud.recipes.compare.decide import MULTITASK, PRIMARY_ONLY, Scores, Verdict, decide
-from attittud.recipes.compare.duration import parse_duration, readable
+from attittud.recipes.compare.candidates import Candidate, Steps, Tuned, candidates, job, run_dir
+from attittud.recipes.compare.decide import MULTITASK, PRIMARY_ONLY
+from attittud.recipes.compare.duration import parse_duration
 from attittud.recipes.compare.observers import Archive, BusyError, QuietRuns, Runs
+from attittud.recipes.compare.outcome import ByLabel, content
 from attittud.recipes.compare.variants import Variant, variants
 from attittud.recipes.config import Config, to_dict
 from attittud.recipes.data.prepare import Prepared, split_seed
@@ -22,30 +23,12 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.files import make_folder, without_nan, write_atomically, write_json
 from attittud.recipes.loader import dump
 from attittud.recipes.phase import DivergedError
-from attittud.recipes.provenance import provenance
 from attittud.recipes.result import RunResult
-from attittud.recipes.statistics import LEVEL, summarise
 from attittud.recipes.train import load_data, phase_steps
 from attittud.recipes.train import run as train
 
 KEPT_BYTES = 1 << 30
 """Of data in memory from which on those of other splits are read again when their turn comes."""
-
-
-@dataclass
-class Tuned:
-    """A strategy with its chosen settings and what a step costs."""
-
-    candidate: Candidate
-    variant: Variant
-    validation: dict[Variant, float | None]
-    """Mean metric of every try over the tuning seeds; None where a run diverged."""
-    seconds_per_step: float
-    finetune_seconds: float
-
-    @property
-    def label(self) -> str:
-        return self.candidate.label
 
 
 @dataclass
@@ -90,11 +73,9 @@ class Comparison:
             more = sum(equal[row.label] != steps for row in rows) * len(self.seeds)
             self.progress.comparison(len(self._results) + more)
             at_seconds = self._all_seeds(rows, equal)
-        result: dict[str, Any] = without_nan(self._result(rows, at_steps, at_seconds))
+        result: dict[str, Any] = without_nan(content(self, rows, at_steps, at_seconds))
         write_json(self.folder / "comparison.json", result)
         return result
-
-    # ------------------------------------------------------------------------------------------------ runs
 
     def _count(self) -> int:
         tries = sum(len(self._variants(candidate)) - 1 for candidate in self.candidates)
@@ -166,9 +147,9 @@ class Comparison:
                 self.archive.leave(wanted)
         return result
 
-    def _all_seeds(self, rows: list[Tuned], steps: Mapping[str, Steps]) -> dict[str, dict[int, RunResult]]:
+    def _all_seeds(self, rows: list[Tuned], steps: Mapping[str, Steps]) -> ByLabel:
         """Seed by seed, so that an interrupted comparison has as many runs of one strategy as of another."""
-        found: dict[str, dict[int, RunResult]] = {row.label: {} for row in rows}
+        found: ByLabel = {row.label: {} for row in rows}
         self._each((row.candidate, row.variant, steps[row.label], seed) for seed in self.seeds for row in rows)
         for seed in self.seeds:
             for row in rows:
@@ -238,123 +219,11 @@ class Comparison:
             for row in rows
         }
 
-    # ------------------------------------------------------------------------------------------------ outcome
-
-    def _result(
-        self,
-        rows: list[Tuned],
-        at_steps: Mapping[str, Mapping[int, RunResult]],
-        at_seconds: Mapping[str, Mapping[int, RunResult]] | None,
-    ) -> dict[str, Any]:
-        settings = self.config.compare
-        metric = at_steps[PRIMARY_ONLY][self.seeds[0]].metric
-        multitask = next(row for row in rows if row.label == MULTITASK)
-        by_steps = decide(_scores(at_steps), settings.worthwhile)
-        tables = [
-            {
-                "name": "Equal steps",
-                "about": "every strategy makes the configured number of updates",
-                **self._table(by_steps, at_steps),
-            }
-        ]
-        if at_seconds is not None:
-            by_seconds = decide(_scores(at_seconds), settings.worthwhile)
-            about = "the budget says" if self.budget else "multitask does at equal steps"
-            tables.append(
-                {
-                    "name": "Equal seconds",
-                    "about": f"every strategy trains for about {readable(self.seconds)}, as {about}",
-                    "seconds": self.seconds,
-                    **self._table(by_seconds, at_seconds),
-                }
-            )
-        return {
-            "kind": "comparison",
-            "metric": metric,
-            "level": LEVEL,
-            "worthwhile": settings.worthwhile,
-            "seeds": self.seeds,
-            "examples": at_steps[PRIMARY_ONLY][self.seeds[0]].examples,
-            "tuning": {
-                "weights": sorted(set(settings.weights)),
-                "space": settings.space,
-                "seeds": self.tuning_seeds,
-                "runs_each": len(self._variants(multitask.candidate)) * len(self.tuning_seeds),
-                "chosen": {row.label: row.variant.weight for row in rows if row.candidate.tuned},
-                "changes": {row.label: row.variant.changes for row in rows if row.variant.changes},
-                "validation": {
-                    row.label: [
-                        {"weight": v.weight, "mean": mean} | ({"changes": v.changes} if v.changes else {})
-                        for v, mean in row.validation.items()
-                    ]
-                    for row in rows
-                    if row.candidate.tuned
-                },
-            },
-            "diverged": [c.label for c in self.candidates if c.label not in {row.label for row in rows}],
-            "costs": {
-                row.label: {
-                    "seconds_per_step": row.seconds_per_step,
-                    "to_multitask": row.seconds_per_step / multitask.seconds_per_step,
-                }
-                for row in rows
-            },
-            "tables": tables,
-            # A gain that vanishes when multitask may use the time too is none.
-            "decision": tables[-1]["decision"],
-            "made_with": provenance(("numpy", "scikit-learn", "scipy")),
-        }
-
-    def _table(self, verdict: Verdict, runs: Mapping[str, Mapping[int, RunResult]]) -> dict[str, Any]:
-        rows = []
-        for row in verdict.rows:
-            results = runs[row.label]
-            first = next(iter(results.values()))
-            rows.append(
-                asdict(row)
-                | {
-                    "steps": {phase["name"]: phase["steps"] for phase in first.phases},
-                    "seconds": fmean(result.seconds for result in results.values()),
-                    "labels": _labels(list(results.values())),
-                    "values": {
-                        str(seed): {"validation": result.validation[result.metric], "test": result.test[result.metric]}
-                        for seed, result in results.items()
-                    },
-                    "runs": {
-                        str(seed): str(result.run_dir.relative_to(self.folder)) for seed, result in results.items()
-                    },
-                }
-            )
-        return {"baseline": verdict.baseline, "rows": rows, "decision": asdict(verdict.decision)}
-
-
-def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:
-    """Of several labels at once: mean and interval of each one's figure on test, over the runs in which it is defined."""
-    prefix = f"{results[0].metric}/"
-    found = {}
-    for name in results[0].test:
-        if name.startswith(prefix):
-            values = [result.test[name] for result in results if not math.isnan(result.test[name])]
-            found[name.removeprefix(prefix)] = asdict(summarise(values or [math.nan]))
-    return found
-
 
 def _no_baseline(label: str, what: str) -> InputError:
     return InputError(
         f"{label} diverged with every {what}, so there is nothing to compare with; lower training.guided.lr"
     )
-
-
-def _scores(runs: Mapping[str, Mapping[int, RunResult]]) -> list[Scores]:
-    return [
-        Scores(
-            label,
-            {seed: result.validation[result.metric] for seed, result in results.items()},
-            {seed: result.test[result.metric] for seed, result in results.items()},
-        )
-        for label, results in runs.items()
-        if results
-    ]
 
 
 def compare(
