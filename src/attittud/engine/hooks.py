@@ -19,7 +19,8 @@ from attittud.engine.batch import Place, fits, place_of
 from attittud.engine.generic import generic
 from attittud.engine.loop import Loop
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.record import Call, Gradients, Record
+from attittud.engine.record import Call, Gradients
+from attittud.engine.recorder import Recorder
 from attittud.engine.rules import Bound, bind
 from attittud.engine.verify import probe, verify
 from attittud.graph import frontier
@@ -40,12 +41,12 @@ class Hooks(Loop):
         """Parameters whose gradients have been compared with the ordinary ones."""
         self.places: dict[tuple[str, str], Place] = {}
         """Where a parameter's calls have their examples, as that check has confirmed it."""
-        self.record: Record | None = None
+        self.record: Recorder | None = None
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
         refuse_coupled(model, self.instead)
-        self.record = record = Record(model)
+        self.record = record = Recorder(model)
         try:
             record.begin()
             yield
@@ -92,7 +93,7 @@ class HookedJacobian(Jacobian):
 
     engine: Hooks
 
-    def __init__(self, engine: Hooks, record: Record, losses: Tensor, layout: Layout) -> None:
+    def __init__(self, engine: Hooks, record: Recorder, losses: Tensor, layout: Layout) -> None:
         super().__init__(engine, losses, layout)
         self.record = record
         self.half = False

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from attittud.engine.hooks import Hooks, refuse_coupled
-from attittud.engine.record import Record
+from attittud.engine.recorder import Recorder
 
 
 class Implicit(Hooks):
@@ -19,7 +19,7 @@ class Implicit(Hooks):
     def watch(self, model: nn.Module) -> Iterator[None]:
         self.release()
         refuse_coupled(model, self.instead)
-        self.record = record = Record(model)
+        self.record = record = Recorder(model)
         record.begin()
         try:
             yield
