@@ -145,7 +145,7 @@ class Replicas(Group):
         if not layout.parameters:
             return {}, None
         flat = layout.empty()
-        layout.add_(flat, [updates.get(id(parameter)) for parameter in layout.parameters], fresh=True)
+        layout.add_(flat, layout.pick(updates), fresh=True)
         return dict(zip(map(id, layout.parameters), layout.views(flat), strict=True)), flat
 
 

@@ -285,9 +285,7 @@ class Guide:
     @property
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are decomposed, in the order of V's columns; empty before the first refresh."""
-        if self.subspace is None:
-            return {}
-        return dict(zip(self.subspace.layout.names, self.subspace.layout.parameters, strict=True))
+        return {} if self.subspace is None else dict(self.subspace.layout.named)
 
     @property
     def subspace(self) -> Subspace | None:

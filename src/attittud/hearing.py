@@ -74,7 +74,6 @@ class Hearings:
         assert layout is not None
         seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
         alone, flat = self.workers.size == 1, layout.empty()
-        named = list(zip(layout.names, layout.parameters, strict=True))
         with untraced_forward(self.model, self.batch_norm, seed), torch.enable_grad():
             losses = as_losses(self.workers.losses(step.judge(), "judge"), "judge", may_be_empty=not alone)
             if alone and not walk(losses).leaves & layout.ids:
@@ -84,9 +83,9 @@ class Hearings:
             mean = self.workers.shares([losses])[0].mean(losses)
             # Straight into place: a gradient is not held twice.
             with written_into(layout, flat) if alone else nullcontext():
-                found = self.workers.gradients(mean, named, retain_graph=False)
+                found = self.workers.gradients(mean, layout.named, retain_graph=False)
         if not alone:
-            layout.add_(flat, [found.get(id(parameter)) for parameter in layout.parameters], fresh=True)
+            layout.add_(flat, layout.pick(found), fresh=True)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         self.count += 1

@@ -116,10 +116,9 @@ class ImplicitSubspace(Subspace):
             return super().lift_(weights, x, y, x_factor, y_factor)
         assert self._factor is not None
         jacobian, row = self.jacobian, weights @ self._factor + y_factor * self._mean(weights.dtype)
-        named = list(zip(self.layout.names, self.layout.parameters, strict=True))
         x.mul_(x_factor)
         with self._scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
-            gradients(jacobian.losses, named, retain_graph=True, weights=row.to(jacobian.losses))
+            gradients(jacobian.losses, self.layout.named, retain_graph=True, weights=row.to(jacobian.losses))
         return x
 
     def _project(self, vectors: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -38,6 +38,14 @@ class Layout:
     def ids(self) -> set[int]:
         """Identities of the parameters; not kept, a copied guide has other ones."""
         return {id(parameter) for parameter in self.parameters}
+
+    @property
+    def named(self) -> list[tuple[str, nn.Parameter]]:
+        return list(zip(self.names, self.parameters, strict=True))
+
+    def pick(self, found: Mapping[int, Tensor]) -> list[Tensor | None]:
+        """Gradients by identity in the order of the parameters, None where there is none."""
+        return [found.get(id(parameter)) for parameter in self.parameters]
 
     def belongs_to(self, parameters: Iterable[nn.Parameter]) -> bool:
         """Whether all of these are still parameters of the model."""

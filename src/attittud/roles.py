@@ -60,8 +60,7 @@ class Roles:
     @staticmethod
     def narrowed(layout: Layout, auxiliary: set[int]) -> Layout:
         """What of a layout the auxiliary losses reach as well."""
-        pairs = zip(layout.names, layout.parameters, strict=True)
-        return _not_empty(Layout((name, parameter) for name, parameter in pairs if id(parameter) in auxiliary))
+        return _not_empty(Layout((name, parameter) for name, parameter in layout.named if id(parameter) in auxiliary))
 
 
 def _not_empty(layout: Layout) -> Layout:

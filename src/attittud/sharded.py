@@ -92,7 +92,7 @@ class Shards(Group):
 
     def columns(self, layout: Layout) -> Iterator[tuple[slice, int]]:
         before, at = 0, 0
-        for name, parameter in zip(layout.names, layout.parameters, strict=True):
+        for name, parameter in layout.named:
             assert isinstance(parameter, DTensor)
             dimension = _shard_dimension(parameter)
             if dimension != 0 and self.shards > 1:
@@ -219,7 +219,7 @@ class _Joint(Jacobian):
         for row, target in zip(weights, out, strict=True):
             scaled = (row * self.workers.size).to(self.losses.dtype)
             found = self.workers.backward(self.losses, scaled, self.layout.parameters, retain_graph=True)
-            self.layout.add_(target, [found.get(id(p)) for p in self.layout.parameters], fresh=fresh)
+            self.layout.add_(target, self.layout.pick(found), fresh=fresh)
         return out
 
     def rows(self) -> Tensor:

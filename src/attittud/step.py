@@ -150,7 +150,7 @@ class Step:
         """The shared parameters' gradients added to `flat`, where there is one already."""
         assert self.layout is not None
         total = self.layout.empty() if flat is None else flat
-        self.layout.add_(total, [found.get(id(p)) for p in self.layout.parameters], fresh=flat is None)
+        self.layout.add_(total, self.layout.pick(found), fresh=flat is None)
         return total
 
     def measure(self, task: Task, subspace: Subspace) -> None:

@@ -99,7 +99,7 @@ class HookedJacobian(Jacobian):
         self.half = False
         """Whether a gradient came in half precision."""
         self._known = engine.places
-        self._names = {id(p): name for name, p in zip(layout.names, layout.parameters, strict=True)}
+        self._names = {id(p): name for name, p in layout.named}
         self._calls = {id(call): call for call in record.calls if self._wanted(call)}
         self._edges = frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
 

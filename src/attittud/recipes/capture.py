@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from attittud.recipes.errors import one_line
+
 logger = logging.getLogger("attittud")
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ class Steps(Generic[T]):
             found, replay = self._recorded[kind] = self._record(action)
         except Exception as error:  # what cannot be captured raises all sorts
             self._failed.add(kind)
-            reason = " ".join(str(error).split())[:300]
+            reason = one_line(error, 300)
             logger.warning(
                 "training.cuda_graph: a %s cannot be captured and is run as usual (%s: %s)",
                 kind,

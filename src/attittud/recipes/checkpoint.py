@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 from attittud.recipes.files import write_atomically
 
 _TENSOR = "$tensor"
@@ -41,7 +41,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         state = _unflatten(json.loads(text), tensors)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
-            f"{path}: the checkpoint is damaged ({type(error).__name__}: {' '.join(str(error).split())}); delete this file to "
+            f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)}); delete this file to "
             "start the run from its beginning, or restore it from a backup"
         ) from None
     assert isinstance(state, dict)

@@ -13,7 +13,7 @@ import torch
 from attittud.recipes.capture import logger
 from attittud.recipes.config import Config
 from attittud.recipes.data.prepare import Prepared
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 from attittud.recipes.tasks import Task
 
 
@@ -26,7 +26,7 @@ def choose_device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()  # the device `meta` holds nothing
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            f"device: {name!r} cannot be used here ({' '.join(str(error).split())[:120]}); use device=auto or device=cpu"
+            f"device: {name!r} cannot be used here ({one_line(error, 120)}); use device=auto or device=cpu"
         ) from None
     return device
 

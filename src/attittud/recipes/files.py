@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 
 OTHER_FOLDER = "choose another folder by output=FOLDER"
 """What to do about a place that cannot be written, where nothing else is said."""
@@ -53,7 +53,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
-            f"{path}: cannot be read ({' '.join(str(error).split())}); move the run folder away to start afresh"
+            f"{path}: cannot be read ({one_line(error)}); move the run folder away to start afresh"
         ) from None
 
 

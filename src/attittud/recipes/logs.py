@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from attittud.recipes.errors import InputError, needs
+from attittud.recipes.errors import InputError, needs, one_line
 from attittud.recipes.files import cannot_write
 
 CHOICES = ("tensorboard", "wandb", "trackio")
@@ -72,7 +72,7 @@ class Tracker:
             module.init(project="attittud", name=name, config=dict(config))
         except Exception as error:  # no network, nobody logged in: each package has its own
             raise InputError(
-                f"--log {package}: it does not start ({' '.join(str(error).split())[:200]}); see its own documentation, or leave "
+                f"--log {package}: it does not start ({one_line(error, 200)}); see its own documentation, or leave "
                 "--log out"
             ) from None
 
@@ -81,7 +81,7 @@ class Tracker:
             self._module.log(dict(values), step=step)
         except Exception as error:
             raise InputError(
-                f"--log {self._package}: it does not take figures any more ({' '.join(str(error).split())[:200]}); the same "
+                f"--log {self._package}: it does not take figures any more ({one_line(error, 200)}); the same "
                 "command goes on from the last checkpoint, also without --log"
             ) from None
 

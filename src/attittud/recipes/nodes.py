@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 
 _TEXT, _MAPPING = "tag:yaml.org,2002:str", "tag:yaml.org,2002:map"
 _LARGEST = 1_000_000  # characters; a configuration is a page or two
@@ -48,7 +48,7 @@ def compose(text: str, name: str) -> MappingNode:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{name}: not valid YAML: {one_line(error)}") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply for a configuration") from None
     if node is None:

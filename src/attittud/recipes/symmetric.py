@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attittud.recipes.errors import InputError, needs
+from attittud.recipes.errors import InputError, needs, one_line
 from attittud.recipes.gradients import Sides
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class Symmetric:
         try:
             self.aggregator = getattr(aggregation, kind)(**arguments)
         except (ImportError, AttributeError) as error:
-            raise InputError(
-                f"strategy {name!r}: TorchJD cannot provide {kind} here: {' '.join(str(error).split())}"
-            ) from None
+            raise InputError(f"strategy {name!r}: TorchJD cannot provide {kind} here: {one_line(error)}") from None
         self.model, self.weights = model, weights
         # They keep something from step to step that TorchJD does not give away.
         self.resumable = kind not in ("GradVac", "NashMTL")

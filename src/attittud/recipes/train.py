@@ -15,7 +15,7 @@ from attittud.recipes.capture import CudaRecorder, Steps, own_stream
 from attittud.recipes.config import Config, PhaseConfig, StrategyConfig, to_dict
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.devices import captures, choose_device, on_device, repeatable
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 from attittud.recipes.evaluate import default_metric, evaluate, has_both
 from attittud.recipes.files import make_folder, only_one_process
 from attittud.recipes.logs import Log, check_log, open_log
@@ -167,7 +167,7 @@ class _Job:
             size = int(saved["metrics_bytes"])
         except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise InputError(
-                f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({' '.join(str(error).split())[:200]}); "
+                f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)}); "
                 "delete it to start from the beginning"
             ) from None
         self.folder.truncate(size)

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 from attittud.recipes.files import write_atomically
 
 
@@ -22,7 +22,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         return load(path.read_bytes())
     except (OSError, SafetensorError) as error:
         raise InputError(
-            f"{path}: cannot read these weights ({' '.join(str(error).split())}); give a weights.safetensors of a run"
+            f"{path}: cannot read these weights ({one_line(error)}); give a weights.safetensors of a run"
         ) from None
 
 
