@@ -18,10 +18,11 @@ from attittud.commands.diagnose import show
 from attittud.recipes.diagnose import diagnose, make_probe, summarise_steps
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
+from attittud.recipes.make_phase import make_phase
 from attittud.recipes.models.build import build_model
 from attittud.recipes.probe import Probe, batch_sizes
 from attittud.recipes.statistics import batch_means, sign_test, summarise
-from attittud.recipes.train import load_data, make_phase
+from attittud.recipes.train import load_data
 
 JOB = """
 data:

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from attittud.recipes import train as module
+from attittud.recipes import make_phase as module
 from attittud.recipes.capture import WARM_UP, Steps
 from attittud.recipes.config import Config
 from attittud.recipes.loader import loads
 from attittud.recipes.models.build import build_model
 from attittud.recipes.phase import Phase
 from attittud.recipes.strategies import Guided
-from attittud.recipes.train import load_data, make_phase, run
+from attittud.recipes.train import load_data, run
 
 JOB = """
 data:
@@ -103,7 +103,7 @@ def phase_of(config: Config, monkeypatch: pytest.MonkeyPatch, *, captured: bool)
         return made[-1]
 
     monkeypatch.setattr(module, "CudaRecorder", recorder)
-    phase = make_phase("guided", config, data, model, cpu, "accuracy", captured=captured)
+    phase = module.make_phase("guided", config, data, model, cpu, "accuracy", captured=captured)
     for stand_in in made:
         stand_in.phase = phase
     return phase, made[0] if made else None

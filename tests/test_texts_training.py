@@ -19,9 +19,10 @@ from attittud.recipes.config import Config
 from attittud.recipes.diagnose import diagnose
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import changed, load, loads
+from attittud.recipes.make_phase import make_phase
 from attittud.recipes.models.build import build_model
 from attittud.recipes.report.page import write_report
-from attittud.recipes.train import load_data, make_phase, run
+from attittud.recipes.train import load_data, run
 from tests.test_recipes_resume import outcome
 from tests.texts import tiny_encoder, write_reviews
 

@@ -28,6 +28,7 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.evaluate import default_metric
 from attittud.recipes.files import make_folder, only_one_process, without_nan, write_json
 from attittud.recipes.layers import PARTS
+from attittud.recipes.make_phase import make_phase
 from attittud.recipes.models.build import build_model
 from attittud.recipes.patterns import check_shared
 from attittud.recipes.phase import Phase
@@ -37,7 +38,7 @@ from attittud.recipes.provenance import provenance
 from attittud.recipes.statistics import SignTest, Summary, batch_means, sign_test
 from attittud.recipes.strategies import guide_arguments
 from attittud.recipes.tasks import mix
-from attittud.recipes.train import load_data, make_phase
+from attittud.recipes.train import load_data
 from attittud.report import ratio
 
 FEWEST_BLOCKS = 4

@@ -22,9 +22,10 @@ from attittud.recipes.data.prepare import Prepared, split_seed
 from attittud.recipes.errors import InputError
 from attittud.recipes.files import make_folder, without_nan, write_atomically, write_json
 from attittud.recipes.loader import dump
+from attittud.recipes.make_phase import phase_steps
 from attittud.recipes.phase import DivergedError
 from attittud.recipes.result import RunResult
-from attittud.recipes.train import load_data, phase_steps
+from attittud.recipes.train import load_data
 from attittud.recipes.train import run as train
 
 KEPT_BYTES = 1 << 30
