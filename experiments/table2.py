@@ -26,7 +26,7 @@ MORE = {
     "orthogonal_flip-primary_weight=0": "ATTITTUD (1, 0, −1), primary_weight 0",
     "drop_harmful-primary_weight=0": "ATTITTUD (1, 1, 0), primary_weight 0",
     "flip-primary_weight=0": "ATTITTUD (1, 1, −1), primary_weight 0",
-    "auto": "auto, judges cut from the 100 labels",
+    "auto": "auto, judged by validation images",
     "pretrain_as_released": "Vanilla pre-training as released",
     "cosine_gate": "cosine gate (Du et al. 2018)",
     "bloop": "Bloop (Hsieh et al. 2024)",
