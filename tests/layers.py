@@ -131,6 +131,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: Function(lambda self, x: self.a(x.view(-1, 6)).view(M, -1), a=nn.Linear(6, 3)),
         sequences,
     ),
+    "linear_flattened_to_as_many_features": (
+        lambda: Function(lambda self, x: self.a(x.view(-1, 6)).view(M, -1), a=nn.Linear(6, M)),
+        sequences,
+    ),
     "linear_positions_first": (
         lambda: Function(
             lambda self, x: self.b(torch.tanh(self.a(x))).mT.movedim(-1, 0).sum(1), a=nn.Linear(6, 5), b=nn.Linear(5, 3)
@@ -171,6 +175,20 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     ),
     "conv2d_frames": (
         lambda: Function(lambda self, x: self.c(x.flatten(0, 1)[:, None]).view(M, -1), c=nn.Conv2d(1, 2, 3)),
+        images,
+    ),
+    "conv2d_frames_to_as_many_channels": (
+        lambda: Function(
+            lambda self, x: self.n(self.c(x.flatten(0, 1)[:, None])).view(M, -1),
+            c=nn.Conv2d(1, M, 3),
+            n=nn.GroupNorm(1, M),
+        ),
+        images,
+    ),
+    "conv_transpose_frames_to_as_many_channels": (
+        lambda: Function(
+            lambda self, x: self.c(x.flatten(0, 1)[:, None]).view(M, -1), c=nn.ConvTranspose2d(1, M, 2, bias=False)
+        ),
         images,
     ),
     "conv3d": (
@@ -355,6 +373,14 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         ),
         sequences,
         "a.weight_ih_l0",
+    ),
+    "some_tokens_to_as_many_features": (
+        lambda: Function(
+            lambda self, x: torch.stack([part.sum(0) for part in self.a(x.flatten(0, 1)[:-2]).split([4, 4, 4, 4, 2])]),
+            a=nn.Linear(6, M),
+        ),
+        sequences,
+        "a.weight, a.bias in linear",
     ),
     "constant_from_outside": (
         lambda: Function(lambda self, x: x * (self.scale * OUTSIDE), scale=weight(6)),

@@ -13,9 +13,15 @@ from torch import Tensor
 Place = Literal["first", "second", "flattened", "interleaved"]
 
 
-def place_of(shape: tuple[int, ...], examples: int) -> Place | None:
-    """A guess from the shape; what is guessed wrong is found by the check of the first refresh."""
+def place_of(shape: tuple[int, ...], examples: int, *, leading: bool = False) -> Place | None:
+    """A guess from the shape; what is guessed wrong is found by the check of the first refresh.
+
+    `leading`: of a function that knows examples in the first dimension only.
+    """
     guesses: tuple[Place, ...] = ("first", "second", "flattened")
+    if leading or len(shape) == 2:
+        # As many features or channels as examples are more likely than examples in the last dimension.
+        guesses = ("first", "flattened") if leading else ("first", "flattened", "second")
     return next((place for place in guesses if fits(place, shape, examples)), None)
 
 

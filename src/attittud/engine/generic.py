@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from attittud.engine.base import UnsupportedError, logger
 from attittud.engine.batch import Place, place_of, single
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.record import Call, Function, Gradients, tensors_in
+from attittud.engine.record import LEADING, Call, Function, Gradients, tensors_in
 
 _RECURRENT: set[Function] = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _CELLS: set[Function] = {torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}
@@ -67,16 +67,18 @@ def _places(
         return places | {id(args[0]): input_place}, [input_place, "second", "second"]
     if call.func in _CELLS:
         return {id(t): "first" for t in tensors_in(args[:2])}, ["first", "first"]
-    outputs = []
+    leading, outputs = call.func in LEADING, []
     for gradient in gradients:
         shape = None if gradient is None else tuple(gradient.shape)
-        place = "first" if shape is None else place_of(shape, examples)
+        place = "first" if shape is None else place_of(shape, examples, leading=leading)
         if place is None:
             raise UnsupportedError(
                 f"the result of {call.name} has shape {shape}, in which no dimension is that of the {examples} examples"
             )
         outputs.append(place)
-    given = {id(t): place_of(tuple(t.shape), examples) for t in tensors_in((args, {})) if id(t) in data}
+    given = {
+        id(t): place_of(tuple(t.shape), examples, leading=leading) for t in tensors_in((args, {})) if id(t) in data
+    }
     return {key: place for key, place in given.items() if place is not None}, outputs
 
 

@@ -19,7 +19,7 @@ from attittud.engine.batch import Place, fits, place_of
 from attittud.engine.generic import generic
 from attittud.engine.loop import Loop
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.record import Call, Gradients
+from attittud.engine.record import LEADING, Call, Gradients
 from attittud.engine.recorder import Recorder
 from attittud.engine.rules import Bound, bind
 from attittud.engine.verify import probe, verify
@@ -253,7 +253,7 @@ class HookedJacobian(Jacobian):
         shape, known = tuple(call.shape), self._known.get(self._key(call))
         if known is not None and fits(known, shape, self.examples):
             return known
-        place = place_of(shape, self.examples)
+        place = place_of(shape, self.examples, leading=call.func in LEADING)
         if place is None:
             raise self._cannot_tell(
                 call,

@@ -7,11 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Function = Callable[..., Any]
 Gradients = tuple[Tensor | None, ...]
 
+LEADING: set[Function] = {
+    *(F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+    *(F.group_norm, F.batch_norm, F.instance_norm),
+}
+"""Examples are in the first dimension, channels in the second."""
 SPREADING: set[Function] = {
     *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile),
 }

@@ -47,7 +47,10 @@ class Bound:
 
     def positions(self, x: Tensor) -> Tensor:
         """... x features as m x positions x features."""
-        return by_example(x, self.place, self.examples).flatten(1, -2)
+        rows = by_example(x, self.place, self.examples)
+        if rows.ndim < 3:
+            raise UnsupportedError(f"in a result {tuple(self.call.shape)} only features are as many as the examples")
+        return rows.flatten(1, -2)
 
     def reduced(self, values: Tensor, shape: Sequence[int]) -> Piece:
         """Sum what belongs to one example to the shape that was broadcast."""
@@ -94,8 +97,8 @@ def addmm(b: Bound) -> Found:
 def embedding(b: Bound) -> Found:
     if b["scale_grad_by_freq"]:
         raise UnsupportedError("scale_grad_by_freq divides by counts over all examples")
-    index = by_example(b["input"], b.place, b.examples).flatten(1)
     g = b.positions(b.gradient)
+    index = by_example(b["input"], b.place, b.examples).flatten(1)
     padding = b["padding_idx"]
     if padding is not None:
         g = torch.where((index == padding % b["weight"].shape[0])[:, :, None], 0.0, g)
