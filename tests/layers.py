@@ -112,6 +112,12 @@ class Own(torch.autograd.Function):
         return gradient * w, (gradient * x).sum_to_size(w.shape)
 
 
+def assigned(self, x):
+    h = self.enter(x).clone()
+    h[:, 0] = self.token
+    return h
+
+
 def conv(layer: nn.Module, *more: nn.Module) -> nn.Module:
     return nn.Sequential(layer, *more, nn.Tanh())
 
@@ -373,6 +379,11 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         ),
         sequences,
         "a.weight_ih_l0",
+    ),
+    "assigned_into_data": (
+        lambda: Function(assigned, enter=nn.Linear(6, 6), token=weight(6)),
+        sequences,
+        "token in __setitem__",
     ),
     "some_tokens_to_as_many_features": (
         lambda: Function(

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from attittud.engine.base import UnsupportedError
+
 Function = Callable[..., Any]
 Gradients = tuple[Tensor | None, ...]
 
@@ -88,7 +90,7 @@ class Call:
             for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
                 flat[at] = tensor
         elif any(flat[at]._version != version for at, version in zip(self._at, self._versions, strict=True)):
-            raise RuntimeError(f"an argument of {self.name} was overwritten in place, so that its gradient is lost")
+            raise UnsupportedError("an argument was overwritten in place, which its gradient would need")
         data = {id(flat[at]) for at in self._at}
         if self._spec is None:
             count = len(flat) - len(self._names)
