@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
+from attittud.recipes import statistics
 from attittud.recipes.digits.rows import BASELINE
 
 WIDE = 112  # columns of a terminal that the table fills without two lines to a row
@@ -26,12 +26,8 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        n = len(values)
-        if n == 1:
-            return cls(values[0], math.nan)
-        from scipy.special import stdtrit
-
-        return cls(mean(values), float(stdtrit(n - 1, 0.975)) * stdev(values) / math.sqrt(n))
+        found = statistics.summarise(values)
+        return cls(found.mean, found.high - found.mean)
 
     def text(self, sign: str = "") -> str:
         return f"{self.mean:{sign}.1f}" + ("" if math.isnan(self.half) else f" ± {self.half:.1f}")
