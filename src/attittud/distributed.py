@@ -146,7 +146,7 @@ class Replicas(Group):
             return {}, None
         flat = layout.empty()
         layout.add_(flat, layout.pick(updates), fresh=True)
-        return dict(zip(map(id, layout.parameters), layout.views(flat), strict=True)), flat
+        return layout.by_identity(flat), flat
 
 
 class _Part(Jacobian):

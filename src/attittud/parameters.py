@@ -96,6 +96,10 @@ class Layout:
             for shape, strides, offset in zip(self._pieces, self._strides, self._offsets, strict=True)
         ]
 
+    def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
+        """The same by identity of the parameter; `pick` goes the other way."""
+        return dict(zip(map(id, self.parameters), self.views(flat), strict=True))
+
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
         """Add gradients (None counts as zero) to `flat`, or write them when its content is `fresh` memory."""
         for name, gradient in zip(self.names, gradients, strict=True):
@@ -220,7 +224,7 @@ def write_gradients(
     named: Sequence[tuple[str, nn.Parameter]], layout: Layout, update: Tensor, rest: dict[int, Tensor]
 ) -> None:
     """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
-    shared = {id(p): view for p, view in zip(layout.parameters, layout.views(update), strict=True)}
+    shared = layout.by_identity(update)
     old, new = [], []
     for _, parameter in named:
         key = id(parameter)

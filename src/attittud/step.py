@@ -131,9 +131,9 @@ class Step:
         """Parameters that turned out to be the primary task's own leave the flat vectors."""
         assert self.layout is not None and self.primary is not None
         stays = kept.ids
-        for parameter, view in zip(self.layout.parameters, self.layout.views(self.primary), strict=True):
-            if id(parameter) not in stays:
-                self.rest.primary[id(parameter)] = view.clone()
+        for key, view in self.layout.by_identity(self.primary).items():
+            if key not in stays:
+                self.rest.primary[key] = view.clone()
         self.primary = self.layout.narrow_(self.primary, kept)
         if self.refresh is not None:
             self.refresh.narrow_(kept)

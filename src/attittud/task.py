@@ -74,8 +74,8 @@ class Ahead:
         """Gradients by identity, and the vector that those of `layout` are in, if they are in one."""
         if layout is self.layout:
             return self.found, self.flat
-        pieces = zip(self.layout.parameters, self.layout.views(self.flat), strict=True)
-        return self.found | {id(p): view for p, view in pieces if id(p) in self.found}, None
+        views = self.layout.by_identity(self.flat)
+        return self.found | {key: view for key, view in views.items() if key in self.found}, None
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class HookedJacobian(Jacobian):
         if out is None:
             out = self.layout.empty(weights.shape[0]).zero_()
         weights = weights.to(out.dtype)
-        targets = dict(zip(self._names, self.layout.views(out), strict=True))
+        targets = self.layout.by_identity(out)
         through: dict[int, Tensor] = {}
 
         def visit(tensor: Tensor, piece: Piece) -> None:
@@ -164,7 +164,7 @@ class HookedJacobian(Jacobian):
         m, device = self.examples, self.layout.device
         products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
         total = torch.zeros(m, m, dtype=torch.float64, device=device)
-        by_vector = [dict(zip(self._names, self.layout.views(vector), strict=True)) for vector in vectors]
+        by_vector = [self.layout.by_identity(vector) for vector in vectors]
         for key, tensor in self._derived().items():
             for columns in by_vector:
                 columns[key] = self._push(tensor, columns)
