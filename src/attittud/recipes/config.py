@@ -189,6 +189,13 @@ class TrainingConfig:
         "replay steps as CUDA graphs, several times faster for small networks; on other devices it has no effect. Strategies "
         "of a seed then share initialisation and batches, but not their dropout masks",
     )
+    compile: bool = option(
+        False,
+        "compile the shared body for training steps (torch.compile), which takes a minute or more for the first run in a "
+        "process; results differ from those without it in rounding and dropout masks. Needs Triton on a GPU, a C++ compiler on "
+        "a CPU; without these the body runs as usual",
+        later=True,
+    )
     deterministic: bool = option(
         False, "the same run gives the same bits on the same GPU (some operations are slower); a CPU always does"
     )

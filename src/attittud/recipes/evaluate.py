@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from attittud.recipes.compiling import eagerly
 from attittud.recipes.tasks import Examples, Task
 
 
@@ -24,7 +25,9 @@ def evaluate(
     training = model.training
     model.eval()
     try:
-        pieces = [(rows, model(part.to(device), head=task.head).float()) for rows, part in examples.parts(batch_size)]
+        with eagerly(model):
+            parts = examples.parts(batch_size)
+            pieces = [(rows, model(part.to(device), head=task.head).float()) for rows, part in parts]
     finally:
         model.train(training)
     places = torch.cat([rows for rows, _ in pieces])

@@ -11,6 +11,7 @@ from torch import Tensor
 from attittud.decompose import Residual, harmful_mask, residual_tolerance
 from attittud.guide import Guide
 from attittud.linalg import dot, project
+from attittud.recipes.compiling import eagerly
 from attittud.scope import untraced_forward
 from attittud.subspace import Subspace
 
@@ -30,7 +31,7 @@ def layer_norms(guide: Guide, losses: MicroLosses) -> dict[str, float]:
     space = guide.subspace
     if space is None or (space.stored and space.rows is None) or (space.projects and not space.stored):
         return {}
-    with untraced_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad():
+    with untraced_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad(), eagerly(guide.model):
         primary = flat_gradient(losses.primary().mean(), space)
         # One source after the other: a single auxiliary gradient is held at a time.
         found = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud.recipes.capture import Steps
+from attittud.recipes.compiling import clock
 from attittud.recipes.config import PhaseConfig
 from attittud.recipes.errors import InputError
 from attittud.recipes.strategies import Guided, Strategy, Telemetry
@@ -91,7 +91,7 @@ class Phase:
     ) -> None:
         """Go on to the end. `record` takes a line of metrics, `checkpoint` is called where all is consistent."""
         state, device = self.state, self.streams.device
-        started, reported = time.perf_counter(), state.step
+        started, reported = clock(), state.step
         while not self.done:
             telemetry = self.step()
             last = state.step == self.steps
@@ -102,7 +102,7 @@ class Phase:
                 continue
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            state.seconds += time.perf_counter() - started
+            state.seconds += clock() - started
             if logging:
                 values = self.read(telemetry)
                 record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **values})
@@ -119,7 +119,7 @@ class Phase:
                 record({"step": state.step, "seconds": state.seconds, **values})
             if saving or (evaluating and self.checkpoint_every is not None):
                 checkpoint()
-            started = time.perf_counter()
+            started = clock()
 
     def finish(self) -> dict[str, float]:
         """Put the chosen model in place; its figures on validation."""

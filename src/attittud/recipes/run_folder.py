@@ -139,6 +139,11 @@ class RunFolder:
         except OSError as error:
             raise cannot_write(self.path / "metrics.jsonl", error) from None
 
+    def note(self, name: str, value: Any) -> None:
+        """Add to run.json what is not known before the end."""
+        path = self.path / "run.json"
+        write_json(path, read_json(path) | {name: value})
+
     def save_weights(self, weights: dict[str, Tensor]) -> None:
         save_weights(self.path / "weights.safetensors", weights)
 

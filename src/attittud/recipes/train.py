@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attittud.recipes.capture import own_stream
+from attittud.recipes.compiling import compile_body, compiling, is_compiled
 from attittud.recipes.config import Config, StrategyConfig, to_dict
 from attittud.recipes.data.prepare import Prepared, prepare
 from attittud.recipes.devices import captures, choose_device, on_device, repeatable
@@ -74,7 +75,9 @@ def run(
         prepared = on_device(data or load_data(config), device)
         forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
-        with forked, repeatable(config.training.deterministic, device), streamed, ExitStack() as opened:
+        training = config.training
+        compiled = compiling(training.compile, deterministic=training.deterministic)
+        with forked, repeatable(training.deterministic, device), streamed, compiled, ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Quiet())
             # Last: a run that is refused, or was finished before, shall not appear there.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
@@ -107,6 +110,8 @@ class _Job:
         self.model = build_model(config.model, data, config.seed).to(device).train()
         if config.training.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
+        if config.training.compile:
+            compile_body(self.model)
         wanted = config.training.metric
         self.metric = default_metric(data.primary) if wanted == "auto" else wanted
         if self.metric == "auc" and data.primary.objective != "multi_label":
@@ -147,6 +152,8 @@ class _Job:
             summary = {"name": name, "steps": state.step, "best_step": state.best_step}
             self.summaries.append(summary | {"seconds": state.seconds, "stopped": state.stopped})
         test = evaluate(self.model, self.data.primary, self.data.test, self.device)
+        if self.config.training.compile:
+            self.folder.note("compiled", is_compiled(self.model))
         self.folder.save_weights(self.model.state_dict())
         return self.result(test)
 
