@@ -1,6 +1,7 @@
 """The paper's experiments in miniature, and the files their results are kept in."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,18 @@ def test_broken_results_are_refused(tmp_path: Path) -> None:
     (tmp_path / "figure2-samples.jsonl").write_text("{\n")
     with pytest.raises(InputError, match="is not a file of results"):
         Results(tmp_path, "figure2-samples")
+
+
+def test_made_up_data_are_replaced_whole(tmp_path: Path) -> None:
+    """Processes that share the runs each write them, and must never meet a file that another is half through with."""
+    path = write_miniature(tmp_path, "cifar10") / "test-00000-of-00001.parquet"
+    with path.open("rb") as reader:
+        write_miniature(tmp_path, "cifar10")
+        assert os.fstat(reader.fileno()).st_ino != path.stat().st_ino  # a reader keeps the old file
+        assert reader.read() == path.read_bytes()
+    assert {file.name for file in path.parent.iterdir()} == {
+        f"{split}-00000-of-00001.parquet" for split in ("train", "test")
+    }
 
 
 def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from attittud.recipes.data.listing import Columns, Listing
 from attittud.recipes.data.tables import table_listing
-from attittud.recipes.errors import InputError, needs
+from attittud.recipes.errors import InputError, needs, one_line
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -50,7 +50,7 @@ class Hub:
                 self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
         except Exception as error:  # whatever the network, the hub or the data set's maker did
             raise InputError(
-                f"hf:{name}: cannot be loaded ({' '.join(str(error).split())[:200]}); check the name and the network"
+                f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check the name and the network"
             ) from None
 
     @property

@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from attittud.recipes.data.listing import Listing, Raw, Rows
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 
 LARGEST = 64_000_000
 """Pixels of an image that is still decoded; a file of a few kB can announce billions."""
@@ -71,7 +71,7 @@ def _open(raw: Raw, where: str) -> Image.Image:
             f"{name} announces more pixels than fit into memory (a decompression bomb); remove it"
         ) from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        reason = "it is no image" if isinstance(error, UnidentifiedImageError) else " ".join(str(error).split())
+        reason = "it is no image" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
         size = f"{image.width} x {image.height}"
@@ -97,7 +97,7 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
                 image = file.convert(mode)
         except (OSError, SyntaxError, ValueError) as error:
             name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
-            raise InputError(f"{name} is damaged ({' '.join(str(error).split())}); repair or remove it") from None
+            raise InputError(f"{name} is damaged ({one_line(error)}); repair or remove it") from None
     if image.size != (pixels.size, pixels.size):
         # The middle square: scaling the sides apart would distort what is in the picture.
         side = min(image.size)

@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from attittud.recipes.data.folder import inside
 from attittud.recipes.data.listing import Columns, Kind, Listing, Raw, Rows
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 INPUTS = ("image", "img", "text", "sentence", "content", "review")
@@ -210,14 +210,16 @@ def _concatenated(files: Sequence[Path]) -> pa.Table:
     try:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"{files[0].parent}: the files have different columns ({_one_line(error)})") from None
+        raise InputError(f"{files[0].parent}: the files have different columns ({one_line(error, 200)})") from None
 
 
 def read_file(path: Path) -> pa.Table:
     try:
         table = _parsed(path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({_one_line(error)}); check the file") from None
+        raise InputError(
+            f"{path}: cannot be read as {path.suffix[1:]} ({one_line(error, 200)}); check the file"
+        ) from None
     bytes_are_text = path.suffix in (".csv", ".tsv")  # texts in another encoding come as bytes from there
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
@@ -240,7 +242,3 @@ def _parsed(path: Path) -> pa.Table:
     # No word means nothing here: a class may be called NA or null.
     convert = pa.csv.ConvertOptions(null_values=[], strings_can_be_null=False)
     return pa.csv.read_csv(path, parse_options=options, convert_options=convert)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

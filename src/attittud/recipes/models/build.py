@@ -15,7 +15,7 @@ from attittud.recipes.config import ModelConfig
 from attittud.recipes.config_data import DataConfig
 from attittud.recipes.data.prepare import Prepared
 from attittud.recipes.data.texts import Reader
-from attittud.recipes.errors import InputError
+from attittud.recipes.errors import InputError, one_line
 from attittud.recipes.models.masked import TextBody
 from attittud.recipes.models.network import Network, statistics
 from attittud.recipes.models.residual import ResNet18, WideResNet
@@ -87,7 +87,7 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
     except Exception as error:  # each library has its own
         cure = "data.image_size" if kind == "image" else "data.max_length"
         raise InputError(
-            f"model {name} cannot read {kind}s of size {size} ({' '.join(str(error).split())[:200]}); set {cure} to what it was "
+            f"model {name} cannot read {kind}s of size {size} ({one_line(error, 200)}); set {cure} to what it was "
             "made for, or choose another model"
         ) from None
     body.train()

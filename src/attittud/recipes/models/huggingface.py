@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attittud.recipes.config import ModelConfig
-from attittud.recipes.errors import InputError, needs
+from attittud.recipes.errors import InputError, needs, one_line
 from attittud.recipes.models.encoder import Encoder, HFWords, stored_head
 
 
@@ -29,9 +29,7 @@ _CURE = "give a folder with config.json and model.safetensors (and the tokenizer
 
 
 def _failed(folder: str, what: str, error: Exception) -> InputError:
-    return InputError(
-        f"model hf:{folder}: {what} cannot be loaded from its folder ({' '.join(str(error).split())[:200]}); {_CURE}"
-    )
+    return InputError(f"model hf:{folder}: {what} cannot be loaded from its folder ({one_line(error, 200)}); {_CURE}")
 
 
 def _place(folder: str) -> Path:

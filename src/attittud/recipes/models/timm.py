@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from attittud.recipes.config import ModelConfig
-from attittud.recipes.errors import InputError, needs
+from attittud.recipes.errors import InputError, needs, one_line
 
 
 class TimmBody(nn.Module):
@@ -28,7 +28,7 @@ def timm_body(name: str, shape: tuple[int, ...], config: ModelConfig) -> nn.Modu
         raise needs("timm", "timm", f"model 'timm:{name}'") from None
     except RuntimeError as error:  # what a torchvision raises that was built for another torch
         raise InputError(
-            f"model timm:{name}: timm is installed, but cannot be imported ({' '.join(str(error).split())[:200]}); install the "
+            f"model timm:{name}: timm is installed, but cannot be imported ({one_line(error, 200)}); install the "
             "torchvision that belongs to this torch"
         ) from None
     try:
@@ -37,7 +37,7 @@ def timm_body(name: str, shape: tuple[int, ...], config: ModelConfig) -> nn.Modu
         )
     except Exception as error:  # unknown name, no network, a bad file: timm has no common error
         raise InputError(
-            f"model timm:{name} cannot be built ({' '.join(str(error).split())[:200]}); check the name, or set "
+            f"model timm:{name} cannot be built ({one_line(error, 200)}); check the name, or set "
             "model.pretrained=false where there is no network"
         ) from None
     return TimmBody(network)

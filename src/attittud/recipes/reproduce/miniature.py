@@ -5,8 +5,14 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from attittud.recipes.files import write_atomically
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIZE = 8
@@ -35,7 +41,6 @@ def write_miniature(folder: Path, kind: str) -> Path:
 def write_chest_xray(folder: Path) -> Path:
     """X-rays with five findings, several of a patient, in three splits; and photographs of ten classes."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     target = folder / "miniature-chest-xray"
     x_rays, photographs = (target / name for name in CHEST_XRAY)
@@ -49,7 +54,7 @@ def write_chest_xray(folder: Path) -> Path:
         columns = {"image": images, "labels": labels.tolist(), "patient": 1000 * first + np.arange(count) // 4}
         names = ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion"]
         table = pa.table(columns).replace_schema_metadata({"class_names": json.dumps(names)})
-        parquet.write_table(table, x_rays / f"{split}-00000-of-00001.parquet")
+        _save(table, x_rays / f"{split}-00000-of-00001.parquet")
     labels = np.repeat(np.arange(10), 8)
     _write(photographs, "train", {"label": labels}, {"label": list(TEN)}, labels)
     return target
@@ -59,7 +64,6 @@ def _write(
     folder: Path, split: str, columns: dict[str, np.ndarray], names: dict[str, list[str]], labels: np.ndarray
 ) -> None:
     import pyarrow as pa
-    from pyarrow import parquet
 
     random = np.random.default_rng(len(labels))
     patterns = np.random.default_rng(0).integers(0, 256, (int(labels.max()) + 1, SIZE, SIZE, 3))
@@ -70,7 +74,16 @@ def _write(
     table = pa.table(
         {"img": [images[i] for i in order], **{name: values[order] for name, values in columns.items()}}
     ).replace_schema_metadata(metadata)
-    parquet.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+    _save(table, folder / f"{split}-00000-of-00001.parquet")
+
+
+def _save(table: pa.Table, path: Path) -> None:
+    """In one instant: processes that share the runs all write these files, while others read them."""
+    from pyarrow import parquet
+
+    content = io.BytesIO()
+    parquet.write_table(table, content)
+    write_atomically(path, content.getvalue())
 
 
 def _images(signals: np.ndarray, random: np.random.Generator) -> list[dict[str, bytes | None]]:
