@@ -54,7 +54,7 @@ def write_chest_xray(folder: Path) -> Path:
         columns = {"image": images, "labels": labels.tolist(), "patient": 1000 * first + np.arange(count) // 4}
         names = ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion"]
         table = pa.table(columns).replace_schema_metadata({"class_names": json.dumps(names)})
-        _save(table, x_rays / f"{split}-00000-of-00001.parquet")
+        save_table(table, x_rays / f"{split}-00000-of-00001.parquet")
     labels = np.repeat(np.arange(10), 8)
     _write(photographs, "train", {"label": labels}, {"label": list(TEN)}, labels)
     return target
@@ -74,10 +74,10 @@ def _write(
     table = pa.table(
         {"img": [images[i] for i in order], **{name: values[order] for name, values in columns.items()}}
     ).replace_schema_metadata(metadata)
-    _save(table, folder / f"{split}-00000-of-00001.parquet")
+    save_table(table, folder / f"{split}-00000-of-00001.parquet")
 
 
-def _save(table: pa.Table, path: Path) -> None:
+def save_table(table: pa.Table, path: Path) -> None:
     """In one instant: processes that share the runs all write these files, while others read them."""
     from pyarrow import parquet
 

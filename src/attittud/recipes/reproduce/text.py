@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attittud.recipes.errors import InputError, needs
+from attittud.recipes.reproduce.miniature import save_table
 
 FOLDERS = {"imdb": "imdb", "amazon": "amazon_helpful"}
 """Tasks, and the folder of each in that of the data."""
@@ -65,7 +66,6 @@ def _text(folder: Path, task: str) -> list[str]:
 def write_texts(folder: Path) -> Path:
     """Reviews whose label a word gives away, in the splits that the two data sets have."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     target = folder / "miniature-text"
     for task, place in FOLDERS.items():
@@ -81,7 +81,7 @@ def write_texts(folder: Path) -> Path:
             columns: dict[str, list[str] | list[int]] = {"text": texts}
             if split != "unsupervised":
                 columns["label"] = [number % 2 for number in range(count)]
-            parquet.write_table(pa.table(columns), target / place / f"{split}-00000-of-00001.parquet")
+            save_table(pa.table(columns), target / place / f"{split}-00000-of-00001.parquet")
     return target
 
 
