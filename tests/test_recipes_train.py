@@ -68,7 +68,8 @@ def test_the_test_set_is_read_once_at_the_end(
         read.append(examples)
         return evaluate(model, task, examples, device)
 
-    monkeypatch.setattr("attittud.recipes.train.evaluate", noted)
+    for module in ("train", "make_phase"):
+        monkeypatch.setattr(f"attittud.recipes.{module}.evaluate", noted)
     result = run(job, 0, own(strategy), tmp_path, data=data)
     assert [examples is data.test for examples in read] == [False] * 5 + [True]
     assert all(examples is data.validation for examples in read[:-1])
