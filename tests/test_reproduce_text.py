@@ -20,7 +20,7 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.reproduce.experiments import EXPERIMENTS
 from attittud.recipes.reproduce.results import fingerprint, read_lines
 from attittud.recipes.reproduce.run import _QUICK, _config, parts, reproduce
-from attittud.recipes.reproduce.text import QUICK_PARTS, write_texts
+from attittud.recipes.reproduce.text import QUICK_PARTS, write_encoder, write_texts
 from attittud.recipes.train import run
 from experiments import rows as reader
 from experiments import text
@@ -137,6 +137,20 @@ def test_auxiliary_text_leaves_no_trace_in_plain_fine_tuning(tmp_path: Path) -> 
     weights = [load_file(Path(found.run_dir) / "weights.safetensors") for found in runs]
     shared = [name for name in weights[0] if name in weights[1]]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in shared) and len(shared) > 15
+
+
+def test_the_tiny_encoder_is_the_same_from_every_process(tmp_path: Path) -> None:
+    """Each writes it, while others may read it."""
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    files = []
+    for _ in range(2):
+        torch.rand(1)
+        state = torch.get_rng_state()
+        place = write_encoder(tmp_path)
+        assert torch.equal(torch.get_rng_state(), state)
+        files.append({path.name: path.read_bytes() for path in place.iterdir()})
+    assert files[0] == files[1] and "model.safetensors" in files[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["miniature-encoder"]
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

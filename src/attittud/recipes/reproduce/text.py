@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,19 +88,28 @@ def write_texts(folder: Path) -> Path:
 
 def write_encoder(folder: Path) -> Path:
     """A BERT of a thousand weights that knows the words of these reviews."""
+    import torch
+
     try:
         import transformers
     except ImportError:
         raise needs("transformers", "transformers", "the text experiment") from None
     transformers.utils.logging.disable_progress_bar()
-    target = folder / "miniature-encoder"
-    target.mkdir(parents=True, exist_ok=True)
+    target, own = folder / "miniature-encoder", folder / f".miniature-encoder.{os.getpid()}"
+    own.mkdir(parents=True, exist_ok=True)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_GOOD, *_BAD, *_PLAIN]
-    (target / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    transformers.BertTokenizer(str(target / "vocab.txt")).save_pretrained(target)
+    (own / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    transformers.BertTokenizer(str(own / "vocab.txt")).save_pretrained(own)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=_LENGTH, **sizes)
-    transformers.BertModel(config).save_pretrained(target)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        transformers.BertModel(config).save_pretrained(own)
+    # Processes that share the runs all come here: a file is there in one instant, and the same from each.
+    target.mkdir(exist_ok=True)
+    for file in own.iterdir():
+        file.replace(target / file.name)
+    own.rmdir()
     return target
 
 
