@@ -11,8 +11,10 @@ from .rows import Row, part
 
 CAPTURED = """\
 Share of the squared norm inside the span in per cent, mean over the guided phase of the runs of Table 4: of the auxiliary
-gradient, and of the primary gradient of other examples than those that built the basis. The paper finds large shares for its
-randomized SVD and small ones for `random` and `mean`; `canonical` has all by definition. Claims are about each seed's mean."""
+gradient, and of the step's primary gradient. The 50 examples of that are drawn independently of the 64 that built the basis, all
+from the same 100: about two thirds of them helped to build it. (The paper shows the fraction of the norm; this is its square.)
+It finds large shares for its randomized SVD and small ones for `random` and `mean`. By definition `canonical` has all of both,
+and a basis with the mean included all of the primary gradient. Claims are about each seed's mean."""
 
 TABLE4_CLAIMS = [
     *(

@@ -10,7 +10,8 @@ SAMPLES = """\
 Accuracy against m, with rank 5 and (1, 0, 0), primary_weight 0.01. The paper finds the mean flat and the variance falling
 with m."""
 RANK = "The paper finds small ranks better where data are scarce, and larger ones where they are not."
-SAMPLES_CLAIMS = [Claim("100 examples are better than 5 (the paper: the mean is flat)", "100", "5")]
+SAMPLES_CLAIMS = [Claim("the mean is flat: 100 examples are as good as 5", "100", "5", flat=True)]
+SPREAD = "the variance falls with m"
 RANK_CLAIMS = [
     Claim("with 50 per class, rank 5 is better than 40", "50/5", "50/40"),
     Claim("with 1,000 per class, rank 40 is better than 5", "1000/40", "1000/5"),
@@ -46,6 +47,7 @@ def rank_rows() -> dict[str, Row]:
 
 def samples() -> str:
     rows = by_samples()
+    _, said, figures = spread_falls(rows)
     lines = [[str(m), *summary_cells(rows[m].summary if m in rows else None)] for m in (5, 10, 25, 50, 100)]
     return "\n\n".join(
         [
@@ -53,7 +55,7 @@ def samples() -> str:
             SAMPLES,
             table(["m", "ours", "std", "95 %", "n"], lines),
             claim_table(SAMPLES_CLAIMS, samples_rows()),
-            f"The variance falls with m: {spread_falls(rows)}.",
+            f"{SPREAD.capitalize()}: {said}{f' ({figures})' if figures else ''}.",
             *shown("samples"),
         ]
     )

@@ -9,11 +9,11 @@ from attittud.recipes.statistics import summarise
 
 from . import paper, text, xray
 from .bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
-from .claims import MISSING, against_paper, judged, summary_cells, table
-from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, rank, rank_rows, samples, samples_rows
+from .claims import MISSING, against_paper, judged, spread_falls, summary_cells, table
+from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
 from .plots import DOCS, PLOTS, draw
 from .rows import HERE, RESULTS, part
-from .table2 import MORE_CLAIMS, TABLE2_CLAIMS, everything, table2
+from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, TABLE2_CLAIMS, everything, table2, with_chosen
 
 PAGE = DOCS / "reproduction.md"
 
@@ -48,9 +48,11 @@ def page() -> str:
 
 def in_short() -> str:
     """Every claim with its verdict, and whether the means are the paper's."""
-    rows = everything().rows
+    found = everything()
+    rows = found.rows
     groups = [
         ("Table 2", TABLE2_CLAIMS, rows),
+        ("Table 2", CHOSEN_CLAIMS, with_chosen(found)),
         ("beyond", MORE_CLAIMS, rows),
         ("Table 4", TABLE4_CLAIMS, best_rows()),
         ("Figure 2", SAMPLES_CLAIMS, samples_rows()),
@@ -59,8 +61,15 @@ def in_short() -> str:
         *text.groups(),
         ("Table 3, on other data", xray.CLAIMS, xray.rows().rows),
     ]
-    every = [(where, *tested) for where, claims, found_rows in groups for tested in judged(claims, found_rows)]
-    lines = [[where, claim.text, str(found.n), said] for where, claim, found, said in every if found is not None]
+    every = [
+        [where, claim.text, "" if difference is None else str(difference.n), said]
+        for where, claims, found_rows in groups
+        for claim, difference, said in judged(claims, found_rows)
+    ]
+    n, said, _ = spread_falls(by_samples())
+    place = [line[1] for line in every].index(SAMPLES_CLAIMS[-1].text) + 1
+    every.insert(place, ["Figure 2", SPREAD, str(n), said])
+    lines = [line for line in every if line[-1] != MISSING]
     means = [
         f"{name.partition(',')[0]} {against_paper(rows[label].summary, mean, half) if label in rows else MISSING}"
         for label, (name, mean, half) in paper.TABLE2.items()
@@ -78,11 +87,11 @@ def in_short() -> str:
 def multicifar() -> str:
     lines = read_lines(RESULTS / "table2-multicifar100.jsonl")
     names = sorted({line["part"] for line in lines})
-    found = {name: part("table2-multicifar100", name, "table2-multicifar100").rows for name in names}
+    anyone = ["data.primary.classes=null"]  # the file names none: each part has its own
+    found = {name: part("table2-multicifar100", name, "table2-multicifar100", overrides=anyone).rows for name in names}
     rows = []
     for label, (name, mean) in paper.MULTICIFAR.items():
-        have = [next((row for key, row in found[n].items() if key.startswith(label)), None) for n in names]
-        means = [row.summary.mean for row in have if row is not None]
+        means = [found[n][label].summary.mean for n in names if label in found[n]]
         ours = summary_cells(summarise(means)) if means else summary_cells(None)
         rows.append([name, str(mean), *ours])
     return "\n\n".join(

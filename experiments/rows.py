@@ -66,12 +66,14 @@ class Part:
     """Labels whose search is not complete, so that nothing is chosen yet."""
 
 
-def part(experiment: str, name: str, file: str | None = None, also: Sequence[str] = ()) -> Part:
+def part(
+    experiment: str, name: str, file: str | None = None, also: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> Part:
     """Read a part of an experiment; one that was not run has no rows.
 
-    `also` are parts with the same search, which have further strategies or seeds.
+    `also` are parts with the same search, which have further strategies or seeds; `overrides` fill in what the file leaves open.
     """
-    config = load(HERE / f"{file or name}.yaml")
+    config = load(HERE / f"{file or name}.yaml", list(overrides))
     lines = [line for line in read_lines(RESULTS / f"{experiment}.jsonl") if line["part"] in (name, *also)]
     tried: dict[str, dict[str, Row]] = {}
     for line in lines:
