@@ -28,7 +28,7 @@ _MORE = {**ETAS, "multitask": "multitask", "auto": "`auto`"}
 MORE = {**_MORE, **{SWAPPED + label: f"{name}, swapped text" for label, name in _MORE.items()}}
 OURS, PLAIN = "ours", "primary_only"
 _NAMES = {PLAIN: "plain fine-tuning", "pretrain": "TAPT", OURS: "ours", "multitask": "multitask", "auto": "`auto`"}
-BENCHMARKS = reader.HERE.parent / "benchmarks"
+ENCODER = reader.HERE.parent / "benchmarks" / "encoder.json"
 COST = "A column is one task with one number of labels: all rows with own and with swapped text, five seeds and the search."
 REFRESH = """\
 What a step with a refresh takes longer than one without, on an encoder of this size (`python -m benchmarks.encoder`). The runs
@@ -115,19 +115,15 @@ def cost() -> str:
 
 
 def refreshes() -> str:
-    """From the files that `python -m benchmarks.encoder` wrote."""
+    """From the file that `python -m benchmarks.encoder` wrote."""
+    measured: dict[str, Any] = json.loads(ENCODER.read_text(encoding="utf-8"))
+    device = measured["made_with"]["hardware"]["device"]
+    size = f"{measured['examples']} texts of {measured['length']} tokens, rank {measured['rank']}"
     found = []
-    for path in sorted(BENCHMARKS.glob("encoder*.json")):
-        measured: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        device = measured["made_with"]["hardware"]["device"]
-        size = f"{measured['examples']} texts of {measured['length']} tokens, rank {measured['rank']}"
-        for kind, seconds in measured["refresh"].items():
-            times = [
-                f"{1000 * seconds[engine]:.1f}" if engine in seconds else "" for engine in ("hooks", "batched", "loop")
-            ]
-            found.append([f"{device}, {kind}", size, *times, f"{measured['loop_to_hooks'][kind]:.1f}"])
-    head = ["device", "basis", "`hooks`, ms", "`batched`, ms", "`loop`, ms", "`loop` / `hooks`"]
-    return table(head, found) if found else f"A refresh on the encoder: {MISSING}."
+    for kind, seconds in measured["refresh"].items():
+        times = [f"{1000 * seconds[engine]:.1f}" for engine in ("hooks", "batched", "loop")]
+        found.append([f"{device}, {kind}", size, *times, f"{measured['loop_to_hooks'][kind]:.1f}"])
+    return table(["device", "basis", "`hooks`, ms", "`batched`, ms", "`loop`, ms", "`loop` / `hooks`"], found)
 
 
 def _column(task: str, labels: str) -> str:

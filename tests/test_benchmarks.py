@@ -61,8 +61,8 @@ def test_budget_leaves_the_rest_for_another_run(tmp_path):
 @pytest.mark.parametrize("peer", ["Authors", "TorchJD", "TorchJDLoop", "Opacus"])
 def test_peers_span_the_rows_of_j(peer):
     if peer != "Authors":
-        pytest.importorskip(peer.removesuffix("Loop").lower())
-    pytest.importorskip("transformers")
+        pytest.importorskip(peer.removesuffix("Loop").lower(), reason="the peer is not installed")
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
     work = Workload(SPECS["roberta128"].tiny(), m=4, device="cpu", tiny=True, seed=0)
     method = getattr(methods, peer)(work, 2)
     rows = method.build(work.losses("primary")).double()
@@ -78,7 +78,7 @@ def test_peers_span_the_rows_of_j(peer):
 @pytest.mark.parametrize("peer", ["Authors", "TorchJDPCGrad"])
 def test_peers_fill_every_gradient(peer):
     if peer != "Authors":
-        pytest.importorskip("torchjd")
+        pytest.importorskip("torchjd", reason="the peer is not installed")
     work = Workload(SPECS["wrn22"].tiny(), m=4, device="cpu", tiny=True, seed=0)
     getattr(methods, peer)(work, 2).backward(True)
     assert all(p.grad is not None and p.grad.shape == p.shape for p in work.model.parameters())

@@ -313,6 +313,6 @@ def test_two_names_that_read_the_same(p):
 
 
 def test_numbers_of_numpy_are_numbers(p):
-    numpy = pytest.importorskip("numpy")
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     made = guide_for(p, rank=numpy.int64(2), refresh_every=numpy.int32(3), primary_weight=numpy.float32(0.5))
     assert (made.rank, made.refresh_every, made.primary_weight) == (2, 3, 0.5)

@@ -184,7 +184,7 @@ def test_every_field_is_documented() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
 def test_examples_are_valid(path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
-    yaml = pytest.importorskip("yaml")
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     load(path)
     jsonschema.validate(yaml.safe_load(re.sub(r"(\d)e-", r"\1.0e-", path.read_text())), json_schema())
 

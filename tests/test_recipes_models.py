@@ -308,7 +308,7 @@ def test_hugging_face_image_model(tmp_path: Path) -> None:
 
 def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
-    hub = pytest.importorskip("huggingface_hub")
+    hub = pytest.importorskip("huggingface_hub", reason="comes with transformers")
     folder = tmp_path / "models--owner--net"
     settings: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=8, **settings)

@@ -13,6 +13,7 @@ from attittud.recipes.compare.variants import variants
 from attittud.recipes.loader import load
 from experiments import page as module
 from experiments import rows as reader
+from experiments import text, xray
 from experiments.bases import labels
 from experiments.claims import Claim, against_paper, judged, spread_falls
 from experiments.page import PAGE, page
@@ -22,6 +23,16 @@ from experiments.table2 import ATTITTUD, best_two, everything
 
 def test_page_is_what_the_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m experiments.page`"
+
+
+def test_the_readme_says_what_tables_1_and_3_show() -> None:
+    readme = " ".join((HERE.parent / "README.md").read_text(encoding="utf-8").split())
+    assert "pre-training and guidance gained nothing over no auxiliary data" in readme
+    verdicts = [said for _, _, said in judged(xray.CLAIMS, xray.rows().rows)]
+    assert verdicts and set(verdicts) == {"not significant"}
+    assert "with 500 labels of Amazon's reviews and a small encoder (Table 1) no row differs significantly" in readme
+    verdicts = [said for _, _, said in judged(text.claims("amazon"), text.column("amazon", "500").rows)]
+    assert verdicts and set(verdicts) == {"not significant"}
 
 
 def line(part_: str, run: str, seed: int, validation: float, test: float, **more: Any) -> str:
