@@ -51,7 +51,7 @@ def best_rows() -> dict[str, Row]:
         pair = [rows[label] for label in labels(basis) if label in rows]
         seeds = sorted(set.intersection(*(set(row.runs) for row in pair))) if len(pair) == 2 else []
         if seeds:
-            best[basis] = max(pair, key=lambda row: row.validation(seeds))
+            best[basis] = max(pair, key=lambda row: row.merit(seeds))
     return best
 
 

@@ -42,7 +42,7 @@ CIFAR-100 was not at hand. `attittud reproduce table2-multicifar100 --data FOLDE
 def page() -> str:
     """The whole page; what was not run yet says so."""
     vision = [table2(), table4(), samples(), rank(), captured(), multicifar()]
-    sections = [ABOUT, in_short(), *vision, text.section(), xray.section(), costs(), protocol()]
+    sections = [ABOUT, in_short(), *vision, text.section(), xray.section(), *diverged(), costs(), protocol()]
     return "\n\n".join(sections) + "\n"
 
 
@@ -101,6 +101,19 @@ def multicifar() -> str:
             table(["row", "paper", "ours", "std", "95 %", "n"], rows),
         ]
     )
+
+
+def diverged() -> list[str]:
+    """Every run without a result, so that none is missing from a table without a word; nothing where there is none."""
+    lines = [
+        [line["part"], f"`{line['run']}`", line["diverged"]]
+        for path in sorted(RESULTS.glob("*.jsonl"))
+        for line in read_lines(path)
+        if line.get("diverged") is not None
+    ]
+    head = ["part", "run", "what happened"]
+    about = "They are counted in no mean and can be chosen by no search; the tables have the other seeds."
+    return [f"## Runs that diverged\n\n{about}\n\n{table(head, lines)}"] if lines else []
 
 
 def costs() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +24,20 @@ class Row:
     label: str
     changes: str
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    diverged: set[int] = field(default_factory=set)
+    """Seeds whose runs have no result, as their loss was not a number any more."""
+
+    def over(self, seeds: Iterable[int]) -> bool:
+        """Whether all of them have been run, whatever came of it."""
+        return all(seed in self.runs or seed in self.diverged for seed in seeds)
+
+    def whole(self, seeds: Iterable[int]) -> bool:
+        """Whether all of them have a result, without which a row cannot be chosen."""
+        return all(seed in self.runs for seed in seeds)
+
+    def merit(self, seeds: Sequence[int]) -> tuple[bool, float, float]:
+        """What rows are chosen by; one that diverged with some seeds is known by the others, the lucky ones."""
+        return not self.diverged, *self.validation(seeds)
 
     @property
     def metric(self) -> str:
@@ -62,8 +76,10 @@ class Part:
     """By label, with the settings that the search chose."""
     tried: dict[str, list[Row]]
     """All settings that a label was tried with."""
-    unfinished: list[str]
-    """Labels whose search is not complete, so that nothing is chosen yet."""
+
+    def searched(self, label: str) -> bool:
+        """Whether all settings of a label have been tried."""
+        return sum(row.over(tuning(self.config)) for row in self.tried.get(label, ())) >= draws(self.config)
 
 
 def part(
@@ -77,19 +93,25 @@ def part(
     lines = [line for line in read_lines(RESULTS / f"{experiment}.jsonl") if line["part"] in (name, *also)]
     tried: dict[str, dict[str, Row]] = {}
     for line in lines:
-        label, *middle, _, _ = line["run"].split("/")
+        label, *middle, _, last = line["run"].split("/")
         changes = next((text for text in middle if "=" in text), "")
         row = tried.setdefault(label, {}).setdefault(changes, Row(label, changes))
-        row.runs[line["result"]["seed"]] = line
-    tuning = [config.seed + i for i in range(config.compare.tuning_seeds)]
-    rows, unfinished = {}, []
-    for label, found in tried.items():
-        whole = [row for row in found.values() if all(seed in row.runs for seed in tuning)]
-        if len(whole) < draws(config):
-            unfinished.append(label)
+        seed = int(last.removeprefix("seed-"))
+        if line.get("diverged") is None:
+            row.runs[seed] = line
         else:
-            rows[label] = max(whole, key=lambda row: row.validation(tuning))
-    return Part(config, rows, {label: list(found.values()) for label, found in tried.items()}, unfinished)
+            row.diverged.add(seed)
+    found, seeds = Part(config, {}, {label: list(some.values()) for label, some in tried.items()}), tuning(config)
+    for label, every in found.tried.items():
+        whole = [row for row in every if row.whole(seeds)]
+        if whole and found.searched(label):
+            found.rows[label] = max(whole, key=lambda row: row.validation(seeds))
+    return found
+
+
+def tuning(config: Config) -> list[int]:
+    """Seeds of the search."""
+    return [config.seed + i for i in range(config.compare.tuning_seeds)]
 
 
 def draws(config: Config) -> int:

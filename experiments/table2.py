@@ -97,9 +97,10 @@ def best_two(found: Part) -> list[str]:
     """Labels of the rows of ATTITTUD that get more seeds, chosen by validation; none until all rows have five seeds."""
     seeds = range(5)
     rows = [found.rows[label] for label in ATTITTUD if label in found.rows]
-    if len(rows) < len(ATTITTUD) or any(seed not in row.runs for row in rows for seed in seeds):
+    if not all(found.searched(label) for label in ATTITTUD) or not all(row.over(seeds) for row in rows):
         return []
-    return [row.label for row in sorted(rows, key=lambda row: row.validation(seeds), reverse=True)[:2]]
+    whole = [row for row in rows if row.whole(seeds)]
+    return [row.label for row in sorted(whole, key=lambda row: row.validation(seeds), reverse=True)[:2]]
 
 
 def with_chosen(found: Part) -> dict[str, Row]:

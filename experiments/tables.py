@@ -21,7 +21,7 @@ def beside_paper(found: Part, printed: Mapping[str, Printed], *, same_data: bool
         row = found.rows.get(label)
         ours = row.summary if row else None
         agrees = [against_paper(ours, mean, half) if ours else ""] if same_data else []
-        lines.append([name, f"{mean} ± {half}", *summary_cells(ours), *agrees, settings(found, label)])
+        lines.append([name, f"{mean} ± {half}", *_cells(found, label), *agrees, settings(found, label)])
     return table(["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines)
 
 
@@ -29,15 +29,24 @@ def beyond_paper(found: Part, names: Mapping[str, str]) -> str:
     """Rows by label, with what to call them."""
     lines = []
     for label, name in names.items():
-        row = found.rows.get(label)
-        lines.append([name, *summary_cells(row.summary if row else None), settings(found, label)])
+        lines.append([name, *_cells(found, label), settings(found, label)])
     return table(["row", "ours", "std", "95 %", "n", "settings chosen on validation"], lines)
+
+
+def _cells(found: Part, label: str) -> list[str]:
+    if label in found.rows:
+        return summary_cells(found.rows[label].summary)
+    return ["diverged", "", "", "0"] if found.searched(label) else summary_cells(None)
 
 
 def settings(found: Part, label: str) -> str:
     """What the search chose, or how far it is."""
     if label in found.rows:
-        return readable(found.rows[label].changes)
+        row = found.rows[label]
+        lost = ", ".join(str(seed) for seed in sorted(row.diverged))
+        return readable(row.changes) + (f"; diverged with seed {lost}" if lost else "")
+    if found.searched(label):
+        return "diverged with every setting"
     tried = len(found.tried.get(label, []))
     return f"search not finished, {tried} tried" if tried else ""
 
@@ -49,12 +58,12 @@ def searched(found: Part) -> str:
         [
             label,
             readable(row.changes),
-            f"{100 * row.validation([seed])[0]:.1f}",
+            f"{100 * row.validation([seed])[0]:.1f}" if seed in row.runs else "diverged",
             "chosen" if found.rows.get(label) is row else "",
         ]
         for label, rows in found.tried.items()
         for row in rows
-        if seed in row.runs
+        if row.over([seed])
     ]
     return table(["strategy", "settings", "validation", ""], lines) if lines else f"The search: {MISSING}."
 

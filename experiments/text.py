@@ -83,7 +83,7 @@ def chosen(rows: dict[str, Row], prefix: str) -> Row | None:
     """Of the two Etas the one that is better on validation, over the seeds that both have."""
     pair = [rows[prefix + label] for label in ETAS if prefix + label in rows]
     seeds = sorted(set.intersection(*(set(row.runs) for row in pair))) if len(pair) == len(ETAS) else []
-    return max(pair, key=lambda row: row.validation(seeds)) if seeds else None
+    return max(pair, key=lambda row: row.merit(seeds)) if seeds else None
 
 
 def groups() -> list[tuple[str, list[Claim], dict[str, Row]]]:

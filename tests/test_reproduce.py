@@ -98,6 +98,28 @@ def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypat
         quick(tmp_path / "third", results=tmp_path / "results", overrides=[*few, "model.dropout=0.2"])
 
 
+def test_runs_that_diverged_are_kept_as_that_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a search with two draws the one that cannot be trained is never chosen, nor tried again on another machine."""
+    search = ["compare.strategies=[]", "compare.draws=2", "compare.space={training.guided.lr: ['1e30', '1e-3']}"]
+    search += ["training.guided.clip=null", "log_every=1", "training.guided.steps=8"]
+    first = quick(tmp_path / "first", results=tmp_path / "results", overrides=search)
+    assert first.missing == []
+    lines = read_lines(first.results[0])
+    lost = [line for line in lines if "training.guided.lr=1e30" in line["run"]]
+    assert {(line["run"].partition("/")[0], line["run"].rpartition("/")[2]) for line in lost} == {
+        (label, "seed-0") for label in ("primary_only", "multitask", "orthogonal-primary_weight=0.01")
+    }
+    for line in lost:
+        assert line["result"] is None and line["diverged"].startswith("training diverged in step ")
+        assert (line["split"], line["curves"]) == (0, {}) and line["made_with"]["device"] == "cpu"
+    kept = [line for line in lines if line not in lost]
+    assert len(kept) == 3 * 2 and all("diverged" not in line and line["result"]["test"] for line in kept)
+    monkeypatch.setattr(comparison, "train", lambda *_, **__: pytest.fail("a run was repeated"))
+    before = first.results[0].read_text()
+    again = quick(tmp_path / "second", results=tmp_path / "results", overrides=search)
+    assert again.missing == [] and again.results[0].read_text() == before
+
+
 def test_what_another_process_is_writing_is_not_cleared_away(tmp_path: Path) -> None:
     folder = tmp_path / "figure2-samples" / "figure2-samples"
     folder.mkdir(parents=True)

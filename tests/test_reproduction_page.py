@@ -116,6 +116,33 @@ def test_more_seeds_are_for_the_rows_that_validation_chose(results: Path) -> Non
     assert f"over the first five seeds: `{ATTITTUD[0]}` and `{ATTITTUD[1]}`." in page()
 
 
+def diverged(part_: str, run: str, seed: int) -> str:
+    return line(part_, run, seed, 0.0, 0.0, result=None, diverged="the primary loss is nan; lower the rate")
+
+
+def test_runs_that_diverged_are_shown_and_never_chosen(results: Path) -> None:
+    name, lines = "table2-cat-vs-dog", list[str]()
+    for n, label in enumerate(ATTITTUD):
+        for draw in range(4):
+            run = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
+            for seed in range(5 if draw == 1 else 1):
+                lost = draw == 0 or label == ATTITTUD[1] or (label == ATTITTUD[0] and seed == 4)
+                found = diverged(name, run, seed) if lost else line(name, run, seed, 0.9 - 0.1 * draw - 0.01 * n, 0.6)
+                lines.append(found)
+    (results / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    found = everything()
+    assert all(row.changes == "training.guided.lr=1" for row in found.rows.values())
+    # The best on validation has a seed without a result, the next one no result at all.
+    assert set(found.rows) == set(ATTITTUD) - {ATTITTUD[1]} and best_two(found) == ATTITTUD[2:4]
+    text = page()
+    assert f"| {ATTITTUD[0]} | lr 0 | diverged |  |" in text and f"| {ATTITTUD[0]} | lr 1 | 80.0 | chosen |" in text
+    assert "| 4 | above | lr 1; diverged with seed 4 |" in text or "| 4 | below | lr 1; diverged with seed 4 |" in text
+    assert "| ATTITTUD (1, 0, −1) | diverged |  |  | 0 | diverged with every setting |" in text
+    listed = text.partition("## Runs that diverged")[2].partition("\n## ")[0]
+    assert listed.count("| the primary loss is nan; lower the rate |") == sum('"diverged"' in some for some in lines)
+    assert "Runs that diverged" not in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_config_names_the_rows_that_validation_chose() -> None:
     chosen = best_two(everything())
     named = {c.label.replace(" ", "-") for c in candidates(load(HERE / "table2-cat-vs-dog-15.yaml"))}

@@ -50,7 +50,8 @@ def reproduce(
 ) -> None:
     """Run one of the paper's experiments again, through the same `compare` that is there for data of your own.
 
-    A line is added to RESULTS/NAME.jsonl after every run; a run whose line is there is not repeated, also on another machine.
+    A line is added to RESULTS/NAME.jsonl after every run; a run whose line is there is not repeated, also on another machine,
+    nor one that diverged, whose line says so.
     `python -m experiments.page` turns them into docs/reproduction.md, beside the paper's own numbers.
     """
     from rich.console import Console

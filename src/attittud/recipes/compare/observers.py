@@ -9,7 +9,7 @@ from attittud.recipes.progress import Progress, Quiet
 
 if TYPE_CHECKING:
     from attittud.recipes.config import Config
-    from attittud.recipes.result import RunResult
+    from attittud.recipes.result import Diverged, RunResult
 
 
 class Runs(Progress, Protocol):
@@ -32,10 +32,10 @@ class BusyError(Exception):
 class Archive(Protocol):
     """Results that outlive their run folders."""
 
-    def find(self, path: Path, config: Config) -> RunResult | None:
-        """The result of a run that was kept; one that is to be trained may also be refused, `BusyError` among others."""
+    def find(self, path: Path, config: Config) -> RunResult | Diverged | None:
+        """What was kept of a run; one that is to be trained may also be refused, `BusyError` among others."""
 
-    def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None:
+    def keep(self, path: Path, config: Config, result: RunResult | Diverged, seconds: float) -> None:
         """A run has ended, after so many seconds."""
 
     def leave(self, config: Config) -> None:

@@ -24,7 +24,7 @@ from attittud.recipes.files import make_folder, without_nan, write_atomically, w
 from attittud.recipes.loader import dump
 from attittud.recipes.make_phase import phase_steps
 from attittud.recipes.phase import DivergedError
-from attittud.recipes.result import RunResult
+from attittud.recipes.result import Diverged, RunResult
 from attittud.recipes.train import load_data
 from attittud.recipes.train import run as train
 
@@ -130,19 +130,22 @@ class Comparison:
             wanted = replace(job(self.config, candidate, variant, steps), seed=seed)
             kept = self.archive.find(path, wanted) if self.archive else None
             self.progress.begin(f"{candidate.label}{at}, seed {seed}")
-            self._results[path] = kept or self._train(wanted, path)
+            found = self._train(wanted, path) if kept is None else kept
+            self._results[path] = found if isinstance(found, RunResult) else None
             self.progress.end()
         return self._results[path]
 
-    def _train(self, wanted: Config, path: Path) -> RunResult | None:
+    def _train(self, wanted: Config, path: Path) -> RunResult | Diverged:
         finished = (path / "result.json").exists() and not self.fresh
+        result: RunResult | Diverged
         try:
             data, started = None if finished else self._prepared(wanted.seed), time.perf_counter()
-            result = train(wanted, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
+            try:
+                result = train(wanted, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
+            except DivergedError as error:
+                result = Diverged(str(error))
             if self.archive:
                 self.archive.keep(path, wanted, result, time.perf_counter() - started)
-        except DivergedError:
-            return None
         finally:
             if self.archive:
                 self.archive.leave(wanted)

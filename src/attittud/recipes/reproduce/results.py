@@ -1,4 +1,7 @@
-"""Results of runs in files of one line each, small enough to be committed; a run whose line is there is not repeated."""
+"""Results of runs in files of one line each, small enough to be committed; a run whose line is there is not repeated.
+
+The line of a run that diverged has the reason under `diverged`, and null for its result.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.files import cannot_write, read_json
 from attittud.recipes.options import default
 from attittud.recipes.reproduce.claims import Claims
-from attittud.recipes.result import RunResult
+from attittud.recipes.result import Diverged, RunResult
 from attittud.recipes.run_folder import comparable
 
 CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
@@ -135,7 +138,7 @@ class Results:
     def path(self) -> Path:
         return self.folder / f"{self.experiment}.jsonl"
 
-    def find(self, path: Path, config: Config) -> RunResult | None:
+    def find(self, path: Path, config: Config) -> RunResult | Diverged | None:
         name = fingerprint(config)
         if name not in self._known and self.claims is not None:
             if self.quota == 0 or not self.claims.take(name):
@@ -154,7 +157,8 @@ class Results:
                 self.leave(config)
                 raise
             return None
-        result = RunResult.read(known["result"], path)
+        diverged = known.get("diverged")  # lines of runs that did not have none
+        result = RunResult.read(known["result"], path) if diverged is None else Diverged(diverged)
         self._take_over(path, known)
         return result
 
@@ -169,7 +173,7 @@ class Results:
         if self.claims is not None:
             self.claims.leave(name)
 
-    def keep(self, path: Path, config: Config, result: RunResult, seconds: float) -> None:
+    def keep(self, path: Path, config: Config, result: RunResult | Diverged, seconds: float) -> None:
         self.clock.took(seconds)
         if self.quota:
             self.quota -= 1
@@ -183,10 +187,12 @@ class Results:
             "fingerprint": fingerprint(config),
             "split": _split(path),
             "seconds": round(seconds, 2),
-            "result": result.plain(),
-            "curves": curves(path / "metrics.jsonl"),
+            "result": result.plain() if isinstance(result, RunResult) else None,
+            "curves": curves(path / "metrics.jsonl") if isinstance(result, RunResult) else {},
             "made_with": {name: value for name, value in about.items() if value is not None},
         }
+        if isinstance(result, Diverged):
+            line["diverged"] = result.reason
         self._known[line["fingerprint"]] = line
         self._write(line)
 
