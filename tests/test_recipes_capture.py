@@ -178,21 +178,24 @@ def test_the_schedule_of_refreshes_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
     assert states[0] == states[1] and states[0]["refreshes"] == 5 and states[0]["since_refresh"] == 2
 
 
+@pytest.mark.parametrize(
+    ("strategy", "kinds"),
+    [("flip", ["step", "refresh"]), ("auto", ["step", "refresh", "hearing", "refresh with hearing"])],
+)
 def test_what_cannot_be_recorded_is_said_and_run_as_usual(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    strategy: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_: Callable[[], Any]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    phase, _ = phase_of(loads(JOB), monkeypatch, captured=True)
+    job = loads(JOB, [f"strategy.name={strategy}", "training.guided.steps=60"])
+    phase, _ = phase_of(job, monkeypatch, captured=True)
     phase.captured = Steps(refuse)
     with caplog.at_level(logging.WARNING, "attittud"):
         trained(phase)
-    assert phase.state.step == 14
-    assert [record.getMessage().split(" cannot")[0] for record in caplog.records] == [
-        "training.cuda_graph: a step",
-        "training.cuda_graph: a refresh",
-    ]
+    assert phase.state.step == 60
+    said = [record.getMessage().split(" cannot")[0] for record in caplog.records]
+    assert sorted(said) == sorted(f"training.cuda_graph: a {kind}" for kind in kinds)
     assert "operation not permitted" in caplog.text
 
 

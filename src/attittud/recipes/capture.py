@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
@@ -25,6 +26,18 @@ Record = Callable[[Callable[[], T]], tuple[T, Replay]]
 
 WARM_UP = 3
 """Steps of a kind before it is recorded: libraries choose their kernels, optimizers make their state."""
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """What a step does beside the ordinary; steps of a kind are the same work on the device."""
+
+    refresh: bool = False
+    hearing: bool = False
+
+    def __str__(self) -> str:
+        extras = [name for name, there in vars(self).items() if there]
+        return " with ".join(extras) or "step"
 
 
 class Steps(Generic[T]):
@@ -65,10 +78,6 @@ class Steps(Generic[T]):
         # Recording ran its Python code, so that this first replay is an ordinary step to the caller.
         replay()
         return found, False
-
-    @property
-    def recorded(self) -> list[str]:
-        return sorted(self._recorded)
 
 
 class CudaRecorder:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from attittud.recipes.capture import StepKind
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.gradients import Sides, cosine
 
 if TYPE_CHECKING:
-    from attittud.recipes.strategies import MicroLosses, StepKind, StepLosses, Telemetry
+    from attittud.recipes.strategies import MicroLosses, StepLosses, Telemetry
 
 
 @dataclass
@@ -136,7 +137,7 @@ class Mixed:
         return partial(_read, cosine(pair.primary, auxiliary))
 
     def kind(self) -> StepKind | None:
-        return "step"
+        return StepKind()
 
     def replayed(self, kind: StepKind) -> None:
         """What is kept from step to step is on the device."""

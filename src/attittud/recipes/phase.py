@@ -140,7 +140,8 @@ class Phase:
             # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
-            update, replayed = self.captured.run(kind and kind + streams.shape(kind), self._update)
+            name = None if kind is None else f"{kind}{streams.shape(kind)}"
+            update, replayed = self.captured.run(name, self._update)
             if replayed and kind is not None:
                 strategy.replayed(kind)
             streams.values, telemetry = dict(update.values), update.telemetry

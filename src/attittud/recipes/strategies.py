@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from attittud.engine.base import UnsupportedError
 from attittud.eta import Eta, choose, preset, presets
 from attittud.guide import Guide
+from attittud.recipes.capture import StepKind
 from attittud.recipes.config import StrategyConfig
 from attittud.recipes.errors import InputError
 from attittud.recipes.layers import layer_norms
@@ -23,7 +24,6 @@ from attittud.recipes.patterns import matches
 from attittud.recipes.symmetric import SYMMETRIC, Symmetric
 from attittud.report import Report
 
-StepKind = Literal["step", "refresh", "hearing", "refresh with hearing"]
 Telemetry = Callable[[], Mapping[str, float]]
 """Reads the figures of a step, which waits for the device."""
 
@@ -132,12 +132,10 @@ class Guided:
     def kind(self) -> StepKind | None:
         if self.guide.basis.keeps_graph:
             return None
-        if self.guide.judge_due:
-            return "refresh with hearing" if self.guide.refresh_due else "hearing"
-        return "refresh" if self.guide.refresh_due else "step"
+        return StepKind(refresh=self.guide.refresh_due, hearing=self.guide.judge_due)
 
     def replayed(self, kind: StepKind) -> None:
-        self.guide.replayed(refresh=kind.startswith("refresh"), judge=kind.endswith("hearing"))
+        self.guide.replayed(refresh=kind.refresh, judge=kind.hearing)
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
         """Norms of the three parts by layer; passes of its own, so for now and then. Of a step in parts the first one."""

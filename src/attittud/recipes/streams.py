@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attittud.recipes.capture import StepKind
 from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
 
 JUDGES = " judges"
@@ -92,9 +93,9 @@ class Streams:
             else:
                 self._rows[name] = rows[offset].clone()
 
-    def shape(self, kind: str) -> str:
+    def shape(self, kind: StepKind) -> str:
         """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
-        met = {"basis": kind.startswith("refresh"), JUDGES: kind.endswith("hearing")}
+        met = {"basis": kind.refresh, JUDGES: kind.hearing}
         used = [name for name in self._sizes if met.get(name, True)]
         widths = {name: self._width(name) for name in used}
         return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)

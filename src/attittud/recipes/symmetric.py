@@ -12,7 +12,8 @@ from attittud.recipes.errors import InputError, needs, one_line
 from attittud.recipes.gradients import Sides
 
 if TYPE_CHECKING:
-    from attittud.recipes.strategies import MicroLosses, StepKind, StepLosses, Telemetry
+    from attittud.recipes.capture import StepKind
+    from attittud.recipes.strategies import MicroLosses, StepLosses, Telemetry
 
 # Names in TorchJD, and arguments it has no default for.
 _AGGREGATORS: dict[str, tuple[str, dict[str, Any]]] = {
