@@ -2,6 +2,11 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,6 +156,27 @@ def test_several_processes_share_the_runs(tmp_path: Path) -> None:
     runs = [(line["run"].partition("/")[0], line["result"]["seed"]) for line in lines]
     assert len(runs) == len(set(runs)) == 6
     assert all(line["part"] == "figure2-rank-50" and line["made_with"]["side_by_side"] == 3 for line in lines)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_an_interrupt_of_the_first_process_ends_the_others_at_once(tmp_path: Path) -> None:
+    """As `kill -INT` sends it; Ctrl-C on a terminal goes to all of them."""
+    command = [sys.executable, "-m", "attittud", "reproduce", "figure2-samples", "--quick", "--workers=2"]
+    command += ["--configs", str(CONFIGS), "--work", str(tmp_path), "compare.strategies=[]"]
+    command += ["training.guided.steps=10000000", "checkpoint_every=2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            until = time.monotonic() + 60
+            while len(list(tmp_path.rglob("checkpoint.safetensors"))) < 2 and time.monotonic() < until:
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)  # the others write there too: it ends with the last of them
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    words = f"interrupted; finished runs are kept in {tmp_path / 'results'}, the same command goes on"
+    assert (process.returncode, err) == (130, f"attittud: {words}\n")
+    assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 2 and not list(tmp_path.rglob("result.json"))
 
 
 def test_while_others_are_busy_one_later_run_is_made_at_a_time(tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import product
@@ -16,7 +15,7 @@ import torch
 from attittud.recipes.digits.data import QUALITIES, digits
 from attittud.recipes.digits.rows import BASELINE, ROWS
 from attittud.recipes.digits.train import Settings, accuracy, train
-from attittud.recipes.interrupts import deaf_to_interrupts, end_at_interrupts
+from attittud.recipes.interrupts import deaf_to_interrupts, worker_processes
 from attittud.recipes.provenance import provenance
 
 Cell = tuple[int, str, int]  # index of the row, quality, seed
@@ -57,16 +56,11 @@ def outcomes(todo: list[Cell], settings: Settings, workers: int) -> Iterable[tup
     if workers == 1:
         yield from ((cell, measure(cell, settings)) for cell in todo)
         return
-    # Not forked: torch's threads do not survive that.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_at_interrupts) as pool:
+    with worker_processes(workers) as pool:
         with deaf_to_interrupts():
             waiting = {pool.submit(measure, cell, settings): cell for cell in todo}
-        try:
-            for future in as_completed(waiting):
-                yield waiting[future], future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # else an interrupt would wait for all runs
-            raise
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
 
 
 def run(seeds: int, settings: Settings, workers: int, done: Callable[[], None] = lambda: None) -> dict[str, Any]:

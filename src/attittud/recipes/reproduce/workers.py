@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from attittud.recipes.interrupts import deaf_to_interrupts, end_at_interrupts
+from attittud.recipes.interrupts import deaf_to_interrupts, worker_processes
 from attittud.recipes.reproduce.run import Outcome, reproduce
 
 
@@ -18,8 +16,7 @@ def side_by_side(count: int, names: Sequence[str], data: Path | None, *, quiet: 
 
     Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels overlap.
     """
-    # Not forked: CUDA cannot be used there.
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=end_at_interrupts) as pool:
+    with worker_processes(count) as pool:
         with deaf_to_interrupts():
             begun = [pool.submit(_work, number, count, names, data, quiet, settings) for number in range(1, count + 1)]
         outcomes = [future.result() for future in begun]
