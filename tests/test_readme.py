@@ -1,5 +1,6 @@
 """The README and the docs say what is so: their code runs, their numbers are those of the committed result."""
 
+import importlib
 import importlib.util
 import json
 import re
@@ -107,5 +108,34 @@ def test_no_promise_and_no_dead_link(page):
         "is safe to",
     ):
         assert promise not in text.lower()
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
-        assert (PAGES[page].parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text):
+        file = PAGES[page].parent / target if target else PAGES[page]
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> list[str]:
+    """What the headings of a page are called in links to them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_the_readme_leads_to_every_page():
+    assert [name for name in PAGES if name != "README.md" and f"(docs/{name}" not in README] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_imports_is_there(page):
+    text = PAGES[page].read_text(encoding="utf-8")
+    for module, names in re.findall(r"^[+ ]?from (attittud[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
+        for name in names.split(", "):
+            found = importlib.import_module(module)
+            assert hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}"), f"{module}.{name}"
+
+
+def test_contributors_find_every_file_of_the_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    package = [path for path in sorted((ROOT / "src" / "attittud").glob("[!_]*")) if path.name != "py.typed"]
+    assert [path.name for path in package if f"`{path.name}{'/' if path.is_dir() else ''}`" not in text] == []
+    named = re.findall(r"`(\w+\.py|\w+/)`", text)
+    assert [name for name in named if name != "base.py" and not (ROOT / "src" / "attittud" / name).exists()] == []
