@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from attittud.recipes.config import Config
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import dump, load, loads
 from attittud.recipes.phase import DivergedError
+from attittud.recipes.report.page import write_report
 
 JOB = """
 data:
@@ -150,6 +153,57 @@ def test_interrupted_comparison_ends_the_same(
     # Seconds are measured, the figures at equal steps are not.
     steps = [{row["label"]: row["values"] for row in found["tables"][0]["rows"]} for found in (expected, again)]
     assert steps[0] == steps[1] and again["tuning"] == expected["tuning"]
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Config], float]) -> None:
+    """Runs are trained as usual; then their steps are said to have taken so long."""
+    original = module.train
+
+    def train(job: Config, **options: Any) -> Any:
+        result = original(job, **options)
+        guided, *others = result.phases
+        phases = [guided | {"seconds": guided["steps"] * seconds(job)}, *(phase | {"seconds": 0.5} for phase in others)]
+        return replace(result, phases=phases)
+
+    monkeypatch.setattr(module, "train", train)
+
+
+def test_runs_that_were_timed_on_a_busy_machine_are_named(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its cost is that of the others, as long as they are the most."""
+    folder = tmp_path / "compare"
+    shutil.copytree(finished[0], folder)
+    usual = {"primary_only": 0.01, "multitask": 0.02, "flip": 0.03}
+    busy = {("flip", 0.3, 0): 10.0, ("multitask", 1.0, 0): 2.5}
+
+    def seconds(job: Config) -> float:
+        key = (job.strategy.name, job.strategy.auxiliary_weight, job.seed)
+        return usual[job.strategy.name] * (busy.get(key, 1.0) if job.training.guided.steps == 12 else 1.0)
+
+    timed(monkeypatch, seconds)
+    result = compare(config(), folder)
+    assert result["slow"] == {
+        "runs/flip/weight-0.3/steps-12-4/seed-0": pytest.approx(10),
+        "runs/multitask/weight-1/steps-12-4/seed-0": pytest.approx(2.5),
+    }
+    assert {label: cost["seconds_per_step"] for label, cost in result["costs"].items()} == pytest.approx(usual)
+    assert result["tables"][1]["rows"][2]["steps"]["guided"] == 8
+    plain = io.StringIO()
+    show(result, Console(file=plain))
+    told = plain.getvalue()
+    assert "Warning: a step took more than 2 times as long" in told and "delete their folders and give the same" in told
+    assert "runs/flip/weight-0.3/steps-12-4/seed-0 (10.0×), runs/multitask/weight-1/steps-12-4/seed-0 (2.5×):" in told
+    assert "runs/flip/weight-0.3/steps-12-4/seed-0 (10.0×)" in write_report(folder).read_text()
+    many = {**result, "slow": {f"runs/{i}": 3.0 for i in range(9)}}
+    assert "runs/5 (3.0×) and 3 more (`slow` in comparison.json): delete" in " ".join(notes(many))
+    # The cure: without these folders the runs are made again, now in time.
+    for path in result["slow"]:
+        shutil.rmtree(folder / path)
+    busy.clear()
+    result = compare(config(), folder)
+    assert result["slow"] == {} and "Warning" not in " ".join(notes(result))
+    assert notes({name: value for name, value in result.items() if name != "slow"}) == notes(result)
 
 
 def test_budget_stretches_both_phases(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from statistics import fmean
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from attittud.recipes.compare.candidates import Tuned
@@ -74,6 +74,10 @@ def content(comparison: Comparison, rows: list[Tuned], at_steps: ByLabel, at_sec
             }
             for row in rows
         },
+        "slow": {
+            str(path.relative_to(comparison.folder)): factor
+            for path, factor in sorted(comparison.slow().items(), key=lambda found: -found[1])
+        },
         "tables": tables,
         # A gain that vanishes when multitask may use the time too is none.
         "decision": tables[-1]["decision"],
@@ -91,7 +95,7 @@ def _table(comparison: Comparison, runs: ByLabel) -> dict[str, Any]:
             asdict(row)
             | {
                 "steps": {phase["name"]: phase["steps"] for phase in first.phases},
-                "seconds": fmean(result.seconds for result in results.values()),
+                "seconds": median(result.seconds for result in results.values()),
                 "labels": _labels(list(results.values())),
                 "values": {
                     str(seed): {"validation": result.validation[result.metric], "test": result.test[result.metric]}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from attittud.recipes.compare.candidates import Candidate, Steps, Tuned, candidates, job, run_dir
@@ -16,6 +16,7 @@ from attittud.recipes.compare.decide import MULTITASK, PRIMARY_ONLY
 from attittud.recipes.compare.duration import parse_duration
 from attittud.recipes.compare.observers import Archive, BusyError, QuietRuns, Runs
 from attittud.recipes.compare.outcome import ByLabel, content
+from attittud.recipes.compare.timing import costs, slow
 from attittud.recipes.compare.variants import Variant, variants
 from attittud.recipes.config import Config, to_dict
 from attittud.recipes.data.prepare import Prepared, split_seed
@@ -51,6 +52,7 @@ class Comparison:
         self.budget = None if settings.budget is None else parse_duration(settings.budget)
         self.candidates = candidates(self.config)
         self._results: dict[Path, RunResult | None] = {}
+        self._same_work: dict[tuple[str, tuple[str, ...], Steps], dict[Path, RunResult]] = {}
 
     def run(self) -> dict[str, Any]:
         """Everything that is not there yet; returns the content of comparison.json.
@@ -132,6 +134,8 @@ class Comparison:
             self.progress.begin(f"{candidate.label}{at}, seed {seed}")
             found = self._train(wanted, path) if kept is None else kept
             self._results[path] = found if isinstance(found, RunResult) else None
+            if isinstance(found, RunResult):  # whatever its weight and seed
+                self._same_work.setdefault((candidate.label, variant.changes, steps), {})[path] = found
             self.progress.end()
         return self._results[path]
 
@@ -199,12 +203,17 @@ class Comparison:
         return variants(candidate.strategy, self.config.compare, tuned=candidate.tuned)
 
     def _costs(self, candidate: Candidate, variant: Variant, steps: Steps) -> tuple[float, float]:
-        """Median over the tuning seeds alone, so that more seeds later do not change the plan."""
-        results = [self._one(candidate, variant, steps, seed) for seed in self.tuning_seeds]
-        phases = [{phase["name"]: phase for phase in result.phases} for result in results if result is not None]
-        guided = median(phase["guided"]["seconds"] / phase["guided"]["steps"] for phase in phases)
-        finetune = median(phase.get("finetune", {"seconds": 0.0})["seconds"] for phase in phases)
-        return guided, finetune
+        """From the tuning seeds alone, so that more seeds later do not change the plan.
+
+        With any weight: strategies take turns at all of them, and one that chose the weight of a busy hour is not dearer.
+        """
+        alike = [other for other in self._variants(candidate) if other.changes == variant.changes]
+        results = [self._one(candidate, other, steps, seed) for other in alike for seed in self.tuning_seeds]
+        return costs(result for result in results if result is not None)
+
+    def slow(self) -> dict[Path, float]:
+        """Runs that were timed while the machine was busy, and how many times as long their steps took."""
+        return {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
 
     def _equal_seconds(self, rows: list[Tuned], steps: Steps) -> dict[str, Steps]:
         """Steps by label that take as long as multitask's do, or as the budget says.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attittud.recipes.compare.decide import MULTITASK
+from attittud.recipes.compare.timing import SPREAD
 
+NAMED = 6  # slow runs in a warning
 WIDE = 110  # columns of a terminal from which on all columns fit
 
 _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
@@ -129,12 +132,26 @@ def notes(result: Mapping[str, Any]) -> list[str]:
                     f"{row['label']} diverged with seed {', '.join(lost)} at {table['name'].lower()}: its row has the other "
                     "seeds only, and it is not recommended."
                 )
+    lines += _slow(result.get("slow", {}))  # comparisons of earlier versions do not say
     first, last = result["tables"][0], result["tables"][-1]
     if first["decision"]["outcome"] != last["decision"]["outcome"] or (
         first["decision"]["strategy"] != last["decision"]["strategy"]
     ):
         lines.append(f"At equal steps alone it would be: {first['decision']['text']}")
     return lines
+
+
+def _slow(runs: Mapping[str, float]) -> list[str]:
+    if not runs:
+        return []
+    named = [f"{path} ({factor:.1f}×)" for path, factor in islice(runs.items(), NAMED)]
+    more = f" and {len(runs) - NAMED} more (`slow` in comparison.json)" if len(runs) > NAMED else ""
+    text = (
+        f"Warning: a step took more than {SPREAD:g} times as long in some runs as in others of the same strategy and length, as "
+        "on a machine that is busy with something else, so neither cost nor equal seconds can be relied on. These are "
+        f"{', '.join(named)}{more}: delete their folders and give the same command again while nothing else runs."
+    )
+    return [text]
 
 
 def _baselines(result: Mapping[str, Any]) -> str:
