@@ -57,6 +57,7 @@ def test_printed():
     report = Guide(p.model, eta=Eta(1, 1, -1), rank=3).backward(primary=p.losses(), auxiliary=p.loss())
     assert f"neutral={float(report.neutral):.4g}, " in str(report)
     assert "refreshed=1" in str(report) and "tensor" not in str(report)
+    assert repr(report) == str(report)  # what a notebook shows
 
 
 def test_named_tasks():

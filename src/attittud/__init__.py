@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from attittud.starting import hearing_interrupts
 
+# Torch takes seconds to import; on the command line Ctrl-C is to end these as kindly as all that follow.
 with hearing_interrupts():
     from attittud.decompose import Decomposition, decompose
     from attittud.eta import Eta, preset, presets

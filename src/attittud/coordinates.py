@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from attittud.decompose import Weights, correction, harmful_mask
 from attittud.judges import Meeting, rounding
 from attittud.linalg import chunk_size, dot
 from attittud.report import Split, TaskReport
+from attittud.step import Step
 from attittud.task import Outcome
-
-if TYPE_CHECKING:
-    from attittud.step import Step
 
 
 def finish(step: Step, primary_weight: float) -> Outcome:
-    """As `Step.finish`."""
+    """Take the signs and form the update over the shared parameters."""
     assert step.primary is not None
     step.sum_primary_()
     step.sum_tasks_()

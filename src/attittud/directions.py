@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,15 +11,13 @@ from torch import Tensor
 from attittud.decompose import Residual, Weights, correction, harmful_mask, residual_tolerance
 from attittud.judges import Meeting, rounding
 from attittud.report import Split, TaskReport, ratio
+from attittud.step import Step
 from attittud.subspace import Subspace
 from attittud.task import Judges, Outcome
 
-if TYPE_CHECKING:
-    from attittud.step import Step
-
 
 def finish(step: Step, subspace: Subspace, primary_weight: float) -> Outcome:
-    """As `Step.finish`."""
+    """Take the signs and form the update over the shared parameters."""
     assert step.layout is not None
     if step.norms or step.include_mean:
         step.sum_primary_()

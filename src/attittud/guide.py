@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from attittud import coordinates, directions
 from attittud.basis import make_basis
 from attittud.checks import (
     AnyEta,
@@ -252,7 +253,12 @@ class Guide:
             elsewhere = set().union(*reach) - step.layout.ids
             others = [(name, parameter) for name, parameter in named if id(parameter) in elsewhere]
             rest, unsummed = self._workers.rest(step.rest_updates(self.primary_weight, reach[1]), others)
-            outcome = step.finish(subspace, self.primary_weight, unsummed)
+            # It is summed over workers in one exchange with the gradient of a task.
+            step.beside = [] if unsummed is None else [unsummed]
+            if subspace.projects:
+                outcome = directions.finish(step, subspace, self.primary_weight)
+            else:
+                outcome = coordinates.finish(step, self.primary_weight)
             write_gradients(named, step.layout, outcome.update, rest)
         self._refresher.close(step)
         self._hearings.close(step, outcome.cosines)

@@ -33,11 +33,9 @@ class Split:
 
     @classmethod
     def none(cls, device: torch.device) -> Split:
-        zero, nothing = (
-            torch.zeros((), dtype=torch.float64, device=device),
-            torch.zeros((), dtype=torch.int64, device=device),
-        )
-        return cls(zero, zero, nothing, nothing)
+        nothing = torch.zeros((), dtype=torch.float64, device=device)
+        nowhere = torch.zeros((), dtype=torch.int64, device=device)
+        return cls(nothing, nothing, nowhere, nowhere)
 
     def itself(self) -> Split:
         return self
@@ -127,7 +125,7 @@ class SkipWarning:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What happened in one step. `tasks` has the same by auxiliary task.
 
@@ -140,7 +138,7 @@ class Report:
     skipped_refreshes: Tensor
     refreshed: bool
     tasks: Mapping[str, TaskReport]
-    _warn: SkipWarning = field(default_factory=SkipWarning, repr=False, compare=False)
+    _warn: SkipWarning = field(default_factory=SkipWarning, compare=False)
 
     def _all(self, name: str) -> Tensor:
         return torch.stack([getattr(task, name) for task in self.tasks.values()])
@@ -183,7 +181,7 @@ class Report:
         inside = self.helpful.square() + self.harmful.square()
         return ratio(inside, inside + self.neutral.square())
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         numbers = (f"{name}={value:.4g}" for name, value in self.to_dict().items())
         return f"{type(self).__name__}({', '.join(numbers)})"
 

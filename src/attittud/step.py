@@ -1,10 +1,9 @@
-"""One step in the making: gradients are added up call by call, signs are taken and the update is formed at the end."""
+"""One step in the making: gradients are added up call by call. `directions` or `coordinates` make the update of them."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from attittud import coordinates, directions
 from attittud.basis.base import Refresh
 from attittud.decompose import Weights
 from attittud.eta import Eta
@@ -12,7 +11,7 @@ from attittud.graph import Graph
 from attittud.linalg import dot
 from attittud.parameters import Layout
 from attittud.subspace import Subspace
-from attittud.task import Judges, Losses, Outcome, Rest, Task, add_to
+from attittud.task import Judges, Losses, Rest, Task, add_to
 from attittud.workers import Workers
 
 
@@ -36,6 +35,7 @@ class Step:
         self.basis_losses: Losses | None = None
         """Where the basis comes from, if not from the primary losses."""
         self.primary: Tensor | None = None
+        """The primary gradient over the shared parameters."""
         self.in_span = False
         """The primary gradient is no vector: the subspace knows J of its examples, and so its products and its place."""
         self.kept: Graph | None = None
@@ -49,6 +49,7 @@ class Step:
         """`primary` is over the examples of all workers."""
         self.tasks: dict[str, Task] = {}
         self.sum: Tensor | None = None
+        """Over the tasks that were folded: neutral * weight * g_aux."""
         self.judge: Losses | None = None
         """Where the judges' losses come from, in a step in which they are heard."""
         self.judges: Tensor | None = None
@@ -223,16 +224,6 @@ class Step:
             scaled = task.flat.mul_(task.weight * task.eta.neutral)
             self.sum = scaled if self.sum is None else self.sum.add_(scaled)
             task.flat = None
-
-    def finish(self, subspace: Subspace, primary_weight: float, rest: Tensor | None) -> Outcome:
-        """Take the signs and form the update over the shared parameters.
-
-        `rest`, what is not decomposed, is summed over workers in one exchange with the gradient of a task.
-        """
-        self.beside = [] if rest is None else [rest]
-        if not subspace.projects:
-            return coordinates.finish(self, primary_weight)
-        return directions.finish(self, subspace, primary_weight)
 
     def rest_updates(self, primary_weight: float, auxiliary: set[int]) -> dict[int, Tensor]:
         """Updates of the parameters outside of the decomposition, by identity.

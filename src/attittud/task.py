@@ -35,6 +35,7 @@ class Task:
     flat: Tensor | None = None
     """Its gradient over the shared parameters, until it is folded into the common sum."""
     a: Tensor | None = None
+    """V g_aux."""
     square: Tensor | None = None
     """‖g_aux‖²; None where the whole gradient was never held at once."""
     inner: Tensor | None = None
@@ -44,6 +45,7 @@ class Task:
     whole: bool = True
     """`flat` is over the examples of all workers."""
     primary_calls: int = 0
+    """How many there were when it was measured."""
     waiting: dict[int, Tensor] | None = None
     """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
-from attittud.basis.small import singular
+from attittud.basis.small_matrices import singular
 from attittud.engine.base import Jacobian
 from attittud.linalg import transform_
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.exact import keep_top_
-from attittud.basis.small import qr, singular
+from attittud.basis.small_matrices import qr, singular
 from attittud.engine.base import Jacobian
 from attittud.linalg import transform_
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from attittud.engine.base import UnsupportedError, logger
-from attittud.engine.batch import Place, place_of, single
+from attittud.engine.calls import LEADING, Call, Function, Gradients, tensors_in
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.record import LEADING, Call, Function, Gradients, tensors_in
+from attittud.engine.places import Place, place_of, single
 
 _RECURRENT: set[Function] = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _CELLS: set[Function] = {torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from attittud.engine.base import Jacobian, UnsupportedError
-from attittud.engine.batch import Place, fits, place_of
+from attittud.engine.calls import LEADING, Call, Gradients
 from attittud.engine.generic import generic
 from attittud.engine.loop import Loop
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.record import LEADING, Call, Gradients
+from attittud.engine.places import Place, fits, place_of
 from attittud.engine.recorder import Recorder
 from attittud.engine.rules import Bound, bind
 from attittud.engine.verify import probe, verify

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attittud.engine.record import ADDITIONS, SPREADING, Call, Function, Gradients, tensors_in
+from attittud.engine.calls import ADDITIONS, SPREADING, Call, Function, Gradients, tensors_in
 
 # Their result depends on shapes only.
 _CONSTANT: set[Function] = {

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attittud.engine.base import UnsupportedError
-from attittud.engine.batch import Place, by_example
+from attittud.engine.calls import ADDITIONS, SPREADING, Call, Function
 from attittud.engine.pieces import Aligned, Dense, Outer, Piece, Rows
-from attittud.engine.record import ADDITIONS, SPREADING, Call, Function
+from attittud.engine.places import Place, by_example
 from attittud.engine.windows import Windows, padded
 
 Found = Iterator[tuple[Tensor, Piece]]

@@ -20,9 +20,8 @@ def probe(losses: Tensor) -> Tensor:
     cancel, often in biases, is not taken for a difference.
     """
     at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
-    golden = (
-        math.sqrt(5) - 1
-    ) / 2  # multiples of it, without their whole part, are never near those of their neighbours
+    # Multiples of the golden section, without their whole part, are never near those of their neighbours.
+    golden = (math.sqrt(5) - 1) / 2
     total = torch.exp2(((at * golden) % 1 * 4).floor() - 2)
     first = total * (1 + ((at * math.sqrt(2)) % 1 * 63).floor()) / 64
     return torch.stack([first, total - first]).to(losses.dtype)

@@ -1,4 +1,4 @@
-"""What is recorded of a forward pass: calls of functions in which a parameter met data, with what their gradients need."""
+"""Calls of functions in which a parameter met data, with what their gradients need: what is recorded of a forward pass."""
 
 from __future__ import annotations
 
