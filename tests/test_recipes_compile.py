@@ -19,7 +19,7 @@ from attittud.recipes.compiling import compile_body, eagerly, is_compiled
 from attittud.recipes.data.prepare import Prepared
 from attittud.recipes.loader import loads
 from attittud.recipes.models.build import build_model
-from attittud.recipes.reproduce.results import fingerprint
+from attittud.recipes.reproduce.fingerprint import fingerprint
 from attittud.recipes.result import RunResult
 from attittud.recipes.train import load_data, run
 from tests.test_recipes_capture import StandIn, trained

@@ -24,8 +24,9 @@ from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load, loads
 from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.reproduce.experiments import EXPERIMENTS, superclasses
+from attittud.recipes.reproduce.fingerprint import fingerprint
 from attittud.recipes.reproduce.miniature import write_miniature
-from attittud.recipes.reproduce.results import Results, fingerprint, read_lines
+from attittud.recipes.reproduce.results import Results, read_lines
 from attittud.recipes.reproduce.run import _run as run_parts
 from attittud.recipes.reproduce.run import reproduce
 from attittud.recipes.result import RunResult

@@ -18,7 +18,8 @@ from attittud.recipes.data.parts import read_parts
 from attittud.recipes.data.prepare import split_seed
 from attittud.recipes.errors import InputError
 from attittud.recipes.reproduce.experiments import EXPERIMENTS
-from attittud.recipes.reproduce.results import fingerprint, read_lines
+from attittud.recipes.reproduce.fingerprint import fingerprint
+from attittud.recipes.reproduce.results import read_lines
 from attittud.recipes.reproduce.run import _QUICK, _config, parts, reproduce
 from attittud.recipes.reproduce.text import QUICK_PARTS, write_encoder, write_texts
 from attittud.recipes.train import run

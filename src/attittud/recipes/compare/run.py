@@ -239,13 +239,6 @@ def _no_baseline(label: str, what: str) -> InputError:
     )
 
 
-def compare(
-    config: Config,
-    folder: Path,
-    progress: Runs | None = None,
-    *,
-    fresh: bool = False,
-    archive: Archive | None = None,
-) -> dict[str, Any]:
+def compare(config: Config, folder: Path, progress: Runs | None = None, *, fresh: bool = False) -> dict[str, Any]:
     """Run a comparison, or what is left of it, and write comparison.json into its folder."""
-    return Comparison(replace(config), folder, progress or QuietRuns(), fresh, archive).run()
+    return Comparison(config, folder, progress or QuietRuns(), fresh).run()

@@ -20,7 +20,6 @@ from attittud.recipes.data.folder import inside
 from attittud.recipes.data.listing import Columns, Kind, Listing, Raw, Rows
 from attittud.recipes.errors import InputError, one_line
 
-SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 INPUTS = ("image", "img", "text", "sentence", "content", "review")
 LABELS = ("label", "labels", "fine_label", "class", "target")
 _SHARD = re.compile(r"(?P<split>.+?)(-\d{5}-of-\d{5})?\.(parquet|csv|tsv|jsonl)")

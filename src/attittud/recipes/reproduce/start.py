@@ -9,7 +9,8 @@ from pathlib import Path
 from attittud.recipes.compare.observers import BusyError, Runs
 from attittud.recipes.config import Config
 from attittud.recipes.data.prepare import Prepared, split_seed
-from attittud.recipes.reproduce.results import Results, fingerprint
+from attittud.recipes.reproduce.fingerprint import fingerprint
+from attittud.recipes.reproduce.results import Results
 from attittud.recipes.train import load_data, run
 
 
