@@ -17,11 +17,9 @@ from attittud import cli
 from attittud.recipes.compare import run as comparison
 from attittud.recipes.compare.candidates import candidates
 from attittud.recipes.compare.observers import BusyError, QuietRuns
-from attittud.recipes.compare.variants import variants
-from attittud.recipes.config import Config, StrategyConfig
-from attittud.recipes.data.prepare import split_seed
+from attittud.recipes.config import Config
 from attittud.recipes.errors import InputError
-from attittud.recipes.loader import load, loads
+from attittud.recipes.loader import load
 from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.reproduce.experiments import EXPERIMENTS, superclasses
 from attittud.recipes.reproduce.fingerprint import fingerprint
@@ -345,54 +343,3 @@ def test_wrong_input_is_explained(
     with pytest.raises(SystemExit) as exit_:
         cli.main(["reproduce", *arguments, "--work", str(tmp_path)])
     assert exit_.value.code == 2 and message in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------------------------------------- an equal search
-
-SPACE = {
-    "training.guided.lr": ["1e-3", "1e-4"],
-    "strategy.primary_weight": ["0.01", "0.1", "1"],
-    "model.dropout": ["0", "0.3"],
-}
-
-
-def tried(strategy: StrategyConfig, **settings: Any) -> list[tuple[str, ...]]:
-    job = loads(json.dumps({"compare": {"space": SPACE, "weights": [1], **settings}}))
-    return [variant.changes for variant in variants(strategy, job.compare, tuned=True)]
-
-
-def test_every_strategy_has_the_same_number_of_draws() -> None:
-    multitask, pcgrad, pretrain = (tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain"))
-    assert multitask == pcgrad and len(set(multitask)) == len(set(pretrain)) == 4
-    assert multitask[0] == ("training.guided.lr=1e-3", "strategy.primary_weight=0.01", "model.dropout=0")
-    # Its primary weight is what makes it what it is.
-    assert pretrain[0] == ("training.guided.lr=1e-3", "model.dropout=0")
-    assert tried(StrategyConfig(name="flip", primary_weight=0.0)) == pretrain
-    assert len(tried(StrategyConfig(name="flip"), draws=100)) == 12
-    assert len(tried(StrategyConfig(name="flip"), weights=[0.1, 1], draws=3)) == 6
-
-
-def test_drawn_settings_are_those_of_the_run() -> None:
-    config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}))
-    candidate = next(c for c in comparison.candidates(config) if c.label == "multitask")
-    for variant in variants(candidate.strategy, config.compare, tuned=True):
-        job = comparison.job(config, candidate, variant, comparison.Steps(3, 2))
-        values = dict(change.split("=") for change in variant.changes)
-        assert job.training.guided.lr == float(values["training.guided.lr"]) and job.training.guided.steps == 3
-        assert job.strategy.primary_weight == float(values["strategy.primary_weight"])
-        assert job.model.dropout == float(values["model.dropout"])
-
-
-@pytest.mark.parametrize("path", ["data.primary.train", "training.guided.steps", "seed"])
-def test_what_all_runs_share_cannot_be_drawn(path: str) -> None:
-    with pytest.raises(InputError, match=f"compare.space: {path} cannot be tuned"):
-        loads(json.dumps({"compare": {"space": {path: ["1", "2"]}}}))
-
-
-def test_subsets_take_turns() -> None:
-    config = Config().data
-    assert [split_seed(config, seed) for seed in range(3)] == [0, 0, 0]
-    config = loads("data: {subsets: 3, seed: 5}").data
-    assert [split_seed(config, seed) for seed in range(5)] == [5, 6, 7, 5, 6]
-    with pytest.raises(InputError, match="leave one of them out"):
-        loads("data: {subsets: 3, seed: null}")
