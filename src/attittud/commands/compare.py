@@ -53,11 +53,9 @@ def compare(
 
     settings, name = _settings(config, overrides or [], primary, auxiliary or [], budget)
     folder = Path(settings.output) / name / "compare"
-    progress: Runs = QuietRuns()
     with ExitStack() as stack:
-        if sys.stderr.isatty() and not quiet:
-            progress = bars = CompareBars()
-            stack.enter_context(bars)
+        bars = sys.stderr.isatty() and not quiet
+        progress: Runs = stack.enter_context(CompareBars()) if bars else QuietRuns()
         again = "the same command without --fresh" if fresh else "the same command"
         stack.enter_context(interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"))
         result = run(settings, folder, progress, fresh=fresh)

@@ -98,8 +98,7 @@ def reproduce(
         else:
             progress: Runs = QuietRuns() if quiet or quick else Lines(console)
             if sys.stderr.isatty() and not quiet:
-                progress = bars = CompareBars()
-                stack.enter_context(bars)
+                progress = stack.enter_context(CompareBars())
             outcome = run(names, data, progress=progress, **settings)
     if outcome.missing:
         console.print(f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on.")

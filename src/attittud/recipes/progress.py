@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class Progress(Protocol):
@@ -63,7 +63,7 @@ class Bars:
         )
         self._validation = ""
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 
