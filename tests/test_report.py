@@ -1,8 +1,12 @@
 """What a step tells, against the parts written out."""
 
+import inspect
+import re
+
 import pytest
 import torch
 from oracle import expected, with_mean
+from torch import nn
 from zoo import problem
 
 from attittud import Eta, Guide, Report
@@ -58,6 +62,14 @@ def test_printed():
     assert f"neutral={float(report.neutral):.4g}, " in str(report)
     assert "refreshed=1" in str(report) and "tensor" not in str(report)
     assert repr(report) == str(report)  # what a notebook shows
+
+
+def test_a_guide_prints_its_settings():
+    model = nn.Linear(2, 2)
+    told = repr(Guide(model, eta=Eta(1, 1, -1), basis="svd", basis_dtype=torch.bfloat16, rank=3))
+    assert told.startswith("Guide(") and "basis='svd'" in told and f"eta={Eta(1, 1, -1)!r}" in told
+    settings = set(inspect.signature(Guide).parameters) - {"model", "parameters", "process_group"}
+    assert set(re.findall(r"[(\s](\w+)=", re.sub(r"Eta\([^)]*\)", "", told))) == settings
 
 
 def test_named_tasks():

@@ -123,7 +123,7 @@ class Guide:
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
         keep_saved_tensors(model)
-        self._roles = Roles(self.model, self._workers, parameters, self._describe)
+        self._roles = Roles(self.model, self._workers, parameters, self.__repr__)
         self._refresher = Refresher(
             self.model,
             self._workers,
@@ -142,6 +142,13 @@ class Guide:
         self._passes = Passes(self.model, self._workers, self._roles, self._refresher, self._hearings)
         self._step: Step | None = None
         self._warn = SkipWarning()
+
+    def __repr__(self) -> str:
+        """For logs: what results depend on. It must be the same on all workers."""
+        of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
+        plain = ("eta", "primary_weight", "auxiliary_weight", *of_basis, "judge_every", "report_norms")
+        named = {"basis": self.basis.name, "engine": self.engine.name} | {name: getattr(self, name) for name in plain}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
 
     # ------------------------------------------------------------------------------------------------ verbs
 
@@ -321,12 +328,6 @@ class Guide:
         except BaseException:
             self._step = None
             raise
-
-    def _describe(self) -> str:
-        """What must be the same on all workers."""
-        weights = self.eta, self.primary_weight, self.auxiliary_weight
-        every = self.refresh_every, self.judge_every
-        return repr((self._refresher.settings(), weights, every, self.include_mean, self.report_norms))
 
     def _given(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Given]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
