@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from attittud.recipes.digits.table import conclusions, summarise
+from attittud.recipes.loader import load
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,6 +28,12 @@ def test_python_blocks_run(page):
     names: dict[str, object] = {}
     for block in blocks(PAGES[page].read_text(encoding="utf-8"), "python"):
         exec(compile(block, page, "exec"), names)
+
+
+def test_the_configuration_on_the_page_is_one(tmp_path):
+    (block,) = blocks(PAGES["command-line.md"].read_text(encoding="utf-8"), "yaml")
+    (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
+    assert load(tmp_path / "job.yaml").strategy.name == "auto"
 
 
 def test_the_readme_program_trains(capsys):
