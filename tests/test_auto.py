@@ -13,7 +13,8 @@ from watch import LiveMemory, Waits
 from zoo import Problem, problem
 
 from attittud import Eta, Guide
-from attittud.judges import MEMORY, SCORED, Record
+from attittud.decompose import decompose
+from attittud.judges import SCORED, Record
 
 BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
 JUDGES = slice(8, 12)
@@ -138,11 +139,13 @@ def test_judges_like_the_auxiliary_data_drop_nothing(seed, primary, noise):
     assert (record.weights == 1).all()
 
 
-def test_moments_are_those_of_an_exponential_average():
+@pytest.mark.parametrize("hearings", [7, 150])
+def test_moments_are_those_of_an_exponential_average(hearings):
+    """A twentieth of it is new at every hearing; after many hearings the mean is worth 39 of them."""
     random = torch.Generator().manual_seed(1)
-    found = torch.rand(7, 5, generator=random, dtype=torch.float64) * 2 - 1
+    found = torch.rand(hearings, 5, generator=random, dtype=torch.float64) * 2 - 1
     record = record_of(*found.tolist())
-    decay = torch.tensor([MEMORY ** (6 - i) for i in range(7)], dtype=torch.float64)[:, None]
+    decay = torch.tensor([0.95 ** (hearings - 1 - i) for i in range(hearings)], dtype=torch.float64)[:, None]
     mean = (decay * found).sum(0) / decay.sum()
     count = decay.sum() ** 2 / decay.square().sum()
     variance = (decay * (found - mean).square()).sum(0) / decay.sum() * count / (count - 1)
@@ -174,6 +177,69 @@ def test_the_rule_in_words(centre, noise):
         believed = score[3] + difference * difference**2 / total
         want = (believed / error - 1) / 2
         assert float(record.weights[part]) == pytest.approx(min(1, max(0, want)), abs=1e-6)
+
+
+def test_a_part_that_is_rounding_scores_nothing():
+    """Where the auxiliary gradient lies in the span there is no neutral part, though float32 leaves something of it."""
+    for seed in range(8):
+        p = problem("mlp", torch.float32, m=12, n=12, seed=seed)
+        guide = Guide(p.model, eta="auto", basis="mean", refresh_every=1, judge_every=1)
+        losses = p.losses(TRAINED)
+        report = guide.backward(primary=losses, auxiliary=0.3 * losses.mean(), judge=lambda p=p: p.losses(JUDGES))
+        neutral, helpful, harmful, whole, primary = score(report)
+        assert neutral == harmful == 0
+        assert helpful == pytest.approx(primary, abs=1e-5) == whole
+
+
+# ------------------------------------------------------------------------------------------------ the same of whole steps
+
+
+@pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
+@pytest.mark.parametrize("part", ["neutral", "helpful", "harmful"])
+def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(basis, part):
+    found = []
+    for sign in (1.0, -1.0):
+        p, guide = make(basis, rank=8, refresh_every=10)
+        names = list(dict(p.model.body.named_parameters(prefix="body")))
+        shared = [dict(p.model.named_parameters())[name] for name in names]
+
+        def judge(p=p, guide=guide, names=names, shared=shared, sign=sign):
+            g_p = flatten(gradients(p.losses(TRAINED).mean(), p.model), names)
+            g_a = flatten(gradients(p.loss(slice(0, 8)), p.model), names)
+            wanted = getattr(decompose(g_a, g_p, guide.subspace.rows), part)
+            assert wanted.norm() > 1e-3 * g_a.norm()
+            return sign * (torch.cat([x.reshape(-1) for x in shared]) @ wanted)[None]
+
+        reports = [step(p, guide, judge=judge) for _ in range(4)]
+        assert list(guide.shared_parameters) == names
+        found.append(weights(reports[-1])[("neutral", "helpful", "harmful").index(part)])
+    assert found == [1, 0]
+
+
+def test_judges_from_the_auxiliary_data_drop_nothing():
+    """Other examples than those of the step, with their auxiliary loss: parts are heard of as the noise of batches lets them."""
+    p = problem("mlp", torch.float64, m=12, n=400)
+    guide = Guide(p.model, eta="auto", rank=3, refresh_every=5, judge_every=1)
+    order = torch.Generator().manual_seed(3)
+    for _ in range(40):
+        rows = torch.randperm(400, generator=order)
+
+        def losses(at, **options):
+            return nn.functional.cross_entropy(p.model(p.xa[at], "auxiliary"), p.ya[at], **options)
+
+        p.model.zero_grad()
+        report = guide.backward(
+            p.losses(), losses(rows[:100]), judge=lambda at=rows[100:200]: losses(at, reduction="none")
+        )
+    assert weights(report) == [1, 1, 1]
+
+
+def test_coordinates_are_judged_by_chunks(monkeypatch):
+    p, guide = make("canonical")
+    q, other = make("canonical")
+    first = step(p, guide)
+    monkeypatch.setattr("attittud.coordinates.chunk_size", lambda _: 7)
+    assert score(step(q, other)) == pytest.approx(score(first), abs=1e-12)
 
 
 # ------------------------------------------------------------------------------------------------ promises
@@ -221,6 +287,34 @@ def test_resume_is_bitwise(basis):
     assert ours["judges"] == theirs["judges"]
 
 
+def test_random_losses_of_judges_differ_by_hearing_and_are_those_of_a_run_that_was_never_stopped():
+    drawn = []
+
+    def heard_at(p, guide):
+        def judge():
+            drawn.append(torch.rand(()).item())
+            return p.losses(JUDGES)
+
+        step(p, guide, judge=judge)
+
+    p, guide = make()
+    heard_at(p, guide)
+    state = guide.state_dict()
+    heard_at(p, guide)
+    p, guide = make()
+    guide.load_state_dict(state)
+    heard_at(p, guide)
+    assert drawn[0] != drawn[1] == drawn[2]
+
+
+def test_skipped_hearings_are_counted_on():
+    p, guide = make()
+    step(p, guide, judge=lambda: 0 * p.losses(JUDGES))
+    q, other = make()
+    other.load_state_dict(guide.state_dict())
+    assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
+
+
 def test_judges_are_called_when_due_and_may_retire():
     p, guide = make(judge_every=4)
     calls = []
@@ -266,6 +360,27 @@ def test_three_verbs_and_micro_batches():
         second = other.combine()
         assert error(q.grads(), p.grads()) < 1e-10
         assert score(second) == pytest.approx(score(first), abs=1e-9)
+
+
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
+def test_named_tasks_in_turns(basis):
+    """Micro-batches of two tasks that alternate: each is judged as a whole."""
+    p, guide = make(basis)
+    q, other = make(basis)
+    tasks = {"a": slice(0, 8), "b": slice(4, 12)}
+    for _ in range(3):
+        p.model.zero_grad(), q.model.zero_grad()
+        losses = {name: p.loss(at) for name, at in tasks.items()}
+        first = guide.backward(primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES))
+        other.primary(q.losses(TRAINED))
+        other.judge(lambda: q.losses(JUDGES))
+        for part in (0, 4):
+            for name, at in tasks.items():
+                other.auxiliary({name: q.loss(slice(at.start + part, at.start + part + 4)) / 2})
+        second = other.combine()
+        assert error(q.grads(), p.grads()) < 1e-10
+        for name in tasks:
+            assert score(second, name) == pytest.approx(score(first, name), abs=1e-9)
 
 
 def test_auxiliary_before_primary():
@@ -362,7 +477,7 @@ def test_a_hearing_waits_for_nothing(basis):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"judge": None}, "eta='auto' needs judges: pass judge="),
+        ({"judge": None}, "'auxiliary' has eta='auto', which needs judges: pass judge="),
         ({"judge": 3}, "judge must be a callable"),
         ({"judge": lambda: torch.zeros(3)}, "judge: the loss has no graph"),
         (
@@ -391,6 +506,27 @@ def test_fixed_weights_have_no_judges():
         make(eta="automatic")
     with pytest.raises(ValueError, match="judge_every must be a whole number"):
         make(judge_every=0)
+
+
+def test_fixed_tasks_beside_need_no_judges_by_themselves():
+    p, guide = make(eta={"a": "auto", "b": Eta(1, 1, 0)})
+    guide.backward(primary=p.losses(TRAINED), auxiliary={"b": p.loss()})
+    guide.primary(p.losses(TRAINED))
+    guide.auxiliary({"b": p.loss()})
+    guide.combine()
+    with pytest.raises(ValueError, match="'a' has eta='auto', which needs judges"):
+        guide.backward(primary=p.losses(TRAINED), auxiliary={"b": p.loss(), "a": p.loss()})
+
+
+@pytest.mark.parametrize("missing", ["age", "count", "records"])
+def test_an_incomplete_state_is_refused_and_changes_nothing(missing):
+    p, guide = make()
+    step(p, guide)
+    state = guide.state_dict()
+    damaged = state | {"judges": {key: value for key, value in state["judges"].items() if key != missing}}
+    with pytest.raises(ValueError, match=f"judges.* incomplete: {missing} missing; save it by state_dict"):
+        guide.load_state_dict(damaged)
+    assert guide.state_dict()["judges"] == state["judges"]
 
 
 def test_judge_comes_before_auxiliary():

@@ -155,6 +155,10 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
         raise ValueError(
             f"the state of the Guide is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
+    if missing := {"age", "count", "records"} - set(state.get("judges") or ("age", "count", "records")):
+        raise ValueError(
+            f"what the judges said is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
+        )
     for key, value in settings.items():
         saved = state["settings"].get(key)
         if saved != value:

@@ -187,7 +187,7 @@ class Guide:
             tasks = self._given(auxiliary)
             step = self._begin(refresh)
             self._hearings.call(step, judge)
-            self._hearings.check(step)
+            self._hearings.check(step, tasks)
             self._passes.backward(step, primary, tasks, basis_losses)
             return self.combine()
 
@@ -235,7 +235,7 @@ class Guide:
         with self._discard_on_error():
             tasks = self._given(loss)
             step = self._step or self._begin(None)
-            self._hearings.check(step)
+            self._hearings.check(step, tasks)
             self._passes.auxiliary(step, tasks, retain_graph=retain_graph)
 
     def combine(self) -> Report:

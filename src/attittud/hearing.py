@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from attittud.checks import as_losses, check_callable
 from attittud.decompose import Weights
+from attittud.eta import Eta
 from attittud.graph import walk, written_into
 from attittud.judges import Record, Verdict
 from attittud.report import TaskReport
 from attittud.scope import BatchNormMode, untraced_forward
 from attittud.step import Step
-from attittud.task import Losses
+from attittud.task import Given, Losses
 from attittud.workers import Workers
 
 
@@ -53,11 +54,13 @@ class Hearings:
         if judge is not None and self.due:
             step.judge, step.norms = judge, True
 
-    def check(self, step: Step) -> None:
-        """Nothing has a weight before the judges have been heard once."""
-        if self.wanted and self.age is None and step.judge is None:
+    def check(self, step: Step, tasks: Mapping[str, Given]) -> None:
+        """No part has a weight before the judges have been heard once."""
+        judged = [name for name, task in tasks.items() if not isinstance(task.eta, Eta)]
+        if judged and self.age is None and step.judge is None:
             raise ValueError(
-                "eta='auto' needs judges: pass judge= (in three verbs: call judge() before auxiliary()), a callable that "
+                f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (in three verbs: call judge() "
+                "before auxiliary()), a callable that "
                 "returns the losses of primary examples that are kept out of training. Once they have been heard it may be "
                 "left out, and the weights stay"
             )
