@@ -97,6 +97,7 @@ def page(results: Results) -> str:
     parts = [
         "# What a step costs",
         ABOUT,
+        in_short(results),
         machine(results),
         workloads(results),
         "## Goals",
@@ -109,6 +110,19 @@ def page(results: Results) -> str:
         methods(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def in_short(results: Results) -> str:
+    """What a hurried reader wants to know: the goals on a whole training step, and how many of all are met."""
+    judged = [goal for goal in goals(results) if goal.met is not None]
+    if not judged:
+        return ""
+    first = [goal for goal in judged if goal.what.startswith(("mean step", "refresh against the authors'"))]
+    lines = [f"* {goal.what[0].upper()}{goal.what[1:]}: {goal.measured}; the goal is {goal.goal}." for goal in first]
+    count = f"* Of {len(judged)} goals in the table below {sum(goal.met is True for goal in judged)} are met; "
+    return "\n".join(
+        ["In short:", "", *lines, count + "[what limits the others](#where-a-goal-is-missed-and-what-limits-it)."]
+    )
 
 
 def machine(results: Results) -> str:
@@ -125,7 +139,7 @@ def machine(results: Results) -> str:
         lines.append(f"* {hardware}; {versions}; revision {about['revision']}; seed {about['seed']}.")
     if later:
         lines.append(f"* Measured later: {', '.join(later)}.")
-    return "\n".join(sorted(set(lines))) or "No results have been committed yet."
+    return "\n".join(["Measured on:", "", *sorted(set(lines))]) if lines else "No results have been committed yet."
 
 
 def workloads(results: Results) -> str:
