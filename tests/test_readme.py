@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -146,3 +147,11 @@ def test_contributors_find_every_file_of_the_package():
     assert [path.name for path in package if f"`{path.name}{'/' if path.is_dir() else ''}`" not in text] == []
     named = re.findall(r"`(\w+\.py|\w+/)`", text)
     assert [name for name in named if name != "base.py" and not (ROOT / "src" / "attittud" / name).exists()] == []
+
+
+def test_auto_is_near_the_better_of_its_two_references_in_every_column_of_the_demo():
+    mean = {row: {name: fmean(values) for name, values in found.items()} for row, found in RESULTS["accuracy"].items()}
+    assert len(RESULTS["qualities"]) == 3
+    for quality in RESULTS["qualities"]:
+        better = max(mean["primary_only"][quality], mean["multitask"][quality])
+        assert mean["auto"][quality] >= better - 2.5, quality

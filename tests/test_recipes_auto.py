@@ -1,4 +1,4 @@
-"""Strategy auto: who judges when, that a run with it resumes bit by bit, and what the report says of it."""
+"""Strategy auto: who judges when, and what the report says of it."""
 
 import json
 import math
@@ -13,9 +13,10 @@ from attittud.recipes.digits.rows import ROWS
 from attittud.recipes.digits.train import Settings, set_apart, train
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import loads
+from attittud.recipes.make_phase import FEW_JUDGES
 from attittud.recipes.models.build import build_model
 from attittud.recipes.report.curves import curves
-from attittud.recipes.streams import MOST_JUDGES, Streams
+from attittud.recipes.streams import JUDGES, MOST_JUDGES, Streams
 from attittud.recipes.tasks import Examples, Task
 from attittud.recipes.train import load_data, make_phase, run
 
@@ -104,6 +105,47 @@ def test_validation_examples_judge(tmp_path):
     assert judges is not None and torch.equal(judges.inputs, data.validation.inputs)
     other = loads(JOB, ["strategy.name=flip", f"output={tmp_path}"])
     assert make_phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_guide_hears_the_judges_when_it_is_told_to(tmp_path, accumulate):
+    """Every third step, and them: not the batch that trains."""
+    settings = ["strategy.judge_every=3", f"training.guided.accumulate={accumulate}", f"output={tmp_path}"]
+    config = loads(JOB, settings)
+    data = load_data(config)
+    phase = make_phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+    heard, judge = [], phase.streams.judge
+
+    def spy():
+        heard.append(phase.state.step)
+        return judge()
+
+    phase.streams.judge = spy
+    for _ in range(8):
+        phase.step()
+    assert heard == [0, 3, 6]
+
+
+def test_judges_are_not_of_similar_lengths():
+    """As the texts of a batch are, so that they can be cut short: such judges would not speak for the others."""
+    lengths = torch.arange(200)
+    tokens = Examples(torch.ones(200, 200, dtype=torch.long), torch.arange(200) % CLASSES, lengths)
+    task = Task("primary", "classify", [str(c) for c in range(CLASSES)], tokens)
+    found = Streams(Spy(), task, {}, "guided", 3, 16, {}, None, torch.device("cpu"), judges=tokens)
+    trained, judging = (lengths[found._batch(name, 0)] for name in ("primary", JUDGES))
+    assert trained.max() - trained.min() < 40
+    assert judging.max() - judging.min() > 150
+
+
+@pytest.mark.parametrize("count", [FEW_JUDGES - 1, FEW_JUDGES])
+def test_few_judges_are_told_of(count, caplog):
+    config = loads(JOB, [f"data.primary.validation={count}"])
+    data = load_data(config)
+    with caplog.at_level("WARNING", "attittud"):
+        make_phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+    told = [message for message in caplog.messages if "strategy auto" in message]
+    assert len(told) == (count < FEW_JUDGES)
+    assert all(f"there are only {count}" in message and "data.primary.validation" in message for message in told)
 
 
 def test_a_run(tmp_path: Path):

@@ -108,7 +108,7 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*.part"))
 
 
-@pytest.mark.parametrize("strategy", ["bloop", "multitask", "torchjd_gradvac"])
+@pytest.mark.parametrize("strategy", ["auto", "bloop", "multitask", "torchjd_gradvac"])
 def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if strategy.startswith("torchjd"):
         pytest.importorskip("torchjd", reason="the extra torchjd is not installed")

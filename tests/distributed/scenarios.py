@@ -359,6 +359,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "narrowed": narrowed,
     **{f"auto, {basis}": lambda w, basis=basis: auto(w, basis=basis) for basis in ("sketch", "exact", "canonical")},
     "auto, include_mean": lambda w: auto(w, include_mean=True),
+    "auto, heard between refreshes": lambda w: auto(w, refresh_every=4),
     "auto, named": lambda w: auto(w, tasks=3),
     "auto, named, three verbs": lambda w: auto(w, tasks=3, verbs=True),
     "auto, three verbs": lambda w: auto(w, verbs=True),

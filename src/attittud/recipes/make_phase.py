@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from attittud.recipes.capture import CudaRecorder, Steps
+from attittud.recipes.capture import CudaRecorder, Steps, logger
 from attittud.recipes.config import Config, PhaseConfig, StrategyConfig
 from attittud.recipes.data.prepare import Prepared
 from attittud.recipes.errors import InputError
@@ -21,6 +21,9 @@ from attittud.recipes.strategies import AUTO, Guided, Strategy, make_strategy
 from attittud.recipes.streams import Streams
 from attittud.recipes.symmetric import Symmetric
 from attittud.recipes.tasks import Task, mix
+
+FEW_JUDGES = 8
+"""Fewer validation examples than these say more about themselves than about the task."""
 
 
 def make_phase(
@@ -50,6 +53,12 @@ def make_phase(
     matching(model, strategy_config.exclude, "strategy.exclude")
     if isinstance(strategy, Guided | Symmetric):
         check_shared(model, strategy_config.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
+    if strategy_config.name == AUTO and len(data.validation) < FEW_JUDGES:
+        logger.warning(
+            "strategy auto: the validation examples judge, and there are only %d; so few can hardly tell what helps. Raise "
+            "data.primary.validation, or use strategy: primary_only or multitask",
+            len(data.validation),
+        )
     if isinstance(strategy, Mixed) and not strategy.mixer.head:
         metric, settings = "loss", replace(settings, select="best")
     streams = Streams(

@@ -175,7 +175,7 @@ def _splits(own_validation: bool, own_test: bool, train: float | None) -> list[s
     return [
         "    validation: null  # the source has its own split"
         if own_validation
-        else "    validation: 0.2  # chooses the model",
+        else "    validation: 0.2  # chooses the model; up to 64 of these at a time judge the auxiliary data (strategy auto)",
         "    test: null  # the source has its own split" if own_test else "    test: 0.2  # read once, at the end",
         "    train: null  # all that is left"
         if train is None
