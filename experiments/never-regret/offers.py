@@ -78,7 +78,6 @@ def copies(count: int, *, wrong_label: bool = False) -> Offer:
     def offer(given: Given) -> Sources:
         x, y = given.primary
         seed, classes = given.seed, int(y.max()) + 1
-        # At random: the first ones of a class are those that `train.run` makes judges.
         found = shuffled((y == seed % classes).nonzero().flatten(), "copies", seed)[:count]
         return one(x[found], (y[found] + wrong_label) % classes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from .pairs import PAIRS, SPLIT
 from .record import RESULTS, Runs, load
 from .strategies import AUTO
-from .table import GOALS, MODES, ROWS, Outcome, difference, goals, outcomes
+from .table import GOALS, MODES, ROWS, Outcome, belonging, difference, goals, outcomes
 from .train import RATES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -54,7 +55,8 @@ def page(results: Results) -> str:
     for half, title in HALVES.items():
         for mode, words in MODES.items():
             parts += [f"## {title}, {words}", tables(results, half, mode)]
-    parts += ["## What it costs", cost(results), "## What the shared learning rate costs", rates()]
+    parts += ["## What it costs", cost(results), "## How equal the seconds were", spent(results)]
+    parts += ["## What the shared learning rate costs", rates()]
     parts += ["## Made with", made_with(results)]
     return "\n\n".join(parts) + "\n"
 
@@ -110,7 +112,16 @@ def tables(results: Results, half: str, mode: str) -> str:
     whole = {row for row in ROWS if all(row in one.values for one in chosen)}
     means = [f"{fmean(one.mean(row) for one in chosen):.1f}" if row in whole else "" for row in (*rows, AUTO)]
     lines.append(f"| mean | {' | '.join(means)} | | |")
+    common = set.intersection(*(set(values) for one in chosen for values in one.values.values()))
+    if common and any(set(values) != common for one in chosen for values in one.values.values()):
+        means = [f"{mean_over(chosen, row, common):.1f}" if row in whole else "" for row in (*rows, AUTO)]
+        lines.append(f"| mean, the {len(common)} seeds of all rows | {' | '.join(means)} | | |")
     return "\n".join(lines) + "\n\n" + losers(chosen)
+
+
+def mean_over(chosen: list[Outcome], row: str, seeds: Collection[int]) -> float:
+    """Over the pairs, of these seeds alone: rows of different numbers of seeds are compared so."""
+    return fmean(fmean(one.values[row][seed] for seed in seeds) for one in chosen)
 
 
 def interval(one: Outcome, row: str) -> str:
@@ -150,6 +161,38 @@ def cost(results: Results) -> str:
             names = ", ".join(f"{name} {count}" for name, count in counts.most_common())
             lines.append(f"| {half.replace('_', '-')} | {' | '.join(ratios)} | {names} |")
     return "\n".join(lines)
+
+
+def spent(results: Results) -> str:
+    """How equal the seconds were, by the clocks of the runs themselves."""
+    lines = [
+        "Seconds per step were measured before the runs, which then shared the machine with others. What the runs took",
+        "per step, times the steps at equal seconds, over the time of `auto`: mean over the pairs (lowest to highest). Below 1",
+        "a row had less time than `auto`, above 1 more.",
+        "",
+        f"| pairs | {' | '.join(f'`{row}`' for row in ROWS if row != AUTO)} |",
+        "|---|" + "---|" * (len(ROWS) - 1),
+    ]
+    for half, (header, _, runs) in results.items():
+        cells = []
+        for row in ROWS:
+            shares = [
+                time_spent(pair, belonging(about["entries"], row), runs) for pair, about in header["pairs"].items()
+            ]
+            known = [share for share in shares if share is not None]
+            if row != AUTO:
+                cells.append(f"{fmean(known):.2f} ({min(known):.2f} to {max(known):.2f})" if known else "")
+        lines.append(f"| {half.replace('_', '-')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def time_spent(pair: str, entries: Collection[str], runs: Runs) -> float | None:
+    """Processor time of a run at equal seconds over that of a run of `auto`, mean over runs."""
+    own = [run for (name, entry, _), run in runs.items() if name == pair and entry in entries]
+    auto = [run["seconds"] for (name, entry, _), run in runs.items() if name == pair and entry == AUTO]
+    if not own or not auto:
+        return None
+    return fmean(run["seconds"] / run["steps"] * run["equal_seconds"] for run in own) / fmean(auto)
 
 
 def rates() -> str:

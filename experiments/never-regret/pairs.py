@@ -118,7 +118,8 @@ _ALL = (
          sources.cifar10, "class", 200, 200, turns, outputs=4, **CNN, **ADAM),
     Pair("cifar_imagenet", "image", HELPS, "CIFAR-10 at 16 pixels, 200 labels; 100 classes of Tiny ImageNet",
          sources.cifar10, "class", 200, 200, elsewhere(sources.tiny_imagenet, "class"), outputs=100, **CNN),
-    Pair("xray_findings", "image", OPEN, "any finding on a chest X-ray, 200 labels; five findings on those of other patients",
+    Pair("xray_findings", "image", OPEN,
+         "any finding on a chest X-ray, 200 labels; five findings on other images, some of the same patients",
          sources.xrays, "any", 200, 100, others("findings"), outputs=5, **CNN, **ADAM),
     # Held out for the second rule: larger validation and test sets, examples that no other pair is tested on.
     Pair("vehicles_animals", "image", OPEN, "four vehicles of CIFAR-10, 200 labels; its six animals",
@@ -129,7 +130,7 @@ _ALL = (
     Pair("tiny_animals", "image", HELPS, "animal or thing of Tiny ImageNet, 200 labels; which of 100 classes, for other images",
          sources.living, "animal", 200, 400, others("class"), outputs=100, **CNN, **ADAM),
     Pair("xray_mirrored", "image", OPEN,
-         "whether a chest X-ray is mirrored, 200 labels; five findings on those of other patients",
+         "whether a chest X-ray is mirrored, 200 labels; five findings on other images, some of the same patients",
          sources.mirrored_xrays, "mirrored", 200, 400, others("findings"), outputs=5, **CNN),
     Pair("digits_large", "image", OPEN,
          "digit of five or more, 80 labels; which digit it is, for the other images, a quarter of them at random",
