@@ -86,7 +86,7 @@ def tiny_imagenet(folder: Path) -> Arrays:
 
 
 def nih_chest_xray(folder: Path) -> Arrays:
-    """Patients of validation and test together are the test set; none of them is in the pool, where each has about four images."""
+    """Patients of validation and test together are the test set; none of them is in the pool, where each has some four images."""
     train = rows(folder, "train-*")
     rest = [rows(folder, "validation-*"), rows(folder, "test-*")]
     return {
