@@ -17,6 +17,7 @@ from attittud.recipes.loader import loads
 from attittud.recipes.report.collect import collect
 from attittud.recipes.report.curves import curves
 from attittud.recipes.report.page import LARGEST, NORMAL, render, write_page, write_report
+from attittud.recipes.train import run
 
 __all__ = ["browser"]
 
@@ -274,6 +275,21 @@ def test_a_single_logged_step_is_seen(clean: Any, run_dir: Path, tmp_path: Path)
         """
     )
     assert min(painted) > 5, painted
+
+
+def test_weights_of_auto_over_time_and_in_words(clean: Any, tmp_path: Path) -> None:
+    run(loads(JOB, ["data.auxiliary.less={path: digits, examples: 100}"]), strategy="auto", run_dir=tmp_path)
+    show(clean, write_report(tmp_path))
+    titles = [title for title in texts(clean, "#charts h2") if title.startswith("Weights")]
+    assert titles == [f"Weights that the parts have earned: {source}" for source in ("more", "less")]
+    words = [text for text in texts(clean, "#charts .about") if "1: a part counts as in multitask training" in text]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for source, found in zip(("more", "less"), words, strict=True):
+        last = [line for line in lines if f"attittud/{source}/weight_neutral" in line][-1]
+        for part in ("neutral", "helpful", "harmful"):
+            weight = last[f"attittud/{source}/weight_{part}"]
+            meant = "counts in full" if weight >= 0.75 else "counts in part" if weight >= 0.25 else "is dropped"
+            assert f"the {part} part {meant}" in found
 
 
 @pytest.mark.parametrize("dark", [False, True])
