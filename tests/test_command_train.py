@@ -313,6 +313,17 @@ def test_init_refuses_what_train_would_refuse(
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("part", ["validation", "test"])
+@pytest.mark.parametrize(
+    ("value", "message"), [("0", "is 0, but that part"), ("null", "null means the source's own split")]
+)
+def test_every_part_needs_examples(part: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("job.yaml").write_text(JOB)
+    assert call("train", "job.yaml", f"data.primary.{part}={value}") == 2
+    said = capsys.readouterr().err
+    assert f"data.primary.{part}: {message}" in said and "such as 0.2" in said
+
+
 @pytest.mark.parametrize(
     ("counts", "auxiliary", "strategy", "batch"),
     [([3, 3], True, "auto", 4), ([2, 2, 2], True, "auto", 4), ([9, 9], False, "primary_only", 10)],

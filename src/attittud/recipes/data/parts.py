@@ -89,6 +89,11 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
     for name in ("test", "validation"):
         wanted = config.test if name == "test" else config.validation
         split = own[name]
+        if wanted == 0 and isinstance(wanted, int):
+            purpose = "measures the result" if name == "test" else "chooses the model and judges for strategy auto"
+            raise InputError(
+                f"data.primary.{name}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2"
+            )
         if split is not None and split != train_split:
             other = open_listing(config, source, split)
             _check_alike(other, listing)
@@ -99,6 +104,11 @@ def _primary_parts(config: PrimaryConfig, seed: int) -> tuple[dict[str, Part], l
             taken = np.sort(taken)
             parts[name] = Part(other, found[taken], found_labels[taken])
         else:
+            if wanted is None:
+                raise InputError(
+                    f"data.primary.{name}: null means the source's own split, but it has none; give a count or a fraction, such "
+                    "as 0.2"
+                )
             size = amount(wanted, len(rows), f"data.primary.{name}", total)
             groups = (
                 None if listing.groups is None else np.unique(listing.groups, return_inverse=True)[1].reshape(-1)[rows]
