@@ -69,6 +69,23 @@ def test_prose_quotes_the_committed_results():
             assert phrase in text, f"{name} quotes other figures than the results; they say: {phrase}"
 
 
+def test_prose_quotes_the_development_half():
+    header, _, runs = page.read()["development"]
+    found = table.outcomes(header, runs, "at_steps")
+    mean = {row: fmean(one.mean(row) for one in found) for row in table.ROWS}
+    lost, gained = (
+        [f"`{one.pair}` {abs(one.regret.mean):.1f}" for one in found if one.verdict == verdict]
+        for verdict in ("**loses**", "gains")
+    )
+    text = " ".join((page.DOCS / "auto.md").read_text(encoding="utf-8").split())
+    assert (
+        f"{mean['auto']:.1f} % on average, `primary_only` {mean['primary_only']:.1f}, tuned multitask "
+        f"{mean['multitask']:.1f}, the best preset {mean['best_preset']:.1f} for {table.goals(found)[3].measured} times the time"
+    ) in text
+    assert len(lost) == 2 and len(gained) == 1 and "it loses on two" in text and "gains on one" in text
+    assert all(phrase in text for phrase in (*lost, *gained))
+
+
 def test_halves_are_declared_whole_and_of_every_kind():
     development, held_out = pairs.SPLIT["development"], pairs.SPLIT["held_out"]
     assert sorted(development + held_out) == sorted(pairs.PAIRS) == sorted(json.loads(train.RATES.read_text()))
