@@ -24,7 +24,7 @@ from attittud.recipes.reproduce.claims import Claims
 from attittud.recipes.reproduce.experiments import EXPERIMENTS, superclasses
 from attittud.recipes.reproduce.fingerprint import fingerprint
 from attittud.recipes.reproduce.miniature import write_miniature
-from attittud.recipes.reproduce.results import Results, read_lines
+from attittud.recipes.reproduce.results import Results, curves, read_lines
 from attittud.recipes.reproduce.run import _run as run_parts
 from attittud.recipes.reproduce.run import reproduce
 from attittud.recipes.result import RunResult
@@ -343,3 +343,19 @@ def test_wrong_input_is_explained(
     with pytest.raises(SystemExit) as exit_:
         cli.main(["reproduce", *arguments, "--work", str(tmp_path)])
     assert exit_.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_line_keeps_the_weights_that_auto_earned(tmp_path: Path) -> None:
+    names = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
+    earned = ("weight_neutral", "weight_helpful", "weight_harmful")
+
+    def logged(step: int, kinds: tuple[str, ...]) -> dict[str, Any]:
+        return {"phase": "guided", "step": step, **{f"attittud/{name}": step / 8 for name in kinds}}
+
+    path = tmp_path / "metrics.jsonl"
+    for kinds in (names, (*names, *earned)):
+        path.write_text("".join(json.dumps(logged(step, kinds)) + "\n" for step in range(1, 33)), encoding="utf-8")
+        found = curves(path)
+        assert list(found) == ["step", *kinds]
+        assert found["step"] == [2 * i + 1.5 for i in range(16)]
+        assert all(found[name] == [step / 8 for step in found["step"]] for name in kinds)

@@ -22,6 +22,8 @@ from attittud.recipes.reproduce.fingerprint import fingerprint
 from attittud.recipes.result import Diverged, RunResult
 
 CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
+EARNED = ("weight_neutral", "weight_helpful", "weight_harmful")
+"""Of `auto` alone."""
 POINTS = 16
 """Of a curve; each is the mean of a stretch of training."""
 
@@ -178,7 +180,7 @@ def _split(path: Path) -> Any:
 
 
 def curves(path: Path) -> dict[str, list[float]]:
-    """What a guided phase logged about its basis, in at most `POINTS` means; empty for strategies without one."""
+    """What a guided phase logged about its basis and weights, in at most `POINTS` means; empty for strategies without one."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     logged = [line for line in lines if line["phase"] == "guided" and "attittud/captured_primary" in line]
     if not logged:
@@ -186,7 +188,8 @@ def curves(path: Path) -> dict[str, list[float]]:
     size = -(-len(logged) // POINTS)
     chunks = [logged[i : i + size] for i in range(0, len(logged), size)]
     found = {"step": [_mean(line["step"] for line in chunk) for chunk in chunks]}
-    return found | {name: [_mean(line[f"attittud/{name}"] for line in chunk) for chunk in chunks] for name in CURVES}
+    names = [*CURVES, *(name for name in EARNED if f"attittud/{name}" in logged[0])]
+    return found | {name: [_mean(line[f"attittud/{name}"] for line in chunk) for chunk in chunks] for name in names}
 
 
 def _mean(values: Iterable[float]) -> float:
