@@ -64,6 +64,17 @@ class Graph:
         """Whether the two share a node that a backward pass through one of them would free."""
         return not self.nodes.isdisjoint(other.nodes)
 
+    def saved_by_compiled(self) -> list[Tensor]:
+        """What compiled code has saved for its backward pass, to be held while other forward passes come before that one.
+
+        The CUDA graphs of mode="reduce-overhead" do not see what only autograd holds. They take it for dead where they record
+        another function, and give its memory away (https://github.com/pytorch/pytorch/pull/194124).
+        """
+        if "torch._inductor.cudagraph_trees" not in sys.modules:  # nothing was compiled so
+            return []
+        compiled = [node for node in self.nodes if type(node).__name__ == "CompiledFunctionBackward"]
+        return [tensor for node in compiled for tensor in node.saved_tensors]
+
 
 def walk(loss: Tensor) -> Graph:
     """The graph behind `loss`; raises where autograd.grad would silently return nothing."""

@@ -34,16 +34,19 @@ class Passes:
         """All losses of a step. That they are known together tells what is shared, and when a graph may go."""
         step.in_span = self.basis.keeps_graph and basis_losses is None and not _needs_primary(step, tasks)
         ahead = self._ahead(step, tasks)
+        given = [task.loss for task in tasks.values()]
+        pending = [walk(loss) for loss in given]
+        held = [graph.saved_by_compiled() if callable(primary) and ahead is None else [] for graph in pending]
         with self.refresher.computed(step, primary, basis_losses) as losses:
-            given = [task.loss for task in tasks.values()]
             shares = self.workers.shares([losses, *given])
-            graphs = [walk(losses), *(walk(loss) for loss in given)]
-            retained = needed_later(graphs)
-            step.reached_auxiliary = set().union(*(graph.leaves for graph in graphs[1:]))
+            graph = walk(losses)
+            retained = needed_later([graph, *pending])
+            step.reached_auxiliary = set().union(*(each.leaves for each in pending))
             step.reach_complete = True
-            self._primary(step, losses, shares[0], basis_losses, graphs[0].leaves, retain_graph=retained[0])
+            self._primary(step, losses, shares[0], basis_losses, graph.leaves, retain_graph=retained[0])
         step.primary_complete = True
-        for (name, task), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
+        for (name, task), share, keep, saved in zip(tasks.items(), shares[1:], retained[1:], held, strict=True):
+            saved.clear()  # its backward pass reclaims that memory
             self._auxiliary(step, name, task, share, retain_graph=keep, ahead=ahead)
 
     def primary(

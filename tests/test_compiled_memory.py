@@ -1,0 +1,131 @@
+"""Memory of compiled forward passes whose backward pass is still to come, as mode="reduce-overhead" keeps it; on a CPU."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.nn import functional as F
+
+from attittud import Eta, Guide
+
+trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
+
+
+class Recording(trees.CUDAGraphNode):
+    """The outputs of a recorded function at their fixed places. Whether they live is told by torch's own code."""
+
+    def __init__(self, outputs):
+        self.outputs_weakrefs = [None] * len(outputs)
+        self.path_weakrefs = [self.outputs_weakrefs]
+        self.live_indices_after_graph = [(0, i) for i in range(len(outputs))]
+        self.outputs_metadata = [{"like": x} for x in outputs]
+        self.output_storage_alias = [trees.UnaliasedStorage] * len(outputs)
+        self.unaliased_in_all_paths = [True] * len(outputs)
+        self.cached_tensor_outputs = []
+        self._initialize_cached_tensors()
+
+    def create_storage(self, metadata):
+        return None
+
+    def _reconstruct_from_tensor_metadata(self, metadata, storage=None):
+        x = metadata.pop("like")
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+
+
+class Trees:
+    """A backend with fixed places for what forward passes return: the first call warms up, the second one records.
+
+    Where a function is recorded after others were repeated whose backward pass has not come, and torch says that all they
+    returned is dead, it is given their memory. What is not repeated has memory of its own.
+    """
+
+    def __init__(self):
+        self.repeated, self.pending, self.recorded = [], False, 0
+        self.backend = aot_autograd(fw_compiler=self.forward, bw_compiler=self.backward)
+
+    def forward(self, module, _):
+        calls, recording = 0, None
+
+        def run(*inputs):
+            nonlocal calls, recording
+            calls += 1
+            if not self.pending:
+                self.repeated, self.pending = [], True
+            outputs = list(module(*inputs))
+            known = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, torch.Tensor)}
+            new = [i for i, x in enumerate(outputs) if x.untyped_storage().data_ptr() not in known]
+            if calls == 2:
+                self.recorded += 1
+                if self.repeated and all(each.all_outputs_are_dead() for each in self.repeated):
+                    for place in (place for each in self.repeated for place in each.cached_tensor_outputs):
+                        place.data.fill_(torch.nan)
+            elif calls > 2:
+                recording = recording or Recording([outputs[i] for i in new])
+                self.repeated.append(recording)
+                for i, place in zip(new, recording.cached_tensor_outputs, strict=True):
+                    outputs[i] = place.copy_(outputs[i])
+            return outputs
+
+        return make_boxed_func(run)
+
+    def backward(self, module, _):
+        def run(*inputs):
+            self.pending = False
+            return module(*inputs)
+
+        return make_boxed_func(run)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU())
+        self.primary, self.first, self.second = nn.Linear(16, 3), nn.Linear(16, 4), nn.Linear(16, 2)
+
+    def forward(self, x, head):
+        return getattr(self, head)(self.body(x))
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    from torch._functorch import config
+
+    monkeypatch.setattr(torch._C, "_add_cached_tensor", lambda x: None)  # only known where there is a GPU
+    before = config.donated_buffer
+    torch.compiler.reset()
+    yield Trees()
+    config.donated_buffer = before
+    torch.compiler.reset()
+
+
+def steps(model, compiled, engine):
+    guide = Guide(compiled, eta=Eta(1, 0.5, -1), rank=3, engine=engine)
+    found = []
+    for seed, refresh in enumerate([True, False, False, True, False, True, True, False]):
+        random = torch.Generator().manual_seed(seed)
+        x, xa, y = torch.randn(8, 6, generator=random), torch.randn(8, 6, generator=random), torch.arange(8) % 3
+
+        def losses(x=x, y=y):
+            return F.cross_entropy(compiled(x, "primary"), y, reduction="none")
+
+        model.zero_grad()
+        auxiliary = {name: compiled(xa, name).square().mean() for name in ("first", "second")}
+        guide.backward(losses, auxiliary, refresh=refresh)
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    return found
+
+
+@pytest.mark.parametrize("engine", ["hooks", "loop"])
+def test_what_auxiliary_forward_passes_saved_outlives_that_of_a_callable(memory, engine):
+    """In a refresh `hooks` runs it without the compiler, so that it is recorded later than those before it."""
+    torch.manual_seed(0)
+    plain = Model()
+    twin = copy.deepcopy(plain)
+    want = steps(plain, plain, engine)
+    got = steps(twin, torch.compile(twin, backend=memory.backend, fullgraph=True), engine)
+    assert memory.recorded == 3
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
