@@ -103,6 +103,18 @@ def both(more: list[str], folder: Path, data: Prepared | None) -> tuple[RunResul
     return compiled, run(loads(JOB, [*more, "training.compile=false"]), run_dir=folder / "usual", data=data)
 
 
+def same_update(more: list[str], folder: Path, data: Prepared) -> None:
+    """By how much a compiled run changed each parameter is what the usual one did, but for rounding."""
+    begun = build_model(loads(JOB, more).model, data, 0)
+    found, expected = weights(folder / "compiled"), weights(folder / "usual")
+    updates = {name: [x[name] - p.detach() for x in (found, expected)] for name, p in begun.named_parameters()}
+    whole = torch.cat([update.flatten() for _, update in updates.values()]).norm()
+    for name, (update, usual) in updates.items():
+        error = float((update - usual).norm() / (usual.norm() + 1e-3 * whole))
+        assert error < 5e-3, f"{name}: {error:.1e}"  # one ReLU that opens by rounding makes up to 1e-3
+    assert whole > 0
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_compiled_run_is_the_run_without_it(case: str, data: Prepared, tmp_path: Path) -> None:
     compiled, usual = both(CASES[case], tmp_path, data)
@@ -111,6 +123,7 @@ def test_a_compiled_run_is_the_run_without_it(case: str, data: Prepared, tmp_pat
     assert found.keys() == expected.keys()  # names too
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+    same_update(CASES[case], tmp_path, data)
     assert compiled.test == pytest.approx(usual.test, rel=1e-4)
 
 
@@ -374,8 +387,10 @@ def test_captured_and_compiled_runs_on_a_gpu_equal_compiled_ones_bit_by_bit(
         found.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert found[0] == found[1] == found[2]
     assert "cannot be" not in caplog.text  # neither captured nor compiled
-    monkeypatch.setattr("attittud.recipes.capture.WARM_UP", WARM_UP)
-    both([*more, "training.guided.lr=0.005", "training.finetune.lr=0.005"], tmp_path / "plain", data)
-    usual = weights(tmp_path / "plain" / "usual")
-    for name, tensor in weights(tmp_path / "plain" / "compiled").items():
-        torch.testing.assert_close(tensor, usual[name], rtol=1e-2, atol=1e-3)
+    # Beside code that is not compiled: the first step of each phase in float32. Later ones are no measure: a direction that
+    # is hardly helpful or harmful changes sides by rounding, and that of TF32 convolutions adds up.
+    few = [*more, "training.guided.steps=1", "training.finetune.steps=1"]
+    few += [f"training.{phase}.{one}" for phase in ("guided", "finetune") for one in ("lr=0.005", "evaluations=1")]
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        both(few, tmp_path / "plain", data)
+    same_update(few, tmp_path / "plain", data)
