@@ -1,6 +1,7 @@
 """Memory of compiled forward passes whose backward pass is still to come, as mode="reduce-overhead" keeps it; on a CPU."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,45 +37,52 @@ class Recording(trees.CUDAGraphNode):
 
 
 class Trees:
-    """A backend with fixed places for what forward passes return: the first call warms up, the second one records.
+    """A backend with fixed places for what functions return: the first call warms up, the second one records.
 
-    Where a function is recorded after others were repeated whose backward pass has not come, and torch says that all they
-    returned is dead, it is given their memory. What is not repeated has memory of its own.
+    The first forward pass after a backward pass begins anew and may overwrite all that was returned before. Where a function is
+    recorded after others were repeated whose backward pass has not come, and torch says that all they returned is dead, it
+    is given their memory.
     """
 
     def __init__(self):
-        self.repeated, self.pending, self.recorded = [], False, 0
+        self.repeated, self.returned, self.pending, self.recorded = [], [], False, 0
         self.backend = aot_autograd(fw_compiler=self.forward, bw_compiler=self.backward)
 
     def forward(self, module, _):
+        return self.compiled(module, forward=True)
+
+    def backward(self, module, _):
+        return self.compiled(module, forward=False)
+
+    def overwrite(self):
+        for place in (*self.returned, *(place for each in self.repeated for place in each.cached_tensor_outputs)):
+            place.data.fill_(torch.nan)
+        self.repeated, self.returned = [], []
+
+    def compiled(self, module, *, forward):
         calls, recording = 0, None
 
         def run(*inputs):
             nonlocal calls, recording
             calls += 1
-            if not self.pending:
-                self.repeated, self.pending = [], True
-            outputs = list(module(*inputs))
-            known = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, torch.Tensor)}
-            new = [i for i, x in enumerate(outputs) if x.untyped_storage().data_ptr() not in known]
-            if calls == 2:
+            if forward and not self.pending:
+                self.overwrite()
+            self.pending = forward
+            if calls == 2 and forward:
                 self.recorded += 1
                 if self.repeated and all(each.all_outputs_are_dead() for each in self.repeated):
-                    for place in (place for each in self.repeated for place in each.cached_tensor_outputs):
-                        place.data.fill_(torch.nan)
-            elif calls > 2:
-                recording = recording or Recording([outputs[i] for i in new])
-                self.repeated.append(recording)
-                for i, place in zip(new, recording.cached_tensor_outputs, strict=True):
-                    outputs[i] = place.copy_(outputs[i])
+                    self.overwrite()
+            outputs = list(module(*inputs))
+            known = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, torch.Tensor)}
+            new = [i for i, x in enumerate(outputs) if x is not None and x.untyped_storage().data_ptr() not in known]
+            if calls <= 2:
+                self.returned += [outputs[i].detach() for i in new]
+                return outputs
+            recording = recording or Recording([outputs[i] for i in new])
+            self.repeated.append(recording)
+            for i, place in zip(new, recording.cached_tensor_outputs, strict=True):
+                outputs[i] = place.copy_(outputs[i])
             return outputs
-
-        return make_boxed_func(run)
-
-    def backward(self, module, _):
-        def run(*inputs):
-            self.pending = False
-            return module(*inputs)
 
         return make_boxed_func(run)
 
@@ -96,13 +104,15 @@ def memory(monkeypatch):
     monkeypatch.setattr(torch._C, "_add_cached_tensor", lambda x: None)  # only known where there is a GPU
     before = config.donated_buffer
     torch.compiler.reset()
+    managers = trees.get_obj(trees.local, "tree_manager_containers")
+    monkeypatch.setitem(managers, 0, SimpleNamespace(tree_manager="in use"))
     yield Trees()
     config.donated_buffer = before
     torch.compiler.reset()
 
 
-def steps(model, compiled, engine):
-    guide = Guide(compiled, eta=Eta(1, 0.5, -1), rank=3, engine=engine)
+def steps(model, compiled, given, engine):
+    guide = Guide(compiled, eta="auto" if given == "judge" else Eta(1, 0.5, -1), rank=3, engine=engine, judge_every=2)
     found = []
     for seed, refresh in enumerate([True, False, False, True, False, True, True, False]):
         random = torch.Generator().manual_seed(seed)
@@ -111,21 +121,40 @@ def steps(model, compiled, engine):
         def losses(x=x, y=y):
             return F.cross_entropy(compiled(x, "primary"), y, reduction="none")
 
+        def auxiliary(xa=xa):
+            return {name: compiled(xa, name).square().mean() for name in ("first", "second")}
+
         model.zero_grad()
-        auxiliary = {name: compiled(xa, name).square().mean() for name in ("first", "second")}
-        guide.backward(losses, auxiliary, refresh=refresh)
+        if given == "verbs":
+            guide.primary(losses(), refresh=refresh)
+            guide.auxiliary(auxiliary())
+            guide.combine()
+        elif given == "auxiliary first":
+            guide.auxiliary(auxiliary())
+            guide.primary(losses())
+            guide.combine()
+        else:
+            more = {} if given == "primary" else {given: lambda x=x: losses(x + 1)}
+            others = auxiliary()
+            guide.backward(losses if given == "primary" else losses(), others, refresh=refresh, **more)
         found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     return found
 
 
-@pytest.mark.parametrize("engine", ["hooks", "loop"])
-def test_what_auxiliary_forward_passes_saved_outlives_that_of_a_callable(memory, engine):
-    """In a refresh `hooks` runs it without the compiler, so that it is recorded later than those before it."""
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [
+        *(("primary", engine) for engine in ("hooks", "loop")),
+        *((given, "loop") for given in ("basis_losses", "judge", "verbs", "auxiliary first")),
+    ],
+)
+def test_what_a_step_still_needs_is_not_overwritten(memory, given, engine):
+    """Such as what auxiliary forward passes saved, by that of a callable, which `hooks` has recorded later than the others."""
     torch.manual_seed(0)
     plain = Model()
     twin = copy.deepcopy(plain)
-    want = steps(plain, plain, engine)
-    got = steps(twin, torch.compile(twin, backend=memory.backend, fullgraph=True), engine)
-    assert memory.recorded == 3
+    want = steps(plain, plain, given, engine)
+    got = steps(twin, torch.compile(twin, backend=memory.backend, fullgraph=True), given, engine)
+    assert memory.recorded >= 3
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)

@@ -31,6 +31,18 @@ def keep_saved_tensors(model: nn.Module) -> None:
             torch.compiler.reset()  # what has been compiled so far counts on it
 
 
+def in_cuda_graphs() -> bool:
+    """Whether passes may be CUDA graphs (mode="reduce-overhead"), which write into the same memory again and again."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    managers = {} if trees is None else trees.get_obj(trees.local, "tree_manager_containers")
+    return any(container.tree_manager is not None for container in managers.values())
+
+
+def owned(gradient: Tensor) -> Tensor:
+    """A gradient that is kept while other passes of the step run: a copy where one of those may overwrite it."""
+    return gradient.clone() if in_cuda_graphs() else gradient
+
+
 @contextmanager
 def kept_graph() -> Iterator[None]:
     """Around a backward pass that keeps its graph: code compiled with mode="reduce-overhead" runs its kernels one by one.
@@ -70,7 +82,7 @@ class Graph:
         The CUDA graphs of mode="reduce-overhead" do not see what only autograd holds. They take it for dead where they record
         another function, and give its memory away (https://github.com/pytorch/pytorch/pull/194124).
         """
-        if "torch._inductor.cudagraph_trees" not in sys.modules:  # nothing was compiled so
+        if not in_cuda_graphs():
             return []
         compiled = [node for node in self.nodes if type(node).__name__ == "CompiledFunctionBackward"]
         return [tensor for node in compiled for tensor in node.saved_tensors]

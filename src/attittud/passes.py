@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud.eta import Eta
-from attittud.graph import needed_later, walk, written_into
+from attittud.graph import in_cuda_graphs, needed_later, owned, walk, written_into
 from attittud.hearing import Hearings
 from attittud.refreshing import Refresher
 from attittud.roles import Roles
@@ -36,7 +36,8 @@ class Passes:
         ahead = self._ahead(step, tasks)
         given = [task.loss for task in tasks.values()]
         pending = [walk(loss) for loss in given]
-        held = [graph.saved_by_compiled() if callable(primary) and ahead is None else [] for graph in pending]
+        # Tensors go to their backward passes, which reclaim the memory: then nothing else may hold it.
+        held = [graph.saved_by_compiled() for graph in pending if callable(primary) and ahead is None]
         with self.refresher.computed(step, primary, basis_losses) as losses:
             shares = self.workers.shares([losses, *given])
             graph = walk(losses)
@@ -45,9 +46,10 @@ class Passes:
             step.reach_complete = True
             self._primary(step, losses, shares[0], basis_losses, graph.leaves, retain_graph=retained[0])
         step.primary_complete = True
-        for (name, task), share, keep, saved in zip(tasks.items(), shares[1:], retained[1:], held, strict=True):
-            saved.clear()  # its backward pass reclaims that memory
-            self._auxiliary(step, name, task, share, retain_graph=keep, ahead=ahead)
+        held.clear()
+        early = self._early(step, tasks, shares[1:], retained[1:])
+        for (name, task), share, keep in zip(tasks.items(), shares[1:], retained[1:], strict=True):
+            self._auxiliary(step, name, task, share, retain_graph=keep, ahead=ahead, found=early.get(name))
 
     def primary(
         self, step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool
@@ -64,8 +66,10 @@ class Passes:
         graphs = [walk(loss) for loss in given]
         step.reached_auxiliary |= set().union(*(graph.leaves for graph in graphs))
         later = graphs if step.kept is None else [*graphs, step.kept]
-        for (name, task), share, needed in zip(tasks.items(), shares, needed_later(later), strict=False):
-            self._auxiliary(step, name, task, share, retain_graph=retain_graph or needed)
+        retained = [retain_graph or needed for needed in needed_later(later)[: len(graphs)]]
+        early = self._early(step, tasks, shares, retained)
+        for (name, task), share, keep in zip(tasks.items(), shares, retained, strict=True):
+            self._auxiliary(step, name, task, share, retain_graph=keep, found=early.get(name))
 
     def fix(self, step: Step) -> None:
         """From here on gradients meet the basis, and the judges where they are called."""
@@ -116,14 +120,23 @@ class Passes:
             step.refresh.rows = step.primary[None].clone()
 
     def _auxiliary(
-        self, step: Step, name: str, task: Given, share: Share, *, retain_graph: bool, ahead: Ahead | None = None
+        self,
+        step: Step,
+        name: str,
+        task: Given,
+        share: Share,
+        *,
+        retain_graph: bool,
+        ahead: Ahead | None = None,
+        found: dict[int, Tensor] | None = None,
     ) -> None:
         known = self.roles.auxiliary is not None
         if step.fixed or (step.primary_calls and known):
             self.fix(step)
+        room: Tensor | None = None
         if ahead is not None and step.layout is not None:
             found, room = ahead.over(step.layout)
-        else:
+        elif found is None:
             subspace = self.refresher.subspace
             room = step.room_for(name, subspace) if step.fixed and subspace is not None else None
             with nullcontext() if room is None or step.layout is None else written_into(step.layout, room):
@@ -134,6 +147,22 @@ class Passes:
             self.fix(step)
         eta = task.eta if isinstance(task.eta, Eta) else self.hearings.weights(name, task.loss.device)
         step.add_auxiliary(name, found, eta, task.weight, self.refresher.subspace if step.fixed else None, room)
+
+    def _early(
+        self, step: Step, tasks: Mapping[str, Given], shares: Sequence[Share], retained: Sequence[bool]
+    ) -> dict[str, dict[int, Tensor]]:
+        """Gradients of the tasks before a forward pass that is still to come, of judges or for the basis.
+
+        Where these are CUDA graphs, that one may overwrite what the tasks' own forward passes saved.
+        """
+        judges = step.judge is not None and step.judges is None
+        if not in_cuda_graphs() or not (judges or (step.basis_losses is not None and not step.fixed)):
+            return {}
+        named, early = self.workers.trainable(self.model), {}
+        for (name, task), share, keep in zip(tasks.items(), shares, retained, strict=True):
+            found = self._gradients(task.loss, share, named, retain_graph=keep)
+            early[name] = {key: owned(gradient) for key, gradient in found.items()}
+        return early
 
     def _ahead(self, step: Step, tasks: Mapping[str, Given]) -> Ahead | None:
         """The gradients of an only task while there is no primary graph, where that one would stay to the end of the step.

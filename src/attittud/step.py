@@ -7,7 +7,7 @@ from torch import Tensor
 from attittud.basis.base import Refresh
 from attittud.decompose import Weights
 from attittud.eta import Eta
-from attittud.graph import Graph
+from attittud.graph import Graph, owned
 from attittud.linalg import dot
 from attittud.parameters import Layout
 from attittud.subspace import Subspace
@@ -109,7 +109,7 @@ class Step:
         if subspace is None or self.layout is None:
             task.waiting = task.waiting or {}
             for key, gradient in found.items():
-                add_to(task.waiting, key, gradient)
+                add_to(task.waiting, key, owned(gradient))
             return
         if self._folds(subspace):
             self._fold_others(name, subspace)
@@ -145,7 +145,7 @@ class Step:
         shared = self.layout.ids
         for key, gradient in found.items():
             if key not in shared:
-                add_to(rest, key, gradient if weight == 1.0 else weight * gradient)
+                add_to(rest, key, owned(gradient) if weight == 1.0 else weight * gradient)
 
     def _added(self, flat: Tensor | None, found: dict[int, Tensor]) -> Tensor:
         """The shared parameters' gradients added to `flat`, where there is one already."""
