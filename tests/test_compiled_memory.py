@@ -11,6 +11,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
+from attittud.graph import in_cuda_graphs
 
 trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
 
@@ -158,3 +159,17 @@ def test_what_a_step_still_needs_is_not_overwritten(memory, given, engine):
     assert memory.recorded >= 3
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_another_thread_and_another_torch(monkeypatch):
+    def refuse(error):
+        def get_obj(*_):
+            raise error
+
+        monkeypatch.setattr(trees, "get_obj", get_obj)
+
+    assert not in_cuda_graphs()
+    refuse(AssertionError())  # how torch 2.11 answers a thread that it does not know
+    assert not in_cuda_graphs()
+    refuse(AttributeError())
+    assert in_cuda_graphs()

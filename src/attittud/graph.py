@@ -34,8 +34,15 @@ def keep_saved_tensors(model: nn.Module) -> None:
 def in_cuda_graphs() -> bool:
     """Whether passes may be CUDA graphs (mode="reduce-overhead"), which write into the same memory again and again."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
-    managers = {} if trees is None else trees.get_obj(trees.local, "tree_manager_containers")
-    return any(container.tree_manager is not None for container in managers.values())
+    if trees is None:
+        return False
+    try:
+        managers = trees.get_obj(trees.local, "tree_manager_containers")
+        return any(container.tree_manager is not None for container in managers.values())
+    except AssertionError:  # torch before 2.13, in a thread that has never used any
+        return False
+    except AttributeError:  # nobody promised these names: copies are never wrong
+        return True
 
 
 def owned(gradient: Tensor) -> Tensor:
