@@ -171,7 +171,7 @@ def test_markdown_table():
 def test_conclusions_follow_from_the_signs():
     lines = conclusions(EXAMPLE)
     assert "labels right: 1 of 3 rows gain, 1 show no difference, 1 lose." in lines
-    assert "Rows that lose in no column: gains, noise." in lines
+    assert "Rows that no column shows to lose: gains, noise." in lines
     single = results(primary_only=[80.0], other=[90.0])
     assert "more (--seeds)" in conclusions(single)[0]
     assert "?" in markdown(single)

@@ -116,5 +116,5 @@ def conclusions(results: Mapping[str, Any]) -> list[str]:
             f"{text}: {counts[0]} of {len(found)} rows gain, {counts[1]} show no difference, {counts[2]} lose."
         )
     unharmed = [row for row, cells in found.items() if all(cell.verdict != "▼" for cell in cells.values())]
-    lines.append(f"Rows that lose in no column: {', '.join(unharmed) or 'none'}.")
+    lines.append(f"Rows that no column shows to lose: {', '.join(unharmed) or 'none'}.")
     return lines
