@@ -155,7 +155,8 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
         raise ValueError(
             f"the state of the Guide is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
-    if missing := {"age", "count", "records"} - set(state.get("judges") or ("age", "count", "records")):
+    judges = state.get("judges")
+    if judges and (missing := {"age", "count", "records"} - set(judges)):
         raise ValueError(
             f"what the judges said is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
-from attittud.recipes.capture import CudaRecorder, Steps, logger
+from attittud.recipes.capture import CudaRecorder, Steps
 from attittud.recipes.config import Config, PhaseConfig, StrategyConfig
 from attittud.recipes.data.prepare import Prepared
 from attittud.recipes.errors import InputError
@@ -21,6 +22,8 @@ from attittud.recipes.strategies import AUTO, Guided, Strategy, make_strategy
 from attittud.recipes.streams import Streams
 from attittud.recipes.symmetric import Symmetric
 from attittud.recipes.tasks import Task, mix
+
+logger = logging.getLogger("attittud")
 
 FEW_JUDGES = 8
 """Fewer validation examples than these say more about themselves than about the task."""
