@@ -299,27 +299,55 @@ def test_captured_refresh_with_nan_keeps_the_basis():
 # ---------------------------------------------------------------------------------------------- compiled models
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler has its own
-@pytest.mark.parametrize("engine", ["loop", "auto", "hooks"])
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_compiled_model_keeps_its_mode(mode, engine):
+def guided(run, given, refresh):
+    """A step with more forward passes than two, or with its parts called one by one."""
+    run.optimizer.zero_grad(set_to_none=True)
+    if given == "verbs":
+        run.guide.primary(run.losses(), refresh=refresh)
+        run.guide.auxiliary(run.loss())
+        run.guide.combine()
+    else:
+        more = {given: lambda: run.losses() * 2}
+        run.guide.backward(run.losses(), run.loss(), refresh=refresh, **more)
+    run.optimizer.step()
+
+
+def in_its_mode(mode, engine, step, **settings):
+    """Steps of a compiled model against those of its twin."""
     torch.manual_seed(0)
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
-    plain = Run(Perceptron(), engine="loop")
+    plain = Run(Perceptron(), engine="loop", **settings)
     twin = copy.deepcopy(plain.model)
+    run = Run(twin, engine=engine, **settings)
     # fullgraph: a graph break would be an error.
-    run = Run(twin, engine=engine)
     run.model = torch.compile(twin, mode=mode, fullgraph=True)
-    run.guide = Guide(run.model, eta=ETA, primary_weight=0.3, rank=4, engine=engine)
+    run.guide = Guide(run.model, **{"eta": ETA, "primary_weight": 0.3, "rank": 4, "engine": engine, **settings})
     for seed, refresh in enumerate([True, False, False, True, False, True, True, False]):
         for each in (plain, run):
             each.load(seed)
-            each.step(refresh)
+            step(each, refresh)
         close(run.parameters(), plain.parameters(), 1e-4)
     counters = torch._dynamo.utils.counters
     assert not counters["graph_break"]
     assert counters["inductor"]["cudagraph_skips"] == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler has its own
+@pytest.mark.parametrize("engine", ["loop", "auto", "hooks"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compiled_model_keeps_its_mode(mode, engine):
+    in_its_mode(mode, engine, Run.step)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("given", "engine"), [("judge", "loop"), ("basis_losses", "loop"), ("basis_losses", "hooks"), ("verbs", "loop")]
+)
+def test_compiled_model_keeps_its_mode_whatever_a_step_is_given(given, engine):
+    """Its memory is that of earlier forward passes, some of whose backward passes are still to come."""
+    settings = {"eta": "auto", "judge_every": 2} if given == "judge" else {}
+    in_its_mode("reduce-overhead", engine, lambda run, refresh: guided(run, given, refresh), **settings)
 
 
 # ---------------------------------------------------------------------------------------------- precision, checkpoints
