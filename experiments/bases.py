@@ -5,9 +5,10 @@ from __future__ import annotations
 from statistics import fmean
 
 from . import paper
-from .claims import MISSING, Claim, against_paper, claim_table, summary_cells, table
+from .claims import Claim, against_paper, claim_table, summary_cells, table
 from .plots import shown
-from .rows import Row, part
+from .rows import Part, Row, part
+from .tables import missing
 
 CAPTURED = """\
 Share of the squared norm inside the span in per cent, mean over the guided phase of the runs of Table 4: of the auxiliary
@@ -30,8 +31,13 @@ FIGURE3_CLAIMS = [
 ]
 
 
+def everything() -> Part:
+    """Both parts together: they have the same search."""
+    return part("table4-bases", "table4-bases", also=["table4-bases-exact"])
+
+
 def table4_rows() -> dict[str, Row]:
-    return part("table4-bases", "table4-bases-exact").rows | part("table4-bases", "table4-bases").rows
+    return everything().rows
 
 
 def labels(basis: str) -> list[str]:
@@ -46,23 +52,20 @@ def labels(basis: str) -> list[str]:
 
 def best_rows() -> dict[str, Row]:
     """By basis, as in the paper: of the two Etas the one that is better on validation, over the seeds that both have."""
-    rows, best = table4_rows(), {}
-    for basis in paper.TABLE4:
-        pair = [rows[label] for label in labels(basis) if label in rows]
-        seeds = sorted(set.intersection(*(set(row.runs) for row in pair))) if len(pair) == 2 else []
-        if seeds:
-            best[basis] = max(pair, key=lambda row: row.merit(seeds))
-    return best
+    found = everything()
+    best = {basis: found.best(labels(basis)) for basis in paper.TABLE4}
+    return {basis: row for basis, row in best.items() if row is not None}
 
 
 def table4() -> str:
-    lines, best = [], best_rows()
+    lines, found, best = [], everything(), best_rows()
     for basis, (name, mean, half) in paper.TABLE4.items():
         chosen = best.get(basis)
         ours = chosen.summary if chosen else None
         met = against_paper(ours, mean, half) if ours and mean is not None else ""
         eta = "" if chosen is None else "(1, 1, −1)" if chosen.label.startswith("flip") else "(1, 1, 0)"
-        lines.append([f"`{basis}`", name, "" if mean is None else f"{mean} ± {half}", *summary_cells(ours), met, eta])
+        cells = summary_cells(ours) if ours else [missing(found, *labels(basis)), "", "", "0"]
+        lines.append([f"`{basis}`", name, "" if mean is None else f"{mean} ± {half}", *cells, met, eta])
     return "\n\n".join(
         [
             "## Table 4, bases",
@@ -92,14 +95,15 @@ def shares() -> dict[str, Row]:
 
 
 def captured() -> str:
-    rows, found, lines = table4_rows(), shares(), []
+    every, found, lines = everything(), shares(), []
+    rows = every.rows
     for basis in paper.TABLE4:
         if basis == "canonical":
             continue
         sides = [found.get(f"{basis}/{side}") for side in ("auxiliary", "primary")]
         cells = [f"{100 * row.summary.mean:.2f}" if row else "" for row in sides]
         runs = sum(len(rows[label].runs) for label in labels(basis) if label in rows)
-        lines.append([f"`{basis}`", *(cells if runs else [MISSING, ""]), str(runs)])
+        lines.append([f"`{basis}`", *(cells if runs else [missing(every, *labels(basis)), ""]), str(runs)])
     return "\n\n".join(
         [
             "## Figure 3: how much of a gradient lies in the basis",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from .claims import Claim, claim_table, spread_falls, summary_cells, table
+from collections.abc import Iterable
+
+from .claims import Claim, claim_table, spread_falls, table
 from .plots import shown
-from .rows import Row, part
+from .rows import Part, Row, part
+from .tables import cells
 
 SAMPLES = """\
 Accuracy against m, with rank 5 and (1, 0, 0), primary_weight 0.01. The paper finds the mean flat and the variance falling
@@ -18,23 +21,38 @@ RANK_CLAIMS = [
 ]
 
 
-def numbered(rows: dict[str, Row], key: str, usual: int) -> dict[int, Row]:
-    """Rows of `orthogonal` by the number that their label gives for `key`."""
+def numbered(labels: Iterable[str], key: str, usual: int) -> dict[int, str]:
+    """Labels of `orthogonal` by the number that they give for `key`."""
     found = {}
-    for label, row in rows.items():
+    for label in labels:
         if label.startswith("orthogonal"):
             text = label.partition(f"{key}=")[2].partition("-")[0]
-            found[int(text) if text else usual] = row
+            found[int(text) if text else usual] = label
     return dict(sorted(found.items()))
 
 
+def samples_part() -> tuple[Part, dict[int, str]]:
+    """What has been run, and its labels by m."""
+    found = part("figure2-samples", "figure2-samples")
+    return found, numbered(found.tried, "basis_batch", 100)
+
+
+def rank_parts() -> dict[int, tuple[Part, dict[int, str]]]:
+    """For 50 and for 1,000 examples per class what has been run, and its labels by rank."""
+    parts = {size: part("figure2-rank", f"figure2-rank-{size}") for size in (50, 1000)}
+    return {size: (found, numbered(found.tried, "rank", 10)) for size, found in parts.items()}
+
+
+def with_results(found: Part, labels: dict[int, str]) -> dict[int, Row]:
+    return {number: found.rows[label] for number, label in labels.items() if label in found.rows}
+
+
 def by_samples() -> dict[int, Row]:
-    return numbered(part("figure2-samples", "figure2-samples").rows, "basis_batch", 100)
+    return with_results(*samples_part())
 
 
 def by_rank() -> dict[int, dict[int, Row]]:
-    """For 50 and for 1,000 examples per class."""
-    return {size: numbered(part("figure2-rank", f"figure2-rank-{size}").rows, "rank", 10) for size in (50, 1000)}
+    return {size: with_results(*found) for size, found in rank_parts().items()}
 
 
 def samples_rows() -> dict[str, Row]:
@@ -46,9 +64,9 @@ def rank_rows() -> dict[str, Row]:
 
 
 def samples() -> str:
-    rows = by_samples()
-    _, said, figures = spread_falls(rows)
-    lines = [[str(m), *summary_cells(rows[m].summary if m in rows else None)] for m in (5, 10, 25, 50, 100)]
+    found, labels = samples_part()
+    _, said, figures = spread_falls(with_results(found, labels))
+    lines = [[str(m), *cells(found, labels.get(m, ""))] for m in (5, 10, 25, 50, 100)]
     return "\n\n".join(
         [
             "## Figure 2, left: examples that build the basis",
@@ -62,9 +80,9 @@ def samples() -> str:
 
 
 def rank() -> str:
-    parts = by_rank()
+    parts = rank_parts().values()
     lines = [
-        [str(k), *(cell for rows in parts.values() for cell in summary_cells(rows[k].summary if k in rows else None))]
+        [str(k), *(cell for found, labels in parts for cell in cells(found, labels.get(k, "")))]
         for k in (1, 5, 10, 20, 40)
     ]
     head = ["rank", "50 per class", "std", "95 %", "n", "1,000 per class", "std", "95 %", "n"]

@@ -81,6 +81,13 @@ class Part:
         """Whether all settings of a label have been tried."""
         return sum(row.over(tuning(self.config)) for row in self.tried.get(label, ())) >= draws(self.config)
 
+    def best(self, labels: Sequence[str]) -> Row | None:
+        """The one that is better on validation, over the seeds that all have; none until all are there, or have diverged."""
+        found = [self.rows[label] for label in labels if label in self.rows]
+        seeds = sorted(set.intersection(*(set(row.runs) for row in found))) if found else []
+        over = all(self.searched(label) for label in labels)
+        return max(found, key=lambda row: row.merit(seeds)) if seeds and over else None
+
 
 def part(
     experiment: str, name: str, file: str | None = None, also: Sequence[str] = (), overrides: Sequence[str] = ()

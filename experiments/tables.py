@@ -21,7 +21,7 @@ def beside_paper(found: Part, printed: Mapping[str, Printed], *, same_data: bool
         row = found.rows.get(label)
         ours = row.summary if row else None
         agrees = [against_paper(ours, mean, half) if ours else ""] if same_data else []
-        lines.append([name, f"{mean} ± {half}", *_cells(found, label), *agrees, settings(found, label)])
+        lines.append([name, f"{mean} ± {half}", *cells(found, label), *agrees, settings(found, label)])
     return table(["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines)
 
 
@@ -29,14 +29,19 @@ def beyond_paper(found: Part, names: Mapping[str, str]) -> str:
     """Rows by label, with what to call them."""
     lines = []
     for label, name in names.items():
-        lines.append([name, *_cells(found, label), settings(found, label)])
+        lines.append([name, *cells(found, label), settings(found, label)])
     return table(["row", "ours", "std", "95 %", "n", "settings chosen on validation"], lines)
 
 
-def _cells(found: Part, label: str) -> list[str]:
+def cells(found: Part, label: str) -> list[str]:
     if label in found.rows:
         return summary_cells(found.rows[label].summary)
-    return ["diverged", "", "", "0"] if found.searched(label) else summary_cells(None)
+    return [missing(found, label), "", "", "0"]
+
+
+def missing(found: Part, *labels: str) -> str:
+    """Why none of them has a result."""
+    return "diverged" if all(found.searched(label) for label in labels) else MISSING
 
 
 def settings(found: Part, label: str) -> str:

@@ -73,17 +73,10 @@ def column(task: str, labels: str) -> Part:
     found.rows |= {SWAPPED + label: row for label, row in other.rows.items() if label != PLAIN}
     found.tried |= {SWAPPED + label: rows for label, rows in other.tried.items() if label != PLAIN}
     for prefix in ("", SWAPPED):
-        best = chosen(found.rows, prefix)
+        best = found.best([prefix + label for label in ETAS])
         if best is not None:
             found.rows[prefix + OURS] = best
     return found
-
-
-def chosen(rows: dict[str, Row], prefix: str) -> Row | None:
-    """Of the two Etas the one that is better on validation, over the seeds that both have."""
-    pair = [rows[prefix + label] for label in ETAS if prefix + label in rows]
-    seeds = sorted(set.intersection(*(set(row.runs) for row in pair))) if len(pair) == len(ETAS) else []
-    return max(pair, key=lambda row: row.merit(seeds)) if seeds else None
 
 
 def groups() -> list[tuple[str, list[Claim], dict[str, Row]]]:

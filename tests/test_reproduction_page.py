@@ -170,6 +170,36 @@ def test_runs_that_diverged_are_shown_and_never_chosen(results: Path) -> None:
     assert "Runs that diverged" not in PAGE.read_text(encoding="utf-8")
 
 
+def test_what_diverged_is_not_called_a_run_to_come(results: Path) -> None:
+    def write(name: str, made: dict[str, bool], curves: dict[str, list[float]] | None = None) -> None:
+        runs = {label: f"{label}/weight-1/training.guided.lr=1e-3/steps-9-9" for label in made}
+        lines = [
+            line(name, runs[label], 0, 0.6, 0.6, curves=curves or {}) if well else diverged(name, runs[label], 0)
+            for label, well in made.items()
+        ]
+        (results / f"{name.removesuffix('-50')}.jsonl").write_text("\n".join(lines) + "\n")
+
+    orthogonal = "orthogonal-primary_weight=0.01"
+    write("figure2-samples", {f"{orthogonal}-basis_batch=5": False, orthogonal: True})
+    write("figure2-rank-50", {f"{orthogonal}-rank=5": False, orthogonal: True})
+    shares = {"step": [1.0], "captured_auxiliary": [0.25], "captured_primary": [0.5]}
+    lost, half = dict.fromkeys(labels("mean"), False), dict(zip(labels("random"), (False, True), strict=True))
+    write("table4-bases", {**lost, **half, labels("svd")[0]: False}, shares)
+    text = page()
+    figure2 = text.partition("## Figure 2, left")[2].partition("## Figure 3")[0]
+    assert "| 5 | diverged |  |  | 0 |\n| 10 | not run yet |  |  | 0 |" in figure2 and "| 100 | 60.0 |" in figure2
+    assert "| 5 | diverged |  |  | 0 | not run yet |  |  | 0 |\n| 10 | 60.0 |  |  | 1 | not run yet |" in figure2
+    table4 = text.partition("## Table 4")[2].partition("## Figure 2")[0]
+    ours = {found.strip("| `").split("`")[0]: found for found in table4.splitlines() if found.startswith("| `")}
+    assert "| diverged |  |  | 0 |" in ours["mean"]
+    # Of two Etas the one with a result, once both have been tried.
+    assert "| 60.0 |" in ours["random"] and "(1, 1, −1)" in ours["random"]
+    assert "| not run yet |" in ours["svd"]
+    figure3 = text.partition("## Figure 3")[2].partition("\n## ")[0]
+    assert "| `mean` | diverged |  | 0 |" in figure3 and "| `svd` | not run yet |  | 0 |" in figure3
+    assert "| `random` | 25.00 | 50.00 | 1 |" in figure3
+
+
 def test_the_config_names_the_rows_that_validation_chose() -> None:
     chosen = best_two(everything())
     named = {c.label.replace(" ", "-") for c in candidates(load(HERE / "table2-cat-vs-dog-15.yaml"))}
