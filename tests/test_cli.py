@@ -19,6 +19,7 @@ from attittud.recipes.digits import experiment
 from attittud.recipes.digits.train import Settings
 from attittud.recipes.errors import InputError
 
+COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "reproduce", "schema"]
 QUICK = ["demo", "--seeds", "1", "--steps", "2", "--workers", "1"]
 
 
@@ -57,6 +58,13 @@ def test_help_teaches(capsys):
     assert code == 0
     for word in ("--seeds", "--steps", "--workers", "--out", "FILE.json", "shifted to the next class"):
         assert word in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_what_to_give_and_not_its_type(command, capsys):
+    """Newer typer has `--quiet <bool>`, which takes nothing, and `--auxiliary <list[str]>`, which takes no list."""
+    code, out, _ = run(*command.split(), "--help", capsys=capsys)
+    assert code == 0 and "--help" in out and "<" not in out, out
 
 
 def test_version(capsys):

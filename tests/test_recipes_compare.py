@@ -418,5 +418,5 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = typed("--help", capsys=capsys)
     words = " ".join(out.split())
     assert code == 0
-    for word in ("--primary", "--auxiliary", "--budget", "equal training seconds", "OUTPUT/CONFIG/compare"):
+    for word in ("--primary", "--auxiliary", "--budget", "equal training seconds", "runs/CONFIG/compare"):
         assert word in words

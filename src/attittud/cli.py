@@ -22,6 +22,7 @@ def build() -> typer.Typer:
     from attittud.commands.compare import compare
     from attittud.commands.demo import demo
     from attittud.commands.diagnose import diagnose
+    from attittud.commands.help import Command, Group
     from attittud.commands.init import init
     from attittud.commands.report import report
     from attittud.commands.reproduce import reproduce
@@ -29,11 +30,11 @@ def build() -> typer.Typer:
     from attittud.commands.schema import schema
     from attittud.commands.train import train
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
     app.callback()(attittud)
     for command in (demo, init, diagnose, train, compare, report, reproduce, schema):
-        app.command()(command)
+        app.command(cls=Command)(command)
     return app
 
 

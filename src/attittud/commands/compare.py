@@ -23,11 +23,21 @@ def compare(
             metavar="KEY=VALUE", help="Settings to change, such as compare.seeds=10 or compare.strategies=[flip]."
         ),
     ] = None,
-    primary: Annotated[str | None, typer.Option(help="Without a YAML file: the data of the task that matters.")] = None,
-    auxiliary: Annotated[list[str] | None, typer.Option(help="Other data; may be given several times.")] = None,
+    primary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="Without a YAML file: the data of the task that matters, as in `attittud init`."
+        ),
+    ] = None,
+    auxiliary: Annotated[
+        list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
+    ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's."),
+        typer.Option(
+            metavar="TIME",
+            help="Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's.",
+        ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
@@ -39,8 +49,8 @@ def compare(
     compared at equal steps and at equal training seconds. The last line is a decision: use a strategy, the auxiliary data
     does not help, or more seeds are needed, and how many.
 
-    The folder is OUTPUT/CONFIG/compare; its report.html has the curves. The same command again skips finished runs; more
-    seeds, weights or strategies keep those that are there.
+    The folder is runs/CONFIG/compare (or in another one than runs: output=FOLDER); its report.html has the curves. The same
+    command again skips finished runs; more seeds, weights or strategies keep those that are there.
     """
     from rich.console import Console
 

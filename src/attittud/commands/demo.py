@@ -19,10 +19,13 @@ from attittud.recipes.report.page import write_page
 
 def demo(
     seeds: Annotated[
-        int, typer.Option(min=1, help="Repetitions; each draws other clean labels. Fewer are faster, intervals wider.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Repetitions; each draws other clean labels. Fewer are faster, intervals wider."
+        ),
     ] = 6,
-    steps: Annotated[int, typer.Option(min=2, help="Training steps of every run.")] = Settings.steps,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the runs.")] = 2,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = Settings.steps,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")] = 2,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.json", dir_okay=False, help="Write every accuracy, the settings and versions here."),

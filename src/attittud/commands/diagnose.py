@@ -26,7 +26,9 @@ def diagnose(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as strategy.rank=20 or strategy=multitask."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=20, help="Training steps to measure, at most those of the job.")] = 200,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=20, help="Training steps to measure, at most those of the job.")
+    ] = 200,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Look at the first few hundred steps of a job: is there anything for a decomposition to work with?
@@ -45,7 +47,7 @@ def diagnose(
 
     It describes; it does not predict whether the auxiliary data will help: `attittud compare` measures that. Only training
     examples are measured, and the test set is not read. The figures are also written to
-    OUTPUT/CONFIG/diagnose/diagnose.json.
+    runs/CONFIG/diagnose/diagnose.json (or in another folder than runs: output=FOLDER).
     """
     from attittud.recipes.diagnose import diagnose as run
     from attittud.recipes.loader import load

@@ -10,9 +10,13 @@ import typer
 
 def init(
     kind: Annotated[str, typer.Argument(metavar="image|text", help="What the examples are.")],
-    primary: Annotated[str, typer.Option(help="The labelled data of the task that matters.")],
-    auxiliary: Annotated[list[str] | None, typer.Option(help="Other data; may be given several times.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("attittud.yaml"),
+    primary: Annotated[str, typer.Option(metavar="DATA", help="The labelled data of the task that matters.")],
+    auxiliary: Annotated[
+        list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = Path(
+        "attittud.yaml"
+    ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Look at your data and write a configuration, with a reason beside each chosen number.

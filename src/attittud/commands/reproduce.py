@@ -22,30 +22,53 @@ def reproduce(
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder with the data, as the dataset hub has them; the list says which.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder with the data, as the dataset hub has them; the list says which."),
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="Folder with a pretrained text encoder, for table1-text.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder with a pretrained text encoder, for table1-text.")
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="A smoke test on made-up data on the CPU: seconds, and no result of interest."),
     ] = False,
     budget: Annotated[
-        str | None, typer.Option(help="Begin no run that would not be over after this time, such as 9m or 500s.")
+        str | None,
+        typer.Option(metavar="TIME", help="Begin no run that would not be over after this time, such as 9m or 500s."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that share the runs and the device; their seconds then say so.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Processes that share the runs and the device; results say so beside their seconds.",
+        ),
     ] = 1,
     beside: Annotated[
-        int, typer.Option(min=0, help="Other processes on the device, for the record: seconds depend on them.")
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Other processes on the device, to be recorded too: seconds depend on them."
+        ),
     ] = 0,
     part: Annotated[
-        list[str] | None, typer.Option(help="Only this part of the experiments; repeat it for several, in this order.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this part of the experiments; repeat it for several, in this order. An unknown name lists them.",
+        ),
     ] = None,
-    configs: Annotated[Path, typer.Option(help="Folder with the configurations.")] = Path("experiments"),
+    configs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")] = Path(
+        "experiments"
+    ),
     results: Annotated[
-        Path | None, typer.Option(help="Folder for the results. Default: CONFIGS/results; with --quick WORK/results.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for the results. Default: CONFIGS/results; with --quick WORK/results."
+        ),
     ] = None,
-    work: Annotated[Path, typer.Option(help="Folder for run folders and their weights.")] = Path("runs/reproduce"),
+    work: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for run folders and their weights.")] = Path(
+        "runs/reproduce"
+    ),
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Run one of the paper's experiments again, through the same `compare` that is there for data of your own.

@@ -27,7 +27,8 @@ def train(
         ),
     ] = None,
     log: Annotated[
-        list[str] | None, typer.Option(help=f"Also report to {', '.join(CHOICES)}; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help=f"Also report to {', '.join(CHOICES)}; may be given several times."),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the run folder has a run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
@@ -70,7 +71,8 @@ train.__doc__ = "\n\n".join(
         train.__doc__ or "",
         (
             "A run that was interrupted, even killed, continues when the same command is given again, and ends with the same "
-            "result. Its folder is OUTPUT/CONFIG/STRATEGY/seed-SEED. Every setting and its meaning: `attittud schema`."
+            "result. Its folder is runs/CONFIG/STRATEGY/seed-SEED (or in another one than runs: output=FOLDER). Every setting "
+            "and its meaning: `attittud schema`."
         ),
         (
             "The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME "
