@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from attittud.recipes.digits.experiment import one_thread
+from attittud.recipes.interrupts import deaf_to_interrupts, worker_processes
 
 from .jobs import QUICK_STEPS, TIMED_STEPS, clock, jobs, train
 from .pairs import SPLIT, choose
@@ -55,21 +53,23 @@ def spread(work: Iterable[Work], workers: int, late: Callable[[], bool] = lambda
     """Results as they come; once it is late no new piece is begun. One worker is this process."""
     todo = takewhile(lambda _: not late(), work)
     if workers == 1:
-        with one_thread():
-            yield from (function(*given) for function, given in todo)
+        yield from (alone(*piece) for piece in todo)
         return
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            # Little is handed out ahead, so that little is left to do when it is late.
-            waiting = {pool.submit(function, *given) for function, given in islice(todo, workers)}
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                waiting |= {pool.submit(function, *given) for function, given in islice(todo, len(done))}
-                yield from (future.result() for future in done)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # else an interrupt would wait for all runs
-            raise
+    with worker_processes(workers) as pool:
+        # Little is handed out ahead, so that little is left to do when it is late.
+        with deaf_to_interrupts():
+            waiting = {pool.submit(alone, *piece) for piece in islice(todo, workers)}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            with deaf_to_interrupts():
+                waiting |= {pool.submit(alone, *piece) for piece in islice(todo, len(done))}
+            yield from (future.result() for future in done)
+
+
+def alone(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """On one core: the others have runs of their own."""
+    with one_thread():
+        return function(*given)
 
 
 class Progress:
