@@ -258,6 +258,11 @@ def accuracies(found, row):
     return list(found.values[row].values())
 
 
+def test_other_processes_find_what_they_are_given():
+    """After `python -m` they do not import a `__main__.py`."""
+    assert not [f.__module__ for f in (main.alone, main.clock, main.train) if f.__module__.endswith("__main__")]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_an_interrupt_ends_the_runs_of_other_processes_at_once(tmp_path):
     """As `kill -INT` sends it to the first one alone."""

@@ -12,10 +12,9 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from attittud.recipes.digits.experiment import one_thread
 from attittud.recipes.interrupts import deaf_to_interrupts, worker_processes
 
-from .jobs import QUICK_STEPS, TIMED_STEPS, clock, jobs, train
+from .jobs import QUICK_STEPS, TIMED_STEPS, alone, clock, jobs, train
 from .pairs import SPLIT, choose
 from .record import RESULTS, Record, header
 from .strategies import ROWS
@@ -64,12 +63,6 @@ def spread(work: Iterable[Work], workers: int, late: Callable[[], bool] = lambda
             with deaf_to_interrupts():
                 waiting |= {pool.submit(alone, *piece) for piece in islice(todo, len(done))}
             yield from (future.result() for future in done)
-
-
-def alone(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """On one core: the others have runs of their own."""
-    with one_thread():
-        return function(*given)
 
 
 class Progress:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
+
+from attittud.recipes.digits.experiment import one_thread
 
 from .pairs import PAIRS, Pair
 from .strategies import AUTO, Entry, entries
@@ -114,6 +116,12 @@ def train(job: Job) -> dict[str, Any]:
         "at_steps": brief(best(checks, job.steps)),
         "at_seconds": brief(best(checks, job.equal_seconds)),
     }
+
+
+def alone(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """On one core: the others have runs of their own."""
+    with one_thread():
+        return function(*given)
 
 
 def brief(check: Check) -> dict[str, float | int]:
