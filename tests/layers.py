@@ -294,6 +294,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         sequences,
     ),
+    "sum_with_a_factor": (
+        lambda: Function(lambda self, x: torch.add(x, self.p, alpha=2).sub(self.q, alpha=3), p=weight(6), q=weight(6)),
+        sequences,
+    ),
+    "distances": (lambda: Function(lambda self, x: torch.cdist(x, self.centres), centres=weight(3, 6)), sequences),
     "tied_modules": (
         lambda: Function(lambda self, x: F.linear(torch.tanh(self.e(x)), self.e.weight), e=nn.Embedding(9, 6)),
         tokens,

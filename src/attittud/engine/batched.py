@@ -1,8 +1,8 @@
 """Several vector-Jacobian products at once by `torch.func.vmap`: faster where kernels are small.
 
 Not `is_grads_batched=True`: that is a hidden loop for most backward operations. Where torch cannot vectorise a backward
-pass (normalisation right after a bf16 operation under autocast, compiled modules, channels_last in fp32), the engine says
-so in the log and goes on with a loop.
+pass (normalisation right after a bf16 operation under autocast, compiled modules, channels_last in fp32), or does so wrongly
+(`torch.cdist`), the engine says so in the log and goes on with a loop.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attittud.engine.base import Engine, logger
+from attittud.engine.base import Engine, UnsupportedError, logger
 from attittud.engine.loop import Loop
+from attittud.engine.verify import differing
 from attittud.graph import kept_graph
 from attittud.parameters import Layout
 
@@ -46,6 +47,8 @@ class Batched(Engine):
 
     def __init__(self) -> None:
         self.fallback: Loop | None = None
+        self.checked: set[str] = set()
+        """Parameters whose gradients have been compared with the ordinary ones."""
 
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
         start, size, present = 0, rows_at_once(layout), set[int]()
@@ -54,6 +57,8 @@ class Batched(Engine):
             present = set()
             try:
                 _vectorised(losses, layout, weights[rows], out[rows], fresh, present)
+                if fresh and not self.checked.issuperset(layout.names):
+                    self._check(losses, layout, weights[rows][-1], out[rows][-1])
             except RuntimeError as error:
                 reason = str(error).split("\n")[0]
                 logger.warning(
@@ -67,6 +72,16 @@ class Batched(Engine):
             start += size
         if self.fallback is not None and start < weights.shape[0]:
             self.fallback.write(losses, layout, weights[start:], out[start:], fresh=fresh)
+
+    def _check(self, losses: Tensor, layout: Layout, weights: Tensor, row: Tensor) -> None:
+        """Raise where vectorising has given another row, because torch has a wrong rule for some operation.
+
+        The ordinary gradient has the same weights: half precision rounds it alike, and by less than what a wrong rule is off by.
+        """
+        found = differing(losses, layout, weights, row, half=True)
+        if found:
+            raise UnsupportedError(f"it gives something else than the gradient of {', '.join(found)}")
+        self.checked |= set(layout.names)
 
 
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:

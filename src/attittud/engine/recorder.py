@@ -164,7 +164,8 @@ class Recorder(TorchFunctionMode):
         packed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         self._repeats = self._repeats or packed
         in_place = _in_place(func)
-        needed = set() if func in ADDITIONS or func in SPREADING else {id(t) for t in data}
+        plain = func in ADDITIONS and "alpha" not in kwargs
+        needed = set() if plain or func in SPREADING else {id(t) for t in data}
         call = Call(func, args, kwargs, met, needed)
         if in_place:
             # Before they are overwritten: then it is noticed when they are asked for.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attittud.engine.base import Jacobian, UnsupportedError
+from attittud.graph import kept_graph
 from attittud.parameters import Layout
 
 
@@ -28,34 +29,39 @@ def probe(losses: Tensor) -> Tensor:
 
 
 def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str) -> None:
-    """Raise where `product`, weights @ J, is not what ordinary gradients of the weighted losses say.
-
-    `half`: whether gradients went through half precision.
-    """
-    layout = jacobian.layout
-    with torch.autocast(layout.device.type, enabled=False):  # as in the pass that is verified
-        ordinary = torch.autograd.grad(
-            jacobian.losses, layout.parameters, weights.sum(0), retain_graph=True, allow_unused=True
-        )
-    expected = layout.empty()
-    layout.add_(expected, ordinary, fresh=True)
-    # float64 too: models compute parts of themselves in float32, normalisation for example.
-    relative = 5e-2 if half or _rounded(layout) else 3e-4
-    # A gradient that is zero by symmetry, such as that of an attention's key bias, is rounding noise of the others.
-    absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
-    differing = []
-    for name, a, b in zip(layout.names, layout.views(product.sum(0)), layout.views(expected), strict=True):
-        error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
-        # Losses that are not finite are the refresh's business.
-        if bool(torch.isfinite(size)) and not bool(error <= relative * size + absolute):
-            differing.append(f"{name} (by {float(error / size):.2g} of its size)")
-    if differing:
+    """Raise where `product`, weights @ J, is not what ordinary gradients of the weighted losses say."""
+    with torch.autocast(jacobian.layout.device.type, enabled=False):  # as in the pass that is verified
+        found = differing(jacobian.losses, jacobian.layout, weights.sum(0), product.sum(0), half=half)
+    if found:
         raise UnsupportedError(
-            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(differing)}. "
+            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
             "Either examples influence each other (statistics of the batch, a loss over pairs), or these parameters are used "
             "where no torch function shows it (a custom autograd.Function, TorchScript) or in one that draws random numbers; "
             f"{cure}"
         )
+
+
+def differing(losses: Tensor, layout: Layout, weights: Tensor, product: Tensor, *, half: bool) -> list[str]:
+    """Parameters over which `product`, weights (m) @ J, is not the ordinary gradient of the weighted losses.
+
+    `half`: whether gradients went through half precision.
+    """
+    expected = layout.empty()
+    with kept_graph():
+        ordinary = torch.autograd.grad(losses, layout.parameters, weights, retain_graph=True, allow_unused=True)
+    layout.add_(expected, ordinary, fresh=True)
+    del ordinary
+    # float64 too: models compute parts of themselves in float32, normalisation for example.
+    relative = 5e-2 if half or _rounded(layout) else 3e-4
+    # A gradient that is zero by symmetry, such as that of an attention's key bias, is rounding noise of the others.
+    absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
+    found = []
+    for name, a, b in zip(layout.names, layout.views(product), layout.views(expected), strict=True):
+        error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
+        # Losses that are not finite are the refresh's business.
+        if bool(torch.isfinite(size)) and not bool(error <= relative * size + absolute):
+            found.append(f"{name} (by {float(error / size):.2g} of its size)")
+    return found
 
 
 def _rounded(layout: Layout) -> bool:
