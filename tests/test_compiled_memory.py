@@ -9,6 +9,7 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
 from attittud.graph import in_cuda_graphs
@@ -159,6 +160,29 @@ def test_what_a_step_still_needs_is_not_overwritten(memory, given, engine):
     assert memory.recorded >= 3
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("memory")
+def test_what_checkpointing_computes_again_is_not_held():
+    """Each tensor asked for would be another run of its block, and holding them what checkpointing is there to save."""
+    torch.manual_seed(0)
+    model, runs = Model(), []
+    body = torch.compile(model.body, backend="aot_eager", fullgraph=True)
+
+    def forward(x, head):
+        def block(x):
+            runs.append(head)
+            return body(x)
+
+        return getattr(model, head)(checkpoint(block, x, use_reentrant=False))
+
+    guide = Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop")
+    for refresh in (True, False):
+        x = torch.linspace(-1, 1, 48).sin().reshape(8, 6)
+        loss = forward(x.flip(0), "first").square().mean()
+        runs.clear()
+        guide.backward(lambda x=x: forward(x, "primary").square().mean(1), loss, refresh=refresh)
+        assert runs.count("first") == 1
 
 
 def test_another_thread_and_another_torch(monkeypatch):

@@ -88,11 +88,18 @@ class Graph:
 
         The CUDA graphs of mode="reduce-overhead" do not see what only autograd holds. They take it for dead where they record
         another function, and give its memory away (https://github.com/pytorch/pytorch/pull/194124).
+
+        But not what lies elsewhere, such as by activation checkpointing, which would run once for every tensor asked for.
         """
         if not in_cuda_graphs():
             return []
         compiled = [node for node in self.nodes if type(node).__name__ == "CompiledFunctionBackward"]
-        return [tensor for node in compiled for tensor in node.saved_tensors]
+        return [tensor for node in compiled if not _packed(node) for tensor in node.saved_tensors]
+
+
+def _packed(node: Any) -> bool:
+    """Whether hooks for saved tensors keep those of a node. (Names without promises; what has none of them is not packed.)"""
+    return any(getattr(saved, "unpack_hook", None) is not None for saved in getattr(node, "_raw_saved_tensors", ()))
 
 
 def walk(loss: Tensor) -> Graph:
