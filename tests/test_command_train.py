@@ -126,6 +126,36 @@ def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
     assert not list(Path().rglob("result.json"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "culprit", "cure"),
+    [
+        (
+            ["strategy.name=flip", "training.guided.batch_size=1"],
+            "training.guided.batch_size (or data.auxiliary.more.batch_size)",
+            "raise it,",
+        ),
+        (
+            ["strategy.name=flip", "training.guided.accumulate=16"],
+            "training.guided.primary_batch",
+            "or lower training.guided.accumulate",
+        ),
+        (["strategy.name=auto", "data.primary.validation=1"], "data.primary.validation", "raise it,"),
+        (
+            ["strategy.name=primary_only", "training.finetune.primary_batch=1"],
+            "training.finetune.primary_batch",
+            "raise it,",
+        ),
+    ],
+    ids=["auxiliary", "micro-batches", "judge", "primary"],
+)
+def test_one_example_at_a_time_and_batch_norm(
+    changes: list[str], culprit: str, cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("train", "job.yaml", "model={name: resnet-18}", *changes) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert f"attittud: {culprit}: one example is too few for BatchNorm" in err and cure in err
+
+
 def test_a_mistake_does_not_occupy_the_folder() -> None:
     assert call("train", "job.yaml", "training.guided.primary_batch=64") == 2
     assert call("train", "job.yaml") == 0

@@ -141,6 +141,47 @@ def test_basis_losses(p, basis_losses, words):
         guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses(p))
 
 
+class Normalised(nn.Module):
+    """BatchNorm, over rows or over maps of one pixel."""
+
+    def __init__(self, maps: bool) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 3), nn.BatchNorm2d(3) if maps else nn.BatchNorm1d(3)
+        self.maps = maps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.layer(x)
+        return (self.norm(found[..., None, None])[..., 0, 0] if self.maps else self.norm(found)).square().mean(1)
+
+
+@pytest.mark.parametrize("maps", [False, True], ids=["rows", "maps"])
+@pytest.mark.parametrize(
+    ("which", "cure"),
+    [("primary", "eval()"), ("basis_losses", "better of many"), ("judge", "batch_norm='frozen'")],
+)
+def test_one_example_and_batch_norm(which, cure, maps):
+    model = Normalised(maps)
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    more = {"eta": "auto"} if which == "judge" else {"eta": Eta(1, 1, -1)}
+    given = {"primary": lambda: model(x)} | ({"judge": lambda: model(x)} if which == "judge" else {})
+    with complains(f"{which}: one example is too few for BatchNorm", "at least two", cure):
+        Guide(model, rank=2, **more).backward(auxiliary=model(x).mean(), **given | {which: lambda: model(x[:1])})
+    assert all(p.grad is None for p in model.parameters()) and model.training and model.norm.track_running_stats
+    if which == "judge":
+        frozen = Guide(model, rank=2, batch_norm="frozen", **more)
+        frozen.backward(auxiliary=model(x).mean(), **given | {which: lambda: model(x[:1])})
+        assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("which", ["primary", "basis_losses"])
+def test_an_error_of_the_users_own_is_passed_on(p, which):
+    def mine():
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        guide_for(p).backward(**{"primary": p.losses(), "auxiliary": p.loss()} | {which: mine})
+
+
 @pytest.mark.parametrize(
     ("options", "auxiliary", "words"),
     [

@@ -16,7 +16,7 @@ from attittud.eta import Eta
 from attittud.graph import walk, written_into
 from attittud.judges import Record, Verdict
 from attittud.report import TaskReport
-from attittud.scope import BatchNormMode, untraced_forward
+from attittud.scope import BatchNormMode, enough_examples, untraced_forward
 from attittud.step import Step
 from attittud.task import Given, Losses
 from attittud.workers import Workers
@@ -78,7 +78,10 @@ class Hearings:
         seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
         alone, flat = self.workers.size == 1, layout.empty()
         with untraced_forward(self.model, self.batch_norm, seed), torch.enable_grad():
-            losses = as_losses(self.workers.losses(step.judge(), "judge"), "judge", may_be_empty=not alone)
+            more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
+            with enough_examples("judge", more):
+                given = step.judge()
+            losses = as_losses(self.workers.losses(given, "judge"), "judge", may_be_empty=not alone)
             if alone and not walk(losses).leaves & layout.ids:
                 raise ValueError(
                     "judge: the losses reach none of the shared parameters; compute them from the model given to Guide"

@@ -20,7 +20,7 @@ from attittud.implicit import ImplicitExact
 from attittud.memory import check_fits
 from attittud.parameters import Layout
 from attittud.roles import Roles
-from attittud.scope import BatchNormMode, untraced_forward
+from attittud.scope import BatchNormMode, enough_examples, untraced_forward
 from attittud.step import Step
 from attittud.subspace import Subspace
 from attittud.task import Losses
@@ -101,7 +101,8 @@ class Refresher:
             return
         due = step.refreshing and not step.fixed and basis_losses is None and step.basis_losses is None
         with self._watch() if due and self.basis.needs == "jacobian" else nullcontext():
-            with torch.enable_grad():
+            more = "return the losses of at least two, or put the BatchNorm layers into eval()"
+            with torch.enable_grad(), enough_examples("primary", more):
                 losses = self.losses(primary(), "primary")
             self.engine.seen()
             yield losses
@@ -146,7 +147,8 @@ class Refresher:
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         step.refresh.scope = partial(untraced_forward, self.model, self.batch_norm, seed)
         with step.refresh.scope(), self._watch(), torch.enable_grad():
-            losses = self.losses(step.basis_losses(), "basis_losses")
+            with enough_examples("basis_losses", "return the losses of at least two, better of many"):
+                losses = self.losses(step.basis_losses(), "basis_losses")
             self.engine.seen()
             reached = walk(losses).leaves
             # (A sharded model's graph ends in other tensors than its parameters.)

@@ -60,6 +60,17 @@ def untraced_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> 
 
 
 @contextmanager
+def enough_examples(culprit: str, cure: str, kind: type[Exception] = ValueError) -> Iterator[None]:
+    """Where BatchNorm meets a single value, which has no deviation, torch does not say whose it is; this does."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise kind(f"{culprit}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
+
+
+@contextmanager
 def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
     """Random numbers from `seed`; afterwards every generator is as it was."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}

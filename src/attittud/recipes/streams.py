@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attittud.recipes.capture import StepKind
+from attittud.recipes.errors import InputError
 from attittud.recipes.tasks import Examples, Order, Task, mix, per_example_losses
+from attittud.scope import enough_examples
 
 JUDGES = " judges"
 """Their stream; no auxiliary source has a name with a blank at its beginning."""
@@ -125,7 +127,8 @@ class Streams:
     def judge(self) -> Tensor:
         """Losses of the step's judges."""
         rows = self._rows[JUDGES] if self.held else self._batch(JUDGES, self.step)
-        return self.losses(self._tasks[JUDGES], rows, width=self._width(JUDGES))
+        with self._enough(JUDGES):
+            return self.losses(self._tasks[JUDGES], rows, width=self._width(JUDGES))
 
     def _batch(self, stream: str, step: int, *, in_memory: bool = False) -> Tensor:
         order, size = self._orders[stream], self._sizes[stream]
@@ -158,7 +161,17 @@ class Streams:
             torch.manual_seed(mix(self.seed, self.name, stream, self.step, *([] if part is None else [part])))
         if part is not None:
             rows = rows.chunk(self.accumulate)[part]
-        return self.losses(task, rows[:count], detach=detach, width=self._width(stream))
+        with self._enough(stream):
+            return self.losses(task, rows[:count], detach=detach, width=self._width(stream))
+
+    def _enough(self, stream: str) -> AbstractContextManager[None]:
+        """Names the setting that leaves BatchNorm with one example at a time."""
+        phase = f"training.{self.name}"
+        own = {"primary": f"{phase}.primary_batch", "basis": "strategy.basis_batch", JUDGES: "data.primary.validation"}
+        setting = own.get(stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)")
+        in_parts = self.accumulate > 1 and stream not in ("basis", JUDGES)
+        fewer = f", or lower {phase}.accumulate" if in_parts else ""
+        return enough_examples(setting, f"raise it{fewer}, or choose a model without BatchNorm", InputError)
 
     def losses(self, task: Task, rows: Tensor, *, detach: bool = False, width: int | None = None) -> Tensor:
         """Per-example losses of chosen examples of a task; of texts the first `width` tokens are read."""
