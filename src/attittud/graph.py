@@ -98,7 +98,7 @@ class Graph:
 
 
 def _packed(node: Any) -> bool:
-    """Whether hooks for saved tensors keep those of a node. (Names without promises; what has none of them is not packed.)"""
+    """Whether hooks for saved tensors keep those of a node; where torch should not know these names, they do not."""
     return any(getattr(saved, "unpack_hook", None) is not None for saved in getattr(node, "_raw_saved_tensors", ()))
 
 
