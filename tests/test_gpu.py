@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide, decompose, linalg
+from attittud.engine.base import Jacobian
 
 pytestmark = [
     pytest.mark.gpu,
@@ -149,6 +150,19 @@ def test_a_step_never_waits(model, basis, include_mean):
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_a_refresh_never_waits(engine):
     run = Run(Perceptron(), engine=engine)
+    run.step(True)
+    with no_waiting():
+        run.step(True)
+
+
+def test_a_refresh_never_waits_where_there_are_no_second_derivatives(monkeypatch):
+    """As in a compiled model: J·v then takes a backward pass per example."""
+
+    def refuse(*_):
+        raise RuntimeError("no second derivative")
+
+    monkeypatch.setattr(Jacobian, "_right_by_double_backward", refuse)
+    run = Run(Perceptron(), basis="svd", engine="loop")
     run.step(True)
     with no_waiting():
         run.step(True)

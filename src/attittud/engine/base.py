@@ -102,9 +102,9 @@ class Jacobian:
     def _right_by_rows(self, vectors: Tensor) -> Tensor:
         row = self.layout.empty(1)
         result = torch.empty(self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device)
-        for i in range(self.examples):
-            weights = torch.zeros(1, self.examples, dtype=self.losses.dtype, device=self.losses.device)
-            weights[0, i] = 1
+        # Made on the device: to set one number of a tensor there is a copy from the host, for which it waits.
+        ones = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
+        for i, weights in enumerate(ones.split(1)):
             self.engine.write(self.losses, self.layout, weights, row, fresh=True)
             result[i] = project(vectors, row[0])
         return result
