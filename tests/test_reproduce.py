@@ -124,6 +124,31 @@ def test_runs_that_diverged_are_kept_as_that_and_not_repeated(tmp_path: Path, mo
     assert again.missing == [] and again.results[0].read_text() == before
 
 
+def test_a_part_with_another_strategy_copies_what_another_part_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {"names": ["table4-bases"], "only": ["table4-bases"], "overrides": ["compare.strategies=[]"]}
+    first = read_lines(quick(tmp_path, **few).results[0])
+    trained, train = list[str](), comparison.train
+
+    def watched(config: Config, **options: Any) -> RunResult:
+        trained.append(config.strategy.name)
+        return train(config, **options)
+
+    monkeypatch.setattr(comparison, "train", watched)
+    few |= {"only": ["table4-bases-exact"], "overrides": ["compare.strategies=[pretrain]"]}
+    lines = read_lines(quick(tmp_path, **few).results[0])
+    assert trained == ["pretrain", "pretrain"] and lines[: len(first)] == first
+    copies = [line for line in lines[len(first) :] if not line["run"].startswith("pretrain/")]
+    assert sorted(map(json.dumps, copies)) == sorted(
+        json.dumps({**line, "part": "table4-bases-exact"}) for line in first
+    )
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "runs that another part has made are copied" in said and "apart by --results FOLDER" in said
+
+
 def test_what_another_process_is_writing_is_not_cleared_away(tmp_path: Path) -> None:
     folder = tmp_path / "figure2-samples" / "figure2-samples"
     folder.mkdir(parents=True)
