@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from attittud.recipes.reproduce.results import read_lines
@@ -33,6 +34,9 @@ Figures are on test, in per cent: accuracy where nothing else is said. std has d
 seeds, differences are taken seed by seed (paired t-test), p-values are Holm-corrected within a table. The paper's ± is a 95 %
 interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search that had the chosen settings are among
 the seeds: their validation figures chose, their test figures did not."""
+
+COMPILED = """\
+Compiled means `training.compile`, which changes rounding and time. Of runs side by side, each has its share of the minutes."""
 
 NO_CIFAR100 = """\
 CIFAR-100 was not at hand. `attittud reproduce table2-multicifar100 --data FOLDER` runs it; the figures will be means over the
@@ -130,6 +134,7 @@ def costs() -> str:
                     path.stem,
                     about["device"],
                     f"torch {about['torch']}, revision {about.get('revision', 'unknown')}",
+                    "yes" if about.get("compiled") else "no",
                     "yes" if about["repeatable"] else "no",
                     str(shared),
                 )
@@ -137,8 +142,25 @@ def costs() -> str:
     lines = [[*key, str(len(values)), f"{sum(values) / 60:.1f}"] for key, values in sums.items()]
     if not lines:
         return f"## What it cost\n\nNothing has been run: {MISSING}."
-    head = ["experiment", "device", "made with", "repeatable bit by bit", "side by side", "runs", "minutes"]
-    return "\n\n".join(["## What it cost", table(head, lines), five_rows()])
+    head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit", "side by side", "runs", "minutes"]
+    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), five_rows(), *made_again()])
+
+
+def made_again() -> list[str]:
+    """Whether runs of which there is more than one line had the same figures each time; nothing where there is none."""
+    every: dict[str, dict[str, str]] = {}
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        for line in read_lines(path):
+            if line.get("diverged") is None:
+                figures = [line["result"]["validation"], line["result"]["test"], line["curves"]]
+                started = line["made_with"].get("started", "")  # other parts have a copy of the line
+                every.setdefault(line["fingerprint"], {})[started] = json.dumps(figures, sort_keys=True)
+    times = [list(found.values()) for found in every.values() if len(found) > 1]
+    if not times:
+        return []
+    same = sum(len(set(found)) == 1 for found in times)
+    often = f"{len(times)} runs, up to {max(map(len, times))} times"
+    return [f"Made more than once: {often}. Every time the same figures to the last digit: {same} of {len(times)}."]
 
 
 def five_rows() -> str:

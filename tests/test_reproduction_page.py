@@ -14,8 +14,9 @@ from attittud.recipes.loader import load
 from experiments import page as module
 from experiments import rows as reader
 from experiments import text, xray
-from experiments.bases import labels
+from experiments.bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, labels, shares
 from experiments.claims import Claim, against_paper, judged, spread_falls
+from experiments.figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, by_samples, rank_rows, samples_rows
 from experiments.page import PAGE, page
 from experiments.rows import HERE, Row, part
 from experiments.table2 import ATTITTUD, best_two, everything
@@ -33,17 +34,30 @@ def test_the_readme_says_what_tables_1_and_3_show() -> None:
     assert "pre-training and guidance gained nothing over no auxiliary data" in read("README.md")
     verdicts = [said for _, _, said in judged(xray.CLAIMS, xray.rows().rows)]
     assert verdicts and set(verdicts) == {"not significant"}
-    said_of_text = "one is significant, and against the paper's sign: with swapped text and all labels of IMDB, "
-    assert said_of_text + "ATTITTUD is 0.5 points below TAPT" in read("README.md")
-    significant = {
-        (task, labels_, claim.text): (round(100 * found.mean, 1), said)
+    said = [
+        verdict
         for task in ("imdb", "amazon")
         for labels_ in ("500", "full")
-        for claim, found, said in judged(text.claims(task), text.column(task, labels_).rows)
-        if found is not None and said != "not significant"
-    }
-    expected = (-0.5, "does not hold: the opposite is significant")
-    assert significant == {("imdb", "full", "swapped text: ours beats TAPT"): expected}
+        for _, _, verdict in judged(text.claims(task), text.column(task, labels_).rows)
+    ]
+    assert f"none of {len(said)} comparisons on IMDB and Amazon reviews" in read("README.md")
+    assert set(said) == {"not significant"}
+
+
+def test_the_readme_says_what_bases_show() -> None:
+    said = {claim.text: verdict for claim, _, verdict in judged(TABLE4_CLAIMS, best_rows())}
+    assert "a basis from primary examples beats the canonical one" in read("README.md")
+    assert said.pop("`sketch` beats `canonical`") == "holds"
+    assert "but it is no more accurate than these two" in read("README.md")
+    assert set(said.values()) == {"not significant"}
+    assert "holds far more of both gradients than a random one or the mean" in read("README.md")
+    assert {verdict for *_, verdict in judged(FIGURE3_CLAIMS, shares())} == {"holds"}
+    assert "neither its rank nor the number of examples behind it makes a significant difference" in read("README.md")
+    assert {verdict for *_, verdict in judged(RANK_CLAIMS, rank_rows())} == {"not significant"}
+    assert [verdict for *_, verdict in judged(SAMPLES_CLAIMS, samples_rows())] == [
+        "not significant, as the paper has it"
+    ]
+    assert spread_falls(by_samples())[1] == "not significant"
 
 
 def test_what_is_said_of_auto_on_cat_vs_dog() -> None:
@@ -127,7 +141,7 @@ def test_a_search_is_decided_by_validation(results: Path) -> None:
     assert claim.endswith("| holds |")
     assert "| Multitask | 62.5 (2) | 62.5 (2) | 61.0 (1) |" in text  # seeds 0 and 3, 1 and 4, 2
     assert "| multitask beats vanilla pre-training |" in text and "not significant" in text
-    assert "table2-cat-vs-dog | NVIDIA H200 | torch 2.11.0, revision abc | yes | 1 | 40 | 20.0 |" in text
+    assert "table2-cat-vs-dog | NVIDIA H200 | torch 2.11.0, revision abc | no | yes | 1 | 40 | 20.0 |" in text
 
 
 def test_more_seeds_are_for_the_rows_that_validation_chose(results: Path) -> None:
@@ -206,11 +220,26 @@ def test_the_config_names_the_rows_that_validation_chose() -> None:
     assert set(chosen) <= named, f"name {chosen} in table2-cat-vs-dog-15.yaml"
 
 
+def test_runs_made_more_than_once_are_compared(results: Path) -> None:
+    def made(seed: int, started: str, test: float, part_: str = "figure2-samples") -> str:
+        about = {"device": "NVIDIA H200", "torch": "2.11.0", "repeatable": True, "started": started}
+        run = "multitask/x=1/steps-1-1"
+        return line(part_, run, seed, 0.6, test, made_with=about, fingerprint=f"of seed {seed}")
+
+    once = [made(0, "Monday", 0.5), made(0, "Monday", 0.5, "another part"), made(1, "Monday", 0.5)]
+    (results / "figure2-samples.jsonl").write_text("\n".join(once) + "\n")
+    assert "Made more than once" not in page()
+    again = [made(0, "Tuesday", 0.5), made(0, "Friday", 0.5), made(1, "Tuesday", 0.51)]
+    (results / "figure2-samples.jsonl").write_text("\n".join(once + again) + "\n")
+    said = "Made more than once: 2 runs, up to 3 times. Every time the same figures to the last digit: 1 of 2."
+    assert said in page()
+
+
 def test_a_shared_device_is_counted_once(results: Path) -> None:
     about = {"device": "NVIDIA H200", "torch": "2.11.0", "revision": "abc", "repeatable": False, "side_by_side": 3}
     lines = [line("figure2-samples", "multitask/x=1/steps-1-1", seed, 0.6, 0.6, made_with=about) for seed in range(4)]
     (results / "figure2-samples.jsonl").write_text("\n".join(lines) + "\n")
-    assert "figure2-samples | NVIDIA H200 | torch 2.11.0, revision abc | no | 3 | 4 | 0.7 |" in page()
+    assert "figure2-samples | NVIDIA H200 | torch 2.11.0, revision abc | no | no | 3 | 4 | 0.7 |" in page()
 
 
 def test_partial_results_say_so(results: Path) -> None:
