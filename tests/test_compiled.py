@@ -6,6 +6,8 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
@@ -73,3 +75,29 @@ def test_a_kept_graph_runs_without_cuda_graphs():
     with pytest.raises(ZeroDivisionError), kept_graph():
         raise ZeroDivisionError
     assert trees.CUDAGraphTreeManager._run is before
+
+
+@pytest.mark.usefixtures("donated")
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+def test_only_the_last_backward_pass_of_a_loss_runs_in_cuda_graphs(basis, engine):
+    """All those before it keep what the forward pass saved, that for J·v included."""
+    trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
+    before, in_graphs = trees.CUDAGraphTreeManager._run, []
+
+    def backward(module, _):
+        def run(*inputs):
+            in_graphs.append(trees.CUDAGraphTreeManager._run is before)
+            return module(*inputs)
+
+        return make_boxed_func(run)
+
+    backend = aot_autograd(fw_compiler=lambda module, _: make_boxed_func(module), bw_compiler=backward)
+    model = torch.compile(Model(), backend=backend, fullgraph=True)
+    guide = Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine=engine, basis=basis)
+    x = torch.linspace(-1, 1, 96).sin().reshape(16, 6)
+    for refresh in (True, False, True):
+        in_graphs.clear()
+        guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).mean(), refresh=refresh)
+        assert sum(in_graphs) == 2
+        assert (len(in_graphs) > 2) == (refresh and basis != "mean")

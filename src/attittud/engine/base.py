@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from attittud.graph import kept_graph
 from attittud.linalg import gram, project
 from attittud.parameters import Layout
 
@@ -85,9 +86,10 @@ class Jacobian:
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
         weights = torch.zeros_like(self.losses, requires_grad=True)
-        gradients = torch.autograd.grad(
-            self.losses, self.layout.parameters, weights, create_graph=True, allow_unused=True
-        )
+        with kept_graph():
+            gradients = torch.autograd.grad(
+                self.losses, self.layout.parameters, weights, create_graph=True, allow_unused=True
+            )
         columns = []
         for vector in vectors:
             pieces = self.layout.views(vector)
