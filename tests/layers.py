@@ -147,6 +147,15 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         sequences_first,
     ),
+    "with_and_without_positions": (  # first of them, and with as many features as examples
+        lambda: Function(
+            lambda self, x: self.b(self.s * self.a(x).mean(0)) + self.b(self.s * torch.tanh(self.a(x))).mean(0),
+            a=nn.Linear(6, M),
+            b=nn.LayerNorm(M),
+            s=weight(),
+        ),
+        sequences_first,
+    ),
     "in_place": (
         lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.LeakyReLU(0.1, inplace=True)),
         sequences,

@@ -30,6 +30,8 @@ from attittud.parameters import Layout
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 
 Visit = Callable[[Tensor, Piece], None]
+# Parameters in a function, and the number of the call: another one may have its examples in another place.
+Use = tuple[str, int]
 
 
 class Hooks(Loop):
@@ -39,7 +41,7 @@ class Hooks(Loop):
     def __init__(self) -> None:
         self.checked: set[str] = set()
         """Parameters whose gradients have been compared with the ordinary ones."""
-        self.places: dict[tuple[str, str], Place] = {}
+        self.places: dict[Use, Place] = {}
         """Where a parameter's calls have their examples, as that check has confirmed it."""
         self.record: Recorder | None = None
 
@@ -101,6 +103,7 @@ class HookedJacobian(Jacobian):
         self._known = engine.places
         self._names = {id(p): name for name, p in layout.named}
         self._calls = {id(call): call for call in record.calls if self._wanted(call)}
+        self._uses = self._numbered()
         self._edges = frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
 
     def over(self, layout: Layout) -> HookedJacobian:
@@ -116,8 +119,8 @@ class HookedJacobian(Jacobian):
         size = self.layout.size
         return min(max(2 * size, LEAST_BUDGET), MOST_BUDGET) if self.layout.device.type == "cuda" else size
 
-    def places(self) -> dict[tuple[str, str], Place]:
-        return {self._key(call): self._place(call) for call in self._calls.values()}
+    def places(self) -> dict[Use, Place]:
+        return {self._uses[key]: self._place(call) for key, call in self._calls.items()}
 
     # ------------------------------------------------------------------------------------------------ operations
 
@@ -244,13 +247,18 @@ class HookedJacobian(Jacobian):
             f"{self.engine.instead}"
         )
 
-    def _key(self, call: Call) -> tuple[str, str]:
-        return self._describe(call), call.name
+    def _numbered(self) -> dict[int, Use]:
+        count, uses = Counter[str](), {}
+        for key, call in self._calls.items():
+            what = self._describe(call)
+            uses[key] = what, count[what]
+            count[what] += 1
+        return uses
 
     def _place(self, call: Call) -> Place:
         if call.in_attention:
             return "second" if len(call.shape) > 2 else "interleaved"
-        shape, known = tuple(call.shape), self._known.get(self._key(call))
+        shape, known = tuple(call.shape), self._known.get(self._uses[id(call)])
         if known is not None and fits(known, shape, self.examples):
             return known
         place = place_of(shape, self.examples, leading=call.func in LEADING)
