@@ -412,6 +412,20 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         vectors,
         "scale in mul",
     ),
+    "one_by_one_to_as_many_channels": (
+        lambda: Function(lambda self, x: torch.stack([self.a(image) for image in x]), a=nn.Conv2d(4, M, 3)),
+        images,
+        "a.weight, a.bias in conv2d",
+    ),
+    "first_state_of_a_recurrent_layer": (
+        lambda: Function(
+            lambda self, x: self.a(x, self.state.expand(-1, M, -1).contiguous())[0],
+            a=nn.GRU(6, 3, batch_first=True),
+            state=weight(1, 1, 3),
+        ),
+        sequences,
+        "a.weight_ih_l0",
+    ),
     "flattened_positions_first": (
         lambda: Function(
             lambda self, x: self.a(x.transpose(0, 1).reshape(-1, 6)).view(4, M, -1).transpose(0, 1), a=nn.Linear(6, 3)

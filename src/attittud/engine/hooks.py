@@ -229,8 +229,10 @@ class HookedJacobian(Jacobian):
                 for tensor, piece in pieces:
                     if id(tensor) in self._names or id(tensor) in self.record.derived:
                         visit(tensor, piece)
-        except UnsupportedError as error:
-            raise self._cannot_tell(call, str(error)) from error
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError) as error:  # what a rule says, or runs into where it has misread a shape
+            raise self._cannot_tell(call, str(error).split("\n")[0]) from error
 
     # ------------------------------------------------------------------------------------------------ which calls
 
