@@ -355,6 +355,12 @@ def test_compiled_model_keeps_its_mode(mode, engine):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("basis", ["svd", "exact", "mean"])
+def test_compiled_model_keeps_its_mode_with_every_basis(basis):
+    in_its_mode("reduce-overhead", "loop", Run.step, basis=basis)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("given", "engine"), [("judge", "loop"), ("basis_losses", "loop"), ("basis_losses", "hooks"), ("verbs", "loop")]
 )
