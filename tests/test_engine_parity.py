@@ -270,6 +270,21 @@ def test_a_later_batch_whose_shape_is_ambiguous_keeps_the_confirmed_reading():
         compare("hooks", given.model, given.losses)  # a new engine reads it wrongly, and notices
 
 
+def test_a_forward_pass_for_both_tasks_is_noticed_whenever_it_comes():
+    """Twice as many examples as losses look like two positions of each."""
+    given, engine = layer("linear"), make_engine("hooks")
+    layout, few = Layout(given.model.named_parameters()), given.x
+    for x, refused in ((few, False), (torch.cat([few, few.flip(0)]), True)):
+        given.x = x
+        with engine.watch(given.model):
+            losses = given.losses()[: len(few)]
+            if refused:
+                with pytest.raises(UnsupportedError, match="others beside those of the losses"):
+                    engine.jacobian(losses, layout)
+            else:
+                engine.jacobian(losses, layout)
+
+
 LATER = {
     "another_parameter": (lambda model, h: Own.apply(h, model.w), "gradient of w "),
     "another_use": (lambda model, h: (h - h.mean(0)) @ model.a.weight, "gradient of a.weight "),

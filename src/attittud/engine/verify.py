@@ -35,8 +35,9 @@ def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, 
     if found:
         raise UnsupportedError(
             f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
-            "Either examples influence each other (statistics of the batch, a loss over pairs), or these parameters are used "
-            "where no torch function shows it (a custom autograd.Function, TorchScript) or in one that draws random numbers; "
+            "Either examples influence each other (statistics of the batch, a loss over pairs), or the batch has others beside "
+            "those of the losses, or these parameters are used where no torch function shows it (a custom autograd.Function, "
+            "TorchScript) or in one that draws random numbers; "
             f"{cure}"
         )
 
