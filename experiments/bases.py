@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from . import paper
-from .claims import Claim, against_paper, claim_table, summary_cells, table
+from .claims import DIVERGED, Claim, against_paper, claim_table, summary_cells, table
 from .plots import shown
 from .rows import Part, Row, part
 from .tables import missing
@@ -54,16 +54,20 @@ def labels(basis: str) -> list[str]:
 
 
 def best_rows() -> dict[str, Row]:
-    """By basis, as in the paper: of the two Etas the one that is better on validation, over the seeds that both have."""
+    """By basis, as in the paper: of the two Etas the one that is better on validation, over the seeds that both have.
+
+    Where both diverged, a row without a run.
+    """
     found = everything()
     best = {basis: found.best(labels(basis)) for basis in paper.TABLE4}
-    return {basis: row for basis, row in best.items() if row is not None}
+    lost = {basis: Row(basis, "") for basis in paper.TABLE4 if missing(found, *labels(basis)) == DIVERGED}
+    return lost | {basis: row for basis, row in best.items() if row is not None}
 
 
 def table4() -> str:
     lines, found, best = [], everything(), best_rows()
     for basis, (name, mean, half) in paper.TABLE4.items():
-        chosen = best.get(basis)
+        chosen = best[basis] if basis in best and best[basis].runs else None
         ours = chosen.summary if chosen else None
         met = against_paper(ours, mean, half) if ours and mean is not None else ""
         eta = "" if chosen is None else "(1, 1, −1)" if chosen.label.startswith("flip") else "(1, 1, 0)"
@@ -80,8 +84,12 @@ def table4() -> str:
 
 
 def shares() -> dict[str, Row]:
-    """Captured shares in the place of accuracies, by basis and side; of a seed the mean over its runs."""
-    rows, found = table4_rows(), dict[str, Row]()
+    """Captured shares in the place of accuracies, by basis and side; of a seed the mean over its runs.
+
+    Of a basis with which all diverged, rows without a run.
+    """
+    every, found = everything(), dict[str, Row]()
+    rows = every.rows
     for basis in paper.TABLE4:
         if basis == "canonical":
             continue  # all of every gradient, by definition
@@ -93,7 +101,7 @@ def shares() -> dict[str, Row]:
             runs = {
                 seed: {"result": {"metric": "share", "test": {"share": fmean(some)}}} for seed, some in values.items()
             }
-            if runs:
+            if runs or missing(every, *labels(basis)) == DIVERGED:
                 found[f"{basis}/{side}"] = Row(basis, "", runs)
     return found
 
@@ -105,7 +113,7 @@ def captured() -> str:
         if basis == "canonical":
             continue
         sides = [found.get(f"{basis}/{side}") for side in ("auxiliary", "primary")]
-        cells = [f"{100 * row.summary.mean:.2f}" if row else "" for row in sides]
+        cells = [f"{100 * row.summary.mean:.2f}" if row and row.runs else "" for row in sides]
         runs = sum(len(rows[label].runs) for label in labels(basis) if label in rows)
         lines.append([f"`{basis}`", *(cells if runs else [missing(every, *labels(basis)), ""]), str(runs)])
     return "\n\n".join(

@@ -11,6 +11,7 @@ from attittud.recipes.statistics import ALPHA, ROUNDING, Difference, Summary, ho
 from .rows import Row
 
 MISSING = "not run yet"
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,18 @@ class Claim:
 
 
 def judged(claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[tuple[Claim, Difference | None, str]]:
-    """Every claim with our paired difference and a verdict; p-values are Holm-corrected over the claims that were tested."""
+    """Every claim with our paired difference and a verdict; p-values are Holm-corrected over the claims that were tested.
+
+    A row without a single run has diverged: there is nothing to wait for.
+    """
     found = [rows[c.first].minus(rows[c.second]) if c.first in rows and c.second in rows else None for c in claims]
     adjusted = iter(holm([difference.p for difference in found if difference is not None]))
     corrected = [None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in found]
-    return [(claim, d, verdict(d, flat=claim.flat)) for claim, d in zip(claims, corrected, strict=True)]
+    lost = [any(name in rows and not rows[name].runs for name in (c.first, c.second)) for c in claims]
+    verdicts = [
+        DIVERGED if gone else verdict(d, flat=c.flat) for c, d, gone in zip(claims, corrected, lost, strict=True)
+    ]
+    return list(zip(claims, corrected, verdicts, strict=True))
 
 
 def verdict(difference: Difference | None, *, flat: bool = False) -> str:

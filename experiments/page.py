@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attittud.recipes.reproduce.results import read_lines
-from attittud.recipes.statistics import summarise
+from attittud.recipes.statistics import Summary, summarise
 
 from . import paper, text, xray
 from .bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
-from .claims import MISSING, against_paper, judged, spread_falls, summary_cells, table
+from .claims import MISSING, Claim, against_paper, judged, spread_falls, summary_cells, table
 from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
 from .plots import DOCS, PLOTS, draw
-from .rows import HERE, RESULTS, part
-from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, TABLE2_CLAIMS, everything, table2, with_chosen
+from .rows import HERE, RESULTS, Row, part
+from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, NAMES, TABLE2_CLAIMS, everything, table2, with_chosen
 
 PAGE = DOCS / "reproduction.md"
 
 ABOUT = """\
 # Do the paper's results hold?
 
-This page is made by `python -m experiments.page` from the runs in `experiments/results/`; the protocols at its end,
-written before them, say how they were made and what differs from the paper. To run one again, from a checkout:
+The paper's tables and figures run again, on open data where its own cannot be had: our numbers beside the paper's, with a
+verdict on each claim. The verdicts come first; then [how to read them, and how to run it all again](#how-to-read-this-page),
+the tables, what it cost, and at the end the protocols, written before the runs, with all that differs from the paper."""
+
+READING = """\
+## How to read this page
+
+Figures are on test, in per cent: accuracy where nothing else is said. std has ddof = 1, intervals are 95 % t-intervals over
+seeds, differences are taken seed by seed (paired t-test), p-values are Holm-corrected within a table. A claim *holds* where
+the difference has its sign and p < 0.05. *Not significant* is not *equal*: the interval beside it says which differences are
+still possible. The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search
+that had the chosen settings are among the seeds: their validation figures chose, their test figures did not.
+
+The page is made by `python -m experiments.page` from the runs in `experiments/results/`. To run one again, from a checkout:
 
     attittud reproduce                                     # lists the experiments, and the data each needs
     attittud reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
 
 Finished runs are not repeated; move `experiments/results/` away to start from scratch. `--part table2-cat-vs-dog` runs
-the five rows of the paper alone; `--workers 2` shares the runs among two processes.
-
-Figures are on test, in per cent: accuracy where nothing else is said. std has ddof = 1, intervals are 95 % t-intervals over
-seeds, differences are taken seed by seed (paired t-test), p-values are Holm-corrected within a table. The paper's ± is a 95 %
-interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search that had the chosen settings are among
-the seeds: their validation figures chose, their test figures did not."""
+the five rows of the paper alone; `--workers 2` shares the runs among two processes."""
 
 COMPILED = """\
 Compiled means `training.compile`, which changes rounding and time. Of runs side by side, each has its share of the minutes."""
@@ -46,46 +56,68 @@ CIFAR-100 was not at hand. `attittud reproduce table2-multicifar100 --data FOLDE
 def page() -> str:
     """The whole page; what was not run yet says so."""
     vision = [table2(), table4(), samples(), rank(), captured(), multicifar()]
-    sections = [ABOUT, in_short(), *vision, text.section(), xray.section(), *diverged(), costs(), protocol()]
+    sections = [ABOUT, in_short(), READING, *vision, text.section(), xray.section(), *diverged(), costs(), protocol()]
     return "\n\n".join(sections) + "\n"
 
 
 def in_short() -> str:
-    """Every claim with its verdict, and whether the means are the paper's."""
+    """Every claim with its verdict, and the means beside the paper's; one line for a study on other data with one verdict."""
     found = everything()
-    rows = found.rows
+    rows = with_chosen(found)
     groups = [
         ("Table 2", TABLE2_CLAIMS, rows),
-        ("Table 2", CHOSEN_CLAIMS, with_chosen(found)),
-        ("beyond", MORE_CLAIMS, rows),
+        ("Table 2", CHOSEN_CLAIMS, rows),
+        ("Table 2, beyond the paper", MORE_CLAIMS, rows),
         ("Table 4", TABLE4_CLAIMS, best_rows()),
         ("Figure 2", SAMPLES_CLAIMS, samples_rows()),
         ("Figure 2", RANK_CLAIMS, rank_rows()),
         ("Figure 3", FIGURE3_CLAIMS, shares()),
-        *text.groups(),
-        ("Table 3, on other data", xray.CLAIMS, xray.rows().rows),
     ]
-    every = [
-        [where, claim.text, "" if difference is None else str(difference.n), said]
-        for where, claims, found_rows in groups
-        for claim, difference, said in judged(claims, found_rows)
-    ]
+    every = [line for group in groups for line in verdicts(*group)]
     n, said, _ = spread_falls(by_samples())
     place = [line[1] for line in every].index(SAMPLES_CLAIMS[-1].text) + 1
     every.insert(place, ["Figure 2", SPREAD, str(n), said])
-    lines = [line for line in every if line[-1] != MISSING]
+    elsewhere = [*text.groups(), ("Table 3, other data", xray.CLAIMS, xray.rows().claimed)]
+    others = [verdicts(*group) for group in elsewhere]
+    count = Counter(line[-1] for line in itertools.chain(every, *others))
+    waiting = count.pop(MISSING, 0)
+    counted = ", ".join(f"*{said}* {n}" for said, n in count.most_common())
+    lines = [
+        [*line, f"**{said}**" if "hold" in said else said]
+        for *line, said in itertools.chain(every, *map(at_once, others))
+        if said != MISSING
+    ]
     means = [
-        f"{name.partition(',')[0]} {against_paper(rows[label].summary, mean, half) if label in rows else MISSING}"
+        f"{NAMES.get(label, name)} {beside(found.rows[label].summary, mean, half) if label in found.rows else MISSING}"
         for label, (name, mean, half) in paper.TABLE2.items()
     ]
     return "\n\n".join(
         [
             "## In short",
-            f"Our means on Cat-vs-Dog beside the paper's: {'; '.join(means)}.",
+            f"Our means on Cat-vs-Dog: {'; '.join(means)}.",
+            f"Verdicts on {sum(count.values())} claims, the paper's and further ones: {counted}.",
             table(["", "claim", "seeds", "verdict"], lines),
-            f"{len(every) - len(lines)} further claims, in the sections below, wait for their runs.",
+            *([f"{waiting} further claims, in the sections below, wait for their runs."] if waiting else []),
         ]
     )
+
+
+def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[list[str]]:
+    """Where, claim, seeds and verdict of each."""
+    return [
+        [where, claim.text, "" if difference is None else str(difference.n), said]
+        for claim, difference, said in judged(claims, rows)
+    ]
+
+
+def at_once(lines: list[list[str]]) -> list[list[str]]:
+    """One line in place of all, where they differ in nothing but the claim."""
+    where, _, *rest = lines[0]
+    return [[where, f"all {len(lines)}", *rest]] if all(line[2:] == rest for line in lines) else lines
+
+
+def beside(ours: Summary, mean: float, half: float) -> str:
+    return f"{100 * ours.mean:.1f} (paper {mean}, {against_paper(ours, mean, half)})"
 
 
 def multicifar() -> str:

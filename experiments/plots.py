@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from . import paper
-from .rows import Row
+from .rows import Part, Row
 
 DOCS = Path(__file__).parent.parent / "docs"
 PLOTS = DOCS / "reproduction"
@@ -21,18 +21,16 @@ def shown(name: str) -> list[str]:
 def draw(folder: Path) -> None:
     """Those for which there are runs."""
     from .bases import labels, table4_rows
-    from .figure2 import by_rank, by_samples
+    from .figure2 import rank_parts, samples_part
 
-    samples, ranks, table4 = by_samples(), by_rank(), table4_rows()
+    table4 = table4_rows()
     curves = {
         basis: [row for label in labels(basis) if (row := table4.get(label))]
         for basis in paper.TABLE4
         if basis != "canonical"
     }
-    if samples:
-        _lines({"50 per class": samples}, "examples m that build the basis", folder / "samples.svg")
-    if any(ranks.values()):
-        _lines({f"{size:,} per class": rows for size, rows in ranks.items() if rows}, "rank", folder / "rank.svg")
+    _lines({50: samples_part()}, "examples m that build the basis", folder / "samples.svg")
+    _lines(rank_parts(), "rank", folder / "rank.svg")
     if any(curves.values()):
         _captured({basis: rows for basis, rows in curves.items() if rows}, folder / "captured.svg")
 
@@ -53,15 +51,32 @@ def _save(figure: Any, path: Path) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
 
 
-def _lines(groups: dict[str, dict[int, Row]], what: str, path: Path) -> None:
-    figure, axes = _figure(3.2 * len(groups), len(groups))
-    for ax, (name, rows) in zip(axes, groups.items(), strict=True):
-        found = [row.summary for row in rows.values()]
-        means = [100 * s.mean for s in found]
-        half = [100 * (s.high - s.mean) if s.n > 1 else 0.0 for s in found]
-        ax.errorbar(list(rows), means, yerr=half, fmt="o-", capsize=3, color="#4477aa")
-        ax.set(xlabel=what, ylabel="test accuracy, 95 % interval", title=name)
+def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path) -> None:
+    """Means with intervals, every seed as a faint dot, and multitask's mean in the same setting to compare with."""
+    from .figure2 import with_results
+
+    made = {size: (found, rows) for size, (found, labels) in parts.items() if (rows := with_results(found, labels))}
+    if not made:
+        return
+    figure, axes = _figure(3.6 * len(made), len(made))
+    for ax, (size, (found, rows)) in zip(axes, made.items(), strict=True):
+        if "multitask" in found.rows:
+            mean = 100 * found.rows["multitask"].summary.mean
+            ax.axhline(mean, color="#999999", linestyle="--", linewidth=1, label="multitask, primary_weight 1")
+        dots = [(1.08 * number, 100 * value) for number, row in rows.items() for value in row.test.values()]
+        faint: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "markeredgewidth": 0}
+        ax.plot(*zip(*dots, strict=True), "o", label="its seeds", **faint)
+        summaries = [row.summary for row in rows.values()]
+        half = [100 * (s.high - s.mean) if s.n > 1 else 0.0 for s in summaries]
+        means = [100 * s.mean for s in summaries]
+        ax.errorbar(list(rows), means, yerr=half, fmt="o-", capsize=3, color="#4477aa", label="ATTITTUD (1, 0, 0)")
+        ax.set(xlabel=what, ylabel="test accuracy, 95 % interval", title=f"{size:,} per class", xscale="log")
+        ax.set_xticks(list(rows), [str(number) for number in rows])
+        ax.minorticks_off()
     figure.tight_layout()
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, fontsize=7
+    )
     _save(figure, path)
 
 
@@ -71,8 +86,8 @@ def _captured(groups: dict[str, list[Row]], path: Path) -> None:
         for basis, rows in groups.items():
             curves = [line["curves"] for row in rows for line in row.runs.values()]
             points = [fmean(values) for values in zip(*(curve[f"captured_{side}"] for curve in curves), strict=True)]
-            ax.plot(curves[0]["step"], points, label=basis)
-        ax.set(xlabel="step", ylabel="share of the squared norm", title=f"{side} gradient", yscale="log")
-    axes[-1].legend(fontsize=7)
+            ax.plot(curves[0]["step"], [100 * point for point in points], label=basis)
+        ax.set(xlabel="step", ylabel="squared norm in the basis, per cent", title=f"{side} gradient", ylim=(-3, 103))
+    axes[0].legend(fontsize=7)
     figure.tight_layout()
     _save(figure, path)

@@ -63,7 +63,7 @@ class Row:
 
     def minus(self, other: Row) -> Difference | None:
         """Paired over the seeds that both have; None where there are fewer than two."""
-        seeds = [seed for seed in self.test if seed in other.test]
+        seeds = sorted(seed for seed in self.runs if seed in other.runs)
         return paired([self.test[s] for s in seeds], [other.test[s] for s in seeds]) if len(seeds) > 1 else None
 
 
@@ -80,6 +80,12 @@ class Part:
     def searched(self, label: str) -> bool:
         """Whether all settings of a label have been tried."""
         return sum(row.over(tuning(self.config)) for row in self.tried.get(label, ())) >= draws(self.config)
+
+    @property
+    def claimed(self) -> dict[str, Row]:
+        """What claims are judged by: rows with results and, without a run, those that diverged with every setting."""
+        lost = [label for label in self.tried if label not in self.rows and self.searched(label)]
+        return self.rows | {label: Row(label, "") for label in lost}
 
     def best(self, labels: Sequence[str]) -> Row | None:
         """The one that is better on validation, over the seeds that all have; none until all are there, or have diverged."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attittud.recipes.statistics import summarise
 
-from .claims import MISSING, against_paper, summary_cells, table
+from .claims import DIVERGED, MISSING, against_paper, summary_cells, table
 from .rows import Part, Row, readable
 
 Printed = tuple[str, float, float]
@@ -41,7 +41,7 @@ def cells(found: Part, label: str) -> list[str]:
 
 def missing(found: Part, *labels: str) -> str:
     """Why none of them has a result."""
-    return "diverged" if all(found.searched(label) for label in labels) else MISSING
+    return DIVERGED if all(found.searched(label) for label in labels) else MISSING
 
 
 def settings(found: Part, label: str) -> str:
@@ -63,7 +63,7 @@ def searched(found: Part) -> str:
         [
             label,
             readable(row.changes),
-            f"{100 * row.validation([seed])[0]:.1f}" if seed in row.runs else "diverged",
+            f"{100 * row.validation([seed])[0]:.1f}" if seed in row.runs else DIVERGED,
             "chosen" if found.rows.get(label) is row else "",
         ]
         for label, rows in found.tried.items()
