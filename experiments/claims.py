@@ -29,18 +29,21 @@ class Claim:
 
 
 def judged(claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[tuple[Claim, Difference | None, str]]:
-    """Every claim with our paired difference and a verdict; p-values are Holm-corrected over the claims that were tested.
-
-    A row without a single run has diverged: there is nothing to wait for.
-    """
+    """Every claim with our paired difference and a verdict; p-values are Holm-corrected over the claims that were tested."""
     found = [rows[c.first].minus(rows[c.second]) if c.first in rows and c.second in rows else None for c in claims]
     adjusted = iter(holm([difference.p for difference in found if difference is not None]))
     corrected = [None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in found]
-    lost = [any(name in rows and not rows[name].runs for name in (c.first, c.second)) for c in claims]
-    verdicts = [
-        DIVERGED if gone else verdict(d, flat=c.flat) for c, d, gone in zip(claims, corrected, lost, strict=True)
+    return [
+        (claim, d, DIVERGED if d is None and _lost(claim, rows) else verdict(d, flat=claim.flat))
+        for claim, d in zip(claims, corrected, strict=True)
     ]
-    return list(zip(claims, corrected, verdicts, strict=True))
+
+
+def _lost(claim: Claim, rows: Mapping[str, Row]) -> bool:
+    """Whether there is nothing to wait for: a row has no run at all, or both were run with seeds of which too few are left."""
+    pair = [rows[name] for name in (claim.first, claim.second) if name in rows]
+    common = set.intersection(*({*row.runs, *row.diverged} for row in pair)) if len(pair) == 2 else ()
+    return any(not row.runs for row in pair) or len(common) > 1
 
 
 def verdict(difference: Difference | None, *, flat: bool = False) -> str:

@@ -97,7 +97,7 @@ def in_short() -> str:
             f"Our means on Cat-vs-Dog: {'; '.join(means)}.",
             f"Verdicts on {sum(count.values())} claims, the paper's and further ones: {counted}.",
             table(["", "claim", "seeds", "verdict"], lines),
-            *([f"{waiting} further claims, in the sections below, wait for their runs."] if waiting else []),
+            *([f"Claims that wait for their runs, in the sections below: {waiting}."] if waiting else []),
         ]
     )
 
@@ -141,13 +141,14 @@ def multicifar() -> str:
 
 def diverged() -> list[str]:
     """Every run without a result, so that none is missing from a table without a word; nothing where there is none."""
-    lines = [
-        [line["part"], f"`{line['run']}`", line["diverged"]]
+    found = {  # once, though other parts may have a copy of the line
+        line["fingerprint"]: [path.stem, f"`{line['run']}`", line["diverged"]]
         for path in sorted(RESULTS.glob("*.jsonl"))
         for line in read_lines(path)
         if line.get("diverged") is not None
-    ]
-    head = ["part", "run", "what happened"]
+    }
+    lines = found.values()
+    head = ["experiment", "run", "what happened"]
     about = "They are counted in no mean and can be chosen by no search; the tables have the other seeds."
     return [f"## Runs that diverged\n\n{about}\n\n{table(head, lines)}"] if lines else []
 

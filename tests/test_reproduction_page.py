@@ -78,7 +78,7 @@ def test_the_readme_says_what_table_2_shows() -> None:
     met = {against_paper(rows[label].summary, mean, half) for label, (_, mean, half) in paper.TABLE2.items()}
     _, found, verdict = judged(TABLE2_CLAIMS, rows)[-1]
     assert found is not None and met == {"agrees"} and "opposite is significant" in verdict
-    seeds = {5: "five", 15: "fifteen"}[found.n]
+    seeds = {5: "five", 15: "fifteen"}.get(found.n, str(found.n))
     said = f"but with {seeds} seeds (1, 0, 0) does not beat a tuned multitask; it is below it"
     assert f"all five means agree with the paper's, {said}" in read("README.md")
 
@@ -275,12 +275,37 @@ def test_a_shared_device_is_counted_once(results: Path) -> None:
 
 
 def test_partial_results_say_so(results: Path) -> None:
-    assert page().count("not run yet") > 30 and "further claims, in the sections below, wait" in page()
+    assert page().count("not run yet") > 30 and "Claims that wait for their runs, in the sections below:" in page()
     searched(results, 1, tries=3)
     assert part("table2-cat-vs-dog", "table2-cat-vs-dog").rows == {}
     assert "search not finished, 3 tried" in page()
     searched(results, 1)
     assert "| 67.1 ± 1.31 | 66.0 |  |  | 1 | one seed |" in page()
+
+
+def test_a_claim_without_enough_seeds_left_is_not_one_to_come() -> None:
+    def row(seeds: set[int], diverged: set[int]) -> Row:
+        return Row("x", "", {s: {"result": {"metric": "a", "test": {"a": 0.5 + s * s}}} for s in seeds}, diverged)
+
+    rows = {
+        "whole": row({0, 1, 2}, set()),
+        "one left": row({0}, {1, 2}),
+        "begun": row({0}, set()),
+        "lost": Row("x", ""),
+    }
+    pairs = ("whole", "one left"), ("begun", "one left"), ("begun", "lost"), ("lost", "nothing"), ("whole", "nothing")
+    said = [verdict for *_, verdict in judged([Claim("", *pair) for pair in pairs], rows)]
+    assert said == ["diverged", "not run yet", "diverged", "diverged", "not run yet"]
+
+
+def test_a_run_that_diverged_is_listed_once(results: Path) -> None:
+    name, run = "table2-cat-vs-dog", "flip/weight-1/training.guided.lr=1/steps-9-9"
+    lines = [
+        line(part_, run, 0, 0.0, 0.0, result=None, diverged="the loss is nan", fingerprint="of one run")
+        for part_ in (f"{name}-more", f"{name}-15")
+    ]
+    (results / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    assert page().count("| the loss is nan |") == 1
 
 
 def test_verdicts() -> None:
