@@ -188,6 +188,17 @@ def test_what_is_not_its_table_is_explained(root: Path) -> None:
     assert not CheXpert.recognises(root)
 
 
+@pytest.mark.parametrize("named", ["train", "valid", "train.csv", ".."])
+def test_a_part_of_it_and_what_is_around_it_are_not_taken_for_it(root: Path, named: str) -> None:
+    """Patients would be the classes of its images, and X-rays one class beside photographs."""
+    (root.parent / "photographs").mkdir()
+    Image.new("RGB", (4, 4)).save(root.parent / "photographs" / "one.png")
+    path = root.parent if named == ".." else root / named
+    with pytest.raises(InputError, match=rf"read from the folder of its tables; did you mean {root}\?"):
+        read(path)
+    assert read(root).primary.objective == "multi_label"
+
+
 def test_broken_tables_are_explained(root: Path) -> None:
     table = (root / "valid.csv").read_text()
     head, *rows = table.splitlines()

@@ -448,6 +448,23 @@ def test_looking_at_texts_by_length_changes_no_figure(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ engines
 
 
+@pytest.mark.parametrize("part", ["labelled", "plain"])
+def test_texts_without_a_word_are_refused(tmp_path: Path, part: str) -> None:
+    """Some may be empty, not all: nothing could be learned from them, whether they have labels or not."""
+    job, path = text_job(tmp_path, "text-cnn"), tmp_path / f"{part}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def write(kept: int) -> None:
+        texts = [row["text"] if number < kept else " \n" for number, row in enumerate(rows)]
+        path.write_text("\n".join(json.dumps(row | {"text": t}) for row, t in zip(rows, texts, strict=True)))
+
+    write(kept=len(rows) // 2)
+    load_data(job)
+    write(kept=0)
+    with pytest.raises(InputError, match=rf"{part}\.jsonl: there is not a single word in its texts; .* by input:"):
+        load_data(job)
+
+
 @pytest.mark.parametrize("positions", ["of each row", "of all rows"])
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_engines_agree_on_the_encoder(tmp_path: Path, engine: str, positions: str) -> None:

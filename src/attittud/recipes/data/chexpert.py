@@ -37,11 +37,21 @@ class CheXpert:
     def recognises(cls, folder: Path) -> bool:
         """By the heading of one of its tables."""
         for path in (folder / f"{name}.csv" for name in _SPLITS):
-            if path.is_file():
+            try:
                 with path.open(encoding="utf-8", errors="replace") as file:
                     # A byte order mark is no part of the first name.
                     return file.readline().lstrip("\ufeff").startswith(",".join(ABOUT[:4]))
+            except OSError:  # there is none, or none that may be read
+                continue
         return False
+
+    @classmethod
+    def meant_by(cls, path: Path) -> Path | None:
+        """Its folder, where one of its tables or splits was named, or the folder that it was unpacked into."""
+        if path.stem in _SPLITS and cls.recognises(path.parent):
+            return path.parent
+        inner = sorted(path.iterdir()) if path.is_dir() else []
+        return next((folder for folder in inner if folder.is_dir() and cls.recognises(folder)), None)
 
     @property
     def splits(self) -> list[str]:

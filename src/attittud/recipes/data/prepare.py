@@ -71,6 +71,9 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
                 "the data are texts, but the model reads images; choose model: text-cnn or hf:FOLDER of a text model"
             )
 
+        for part in (parts["train"], *(part for part, _ in others.values())):
+            _check_words(part)
+
         def encode(part: Part, blocks: bool) -> Encoded:
             return (reader.blocks if blocks else reader.rows)([str(raw) for raw in part.raws()])
 
@@ -109,6 +112,14 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     prepared = Prepared(kind, primary, examples(parts["validation"]), examples(parts["test"]), auxiliary, record)
     record["sha256"] = _checksum(prepared)
     return prepared
+
+
+def _check_words(part: Part) -> None:
+    """Some texts may be empty, but where all are nothing could be learned, and a run would not show why."""
+    if not any(str(raw).strip() for raw in part.raws()):
+        raise InputError(
+            f"{part.listing.where}: there is not a single word in its texts; name another column by input:, or check the file"
+        )
 
 
 def _decoded(known: Prepared, part: Part, size: list[int] | None) -> Examples | None:

@@ -60,6 +60,7 @@ def open_source(config: SourceConfig) -> Source:
         )
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise InputError(f"{text}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+    _refuse_part_of_chexpert(path, text)
     if path.is_file():
         if path.suffix.lower() not in TABLES:
             raise InputError(
@@ -73,6 +74,15 @@ def open_source(config: SourceConfig) -> Source:
             f"{text}: is neither a file nor a folder; give one of {', '.join(TABLES)}, or a folder of images"
         )
     return _open_folder(path)
+
+
+def _refuse_part_of_chexpert(path: Path, text: str) -> None:
+    """Read as what it looks like, it would be a table without inputs, or images whose classes are patients."""
+    from attittud.recipes.data.chexpert import CheXpert
+
+    meant = None if CheXpert.recognises(path) else CheXpert.meant_by(path)
+    if meant is not None:
+        raise InputError(f"{text}: CheXpert is read from the folder of its tables; did you mean {meant}?")
 
 
 def _open_folder(path: Path) -> Source:
