@@ -318,7 +318,9 @@ def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkey
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the network was asked"))
     build_model(model_config("'hf:owner/net'").model, images(), 0)
-    with pytest.raises(InputError, match="no such folder here and nothing of this name in the cache"):
+    with pytest.raises(
+        InputError, match=r"no such folder here and nothing of this name in the cache; .*: hf download owner/other"
+    ):
         build_model(model_config("'hf:owner/other'").model, images(), 0)
 
 

@@ -358,6 +358,7 @@ def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:
         (["table4-bases", "--quick", "--part", "nothing"], "--part nothing: there is no such part; table4-bases has"),
         (["nothing"], "there is no experiment 'nothing'; choose one of table2-cat-vs-dog"),
         (["table4-bases"], "name the folder with the parquet files of CIFAR-10 by --data"),
+        (["table1-text"], "of parquet files by --data and that with a text encoder by --model, or try it with --quick"),
         (["table4-bases", "--data", "/no/such"], "--data /no/such: there is no such folder"),
         (["table4-bases", "--quick", "--configs", "/no/such"], "run this in a checkout of the repository"),
     ],

@@ -97,7 +97,8 @@ def reproduce(
     if name is None:
         table = Table(box=None, show_header=False)
         for known, experiment in EXPERIMENTS.items():
-            table.add_row(known, f"{experiment.about}. --data: {experiment.data}")
+            encoder = "" if experiment.encoder is None else "; --model: a folder with a text encoder"
+            table.add_row(known, f"{experiment.about}. --data: {experiment.data}{encoder}")
         console.print(table)
         return
     names = [name, *(word for word in overrides or [] if "=" not in word)]
@@ -105,7 +106,8 @@ def reproduce(
         if name not in EXPERIMENTS:
             raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
     if data is None and not quick:
-        raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data, or try it with --quick")
+        encoder = "" if EXPERIMENTS[name].encoder is None else " and that with a text encoder by --model"
+        raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick")
     results = results or (work / "results" if quick else configs / "results")
     settings: dict[str, Any] = {
         "configs": configs,

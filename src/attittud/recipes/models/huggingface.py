@@ -43,7 +43,8 @@ def _place(folder: str) -> Path:
         return Path(snapshot_download(folder, local_files_only=True))
     except (OSError, ValueError):  # not there, or no name at all
         raise InputError(
-            f"model hf:{folder}: cannot be loaded, there is no such folder here and nothing of this name in the cache; {_CURE}"
+            f"model hf:{folder}: cannot be loaded, there is no such folder here and nothing of this name in the cache; "
+            f"{_CURE}, or fetch it from the hub first: hf download {folder}"
         ) from None
 
 

@@ -142,7 +142,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "table1-text": Experiment(
         "Table 1: two text tasks with 500 and with all labels, beside masked language modelling on their own and on swapped text",
         text_parts,
-        f"folders {' and '.join(FOLDERS.values())} of parquet files; --model: a folder with a text encoder",
+        f"folders {' and '.join(FOLDERS.values())} of parquet files",
         write_texts,
         quick=QUICK,
         quick_parts=QUICK_PARTS,
