@@ -96,14 +96,17 @@ def section() -> str:
 def cost() -> str:
     """Minutes of the device by column, runs of the search among them."""
     lines = reader.read_lines(reader.RESULTS / "table1-text.jsonl")
+    columns = {
+        f"{TASKS[task]}, {SIZES[labels]}": [part_name(task, labels, swapped=swapped) for swapped in (False, True)]
+        for labels, task in itertools.product(LABELS, FOLDERS)
+    }
     found = []
-    for labels, task in itertools.product(LABELS, FOLDERS):
-        names = [part_name(task, labels, swapped=swapped) for swapped in (False, True)]
+    for title, names in {**columns, "masked-word heads, once for all columns": ["start"]}.items():
         runs = {line["fingerprint"]: line for line in lines if line["part"] in names}.values()
         minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
         devices = sorted({line["made_with"]["device"] for line in runs})
         cells = [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)] if runs else ["0", MISSING, ""]
-        found.append([f"{TASKS[task]}, {SIZES[labels]}", *cells])
+        found.append([title, *cells])
     return table(["column", "runs", "minutes", "device"], found)
 
 

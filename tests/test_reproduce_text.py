@@ -184,6 +184,7 @@ def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.M
                     run_name = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
                     tested = figure + 0.05 * (values is own and label == "orthogonal")  # which must not choose it
                     lines.append(line(name, run_name, seed, figure - 0.1 * (draw > 0), tested))
+    lines += [line("start", "start", seed, 0.5, 0.5) for seed in range(5)]
     (tmp_path / "table1-text.jsonl").write_text("\n".join(lines) + "\n")
     found = text.column("amazon", "500")
     assert found.rows["ours"].label == "flip" and found.rows["swapped, ours"].label == "orthogonal"
@@ -202,3 +203,4 @@ def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.M
     again = text.column("amazon", "500")
     assert again.rows["primary_only"].test == found.rows["primary_only"].test
     assert "| Amazon helpfulness, 500 labels | 84 | 42.0 | NVIDIA H200 |" in section
+    assert "| masked-word heads, once for all columns | 5 | 2.5 | NVIDIA H200 |" in section
