@@ -47,14 +47,15 @@ def pairwise(scores: list[float], labels: list[int]) -> float:
     return sum((p > n) + 0.5 * (p == n) for p in positive for n in negative) / (len(positive) * len(negative))
 
 
-def test_areas_are_shares_of_ordered_pairs() -> None:
+@pytest.mark.parametrize("labels", [1, 3])
+def test_areas_are_shares_of_ordered_pairs(labels: int) -> None:
     torch.manual_seed(0)
-    outputs = torch.randint(-4, 5, (40, 3)).float()  # whole numbers: there are ties
-    targets = torch.randint(0, 2, (40, 3))
+    outputs = torch.randint(-4, 5, (40, labels)).float()  # whole numbers: there are ties
+    targets = torch.randint(0, 2, (40, labels))
     found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
-    wanted = [pairwise(outputs[:, i].tolist(), targets[:, i].tolist()) for i in range(3)]
-    assert [found[f"auc/l{i}"] for i in range(3)] == pytest.approx(wanted, abs=1e-12)
-    assert found["auc"] == pytest.approx(sum(wanted) / 3, abs=1e-12)
+    wanted = [pairwise(outputs[:, i].tolist(), targets[:, i].tolist()) for i in range(labels)]
+    assert [found[f"auc/l{i}"] for i in range(labels)] == pytest.approx(wanted, abs=1e-12)
+    assert found["auc"] == pytest.approx(sum(wanted) / labels, abs=1e-12)
     predicted = (outputs > 0).long()
     hits = (predicted * targets).sum(0).double()
     f1 = 2 * hits / (predicted.sum(0) + targets.sum(0))

@@ -42,7 +42,8 @@ def evaluate(
         return {
             "loss": float(loss),
             "accuracy": float((predicted == targets.bool()).float().mean()),
-            "macro_f1": _f1(targets.numpy(), predicted.long().numpy()),
+            # A single label would be taken for two classes, and the F1 of not having it be part of the mean.
+            "macro_f1": _f1(targets.numpy(), predicted.long().numpy(), [1] if targets.shape[1] == 1 else None),
             "auc": fmean(defined) if defined else math.nan,
             **{f"auc/{name}": value for name, value in zip(task.classes, aucs, strict=True)},
         }
@@ -58,10 +59,10 @@ def default_metric(task: Task) -> str:
     return "auc" if task.objective == "multi_label" else "accuracy"
 
 
-def _f1(targets: np.ndarray, predicted: np.ndarray) -> float:
+def _f1(targets: np.ndarray, predicted: np.ndarray, labels: list[int] | None = None) -> float:
     from sklearn.metrics import f1_score
 
-    return float(f1_score(targets, predicted, average="macro", zero_division=0))
+    return float(f1_score(targets, predicted, labels=labels, average="macro", zero_division=0))
 
 
 def has_both(targets: np.ndarray) -> np.ndarray:
