@@ -307,6 +307,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: Function(lambda self, x: torch.add(x, self.p, alpha=2).sub(self.q, alpha=3), p=weight(6), q=weight(6)),
         sequences,
     ),
+    "logarithm_of_sums": (  # torch's second derivative has the logarithm of the gradient
+        lambda: Function(lambda self, x: torch.logcumsumexp(self.a(x), 1), a=nn.Linear(6, 4)),
+        vectors,
+    ),
+    "logarithm_of_sums_of_a_parameter": (
+        lambda: Function(lambda self, x: x @ torch.logcumsumexp(self.w, 0), w=weight(6, 4)),
+        vectors,
+    ),
     "distances": (lambda: Function(lambda self, x: torch.cdist(x, self.centres), centres=weight(3, 6)), sequences),
     "tied_modules": (
         lambda: Function(lambda self, x: F.linear(torch.tanh(self.e(x)), self.e.weight), e=nn.Embedding(9, 6)),

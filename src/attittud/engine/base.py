@@ -85,7 +85,8 @@ class Jacobian:
             return self._right_by_rows(vectors)
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
-        weights = torch.zeros_like(self.losses, requires_grad=True)
+        # Any weights will do but zeros, of whose gradients torch takes logarithms here and there (logcumsumexp).
+        weights = torch.ones_like(self.losses, requires_grad=True)
         with kept_graph():
             gradients = torch.autograd.grad(
                 self.losses, self.layout.parameters, weights, create_graph=True, allow_unused=True

@@ -288,7 +288,7 @@ class HookedJacobian(Jacobian):
     def _push(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
         """How a derived tensor changes along a vector over the parameters."""
         with torch.enable_grad():
-            dual = torch.zeros_like(tensor, requires_grad=True)
+            dual = torch.ones_like(tensor, requires_grad=True)  # not zeros, as in Jacobian.right
             gradients = torch.autograd.grad(tensor, self.layout.parameters, dual, create_graph=True, allow_unused=True)
             inner = [
                 (gradient * columns[id(p)]).sum()
