@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attittud.recipes.config_data import SourceConfig
 from attittud.recipes.data.chexpert import ABOUT, COMPETITION, CheXpert
 from attittud.recipes.data.images import Pixels, decode
 from attittud.recipes.data.listing import Columns
 from attittud.recipes.data.prepare import Prepared, prepare
+from attittud.recipes.data.source import open_source
+from attittud.recipes.data.tables import Tables
 from attittud.recipes.errors import InputError
 from attittud.recipes.loader import load, loads
 from attittud.recipes.proposal import propose
@@ -197,6 +200,9 @@ def test_a_part_of_it_and_what_is_around_it_are_not_taken_for_it(root: Path, nam
     with pytest.raises(InputError, match=rf"read from the folder of its tables; did you mean {root}\?"):
         read(path)
     assert read(root).primary.objective == "multi_label"
+    # Beside tables it is left alone.
+    (root.parent / "mine.csv").write_text("text,label\n" + "".join(f"word {i},{i % 2}\n" for i in range(40)))
+    assert isinstance(open_source(SourceConfig(path=str(root.parent))), Tables)
 
 
 def test_broken_tables_are_explained(root: Path) -> None:

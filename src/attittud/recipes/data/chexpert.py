@@ -46,12 +46,14 @@ class CheXpert:
         return False
 
     @classmethod
-    def meant_by(cls, path: Path) -> Path | None:
-        """Its folder, where one of its tables or splits was named, or the folder that it was unpacked into."""
-        if path.stem in _SPLITS and cls.recognises(path.parent):
-            return path.parent
-        inner = sorted(path.iterdir()) if path.is_dir() else []
-        return next((folder for folder in inner if folder.is_dir() and cls.recognises(folder)), None)
+    def around(cls, path: Path) -> Path | None:
+        """Its folder, where one of its tables or splits was named."""
+        return path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
+
+    @classmethod
+    def inside(cls, folder: Path) -> Path | None:
+        """Its folder, where the one that it was unpacked into was named."""
+        return next((inner for inner in sorted(folder.iterdir()) if inner.is_dir() and cls.recognises(inner)), None)
 
     @property
     def splits(self) -> list[str]:

@@ -53,6 +53,8 @@ def open_source(config: SourceConfig) -> Source:
         from attittud.recipes.data.hub import Hub
 
         return Hub(text.removeprefix("hf:"))
+    from attittud.recipes.data.chexpert import CheXpert
+
     path = Path(text).expanduser()
     if not path.exists():
         near = (
@@ -60,7 +62,7 @@ def open_source(config: SourceConfig) -> Source:
         )
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise InputError(f"{text}: there is no such file or folder (looked in {Path.cwd()}){hint}")
-    _refuse_part_of_chexpert(path, text)
+    _check_whole_chexpert(path, CheXpert.around(path))
     if path.is_file():
         if path.suffix.lower() not in TABLES:
             raise InputError(
@@ -76,13 +78,10 @@ def open_source(config: SourceConfig) -> Source:
     return _open_folder(path)
 
 
-def _refuse_part_of_chexpert(path: Path, text: str) -> None:
-    """Read as what it looks like, it would be a table without inputs, or images whose classes are patients."""
-    from attittud.recipes.data.chexpert import CheXpert
-
-    meant = None if CheXpert.recognises(path) else CheXpert.meant_by(path)
+def _check_whole_chexpert(path: Path, meant: Path | None) -> None:
+    """A part of it would be a table without inputs, or images whose classes are patients."""
     if meant is not None:
-        raise InputError(f"{text}: CheXpert is read from the folder of its tables; did you mean {meant}?")
+        raise InputError(f"{path}: CheXpert is read from the folder of its tables; did you mean {meant}?")
 
 
 def _open_folder(path: Path) -> Source:
@@ -95,6 +94,7 @@ def _open_folder(path: Path) -> Source:
     tables = shards(path)
     if tables:
         return Tables(path, tables)
+    _check_whole_chexpert(path, CheXpert.inside(path))
     if not any(path.iterdir()):
         raise InputError(
             f"{path}: the folder is empty; put one folder of images per class into it, or parquet, csv or jsonl files"
