@@ -39,10 +39,6 @@ def everything() -> Part:
     return part("table4-bases", "table4-bases", also=["table4-bases-exact"])
 
 
-def table4_rows() -> dict[str, Row]:
-    return everything().rows
-
-
 def labels(basis: str) -> list[str]:
     """Of the two rows of a basis."""
     names = ["drop_harmful-primary_weight=0.01", "flip-primary_weight=0.01"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attittud.recipes.reproduce.results import read_lines
@@ -139,12 +139,16 @@ def multicifar() -> str:
     )
 
 
+def every_line() -> Iterator[tuple[str, dict[str, Any]]]:
+    """All results, with the experiment of each."""
+    return ((path.stem, line) for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path))
+
+
 def diverged() -> list[str]:
     """Every run without a result, so that none is missing from a table without a word; nothing where there is none."""
     found = {  # once, though other parts may have a copy of the line
-        line["fingerprint"]: [path.stem, f"`{line['run']}`", line["diverged"]]
-        for path in sorted(RESULTS.glob("*.jsonl"))
-        for line in read_lines(path)
+        line["fingerprint"]: [experiment, f"`{line['run']}`", line["diverged"]]
+        for experiment, line in every_line()
         if line.get("diverged") is not None
     }
     lines = found.values()
@@ -157,21 +161,20 @@ def costs() -> str:
     """Minutes of the device by experiment and machine: of runs side by side, each has its share."""
     seen: set[str] = set()
     sums: dict[tuple[str, ...], list[float]] = {}
-    for path in sorted(RESULTS.glob("*.jsonl")):
-        for line in read_lines(path):
-            if line["fingerprint"] not in seen:
-                seen.add(line["fingerprint"])
-                about: dict[str, Any] = line["made_with"]
-                shared = about.get("side_by_side", 1)
-                key = (
-                    path.stem,
-                    about["device"],
-                    f"torch {about['torch']}, revision {about.get('revision', 'unknown')}",
-                    "yes" if about.get("compiled") else "no",
-                    "yes" if about["repeatable"] else "no",
-                    str(shared),
-                )
-                sums.setdefault(key, []).append(line["seconds"] / shared)
+    for experiment, line in every_line():
+        if line["fingerprint"] not in seen:
+            seen.add(line["fingerprint"])
+            about: dict[str, Any] = line["made_with"]
+            shared = about.get("side_by_side", 1)
+            key = (
+                experiment,
+                about["device"],
+                f"torch {about['torch']}, revision {about.get('revision', 'unknown')}",
+                "yes" if about.get("compiled") else "no",
+                "yes" if about["repeatable"] else "no",
+                str(shared),
+            )
+            sums.setdefault(key, []).append(line["seconds"] / shared)
     lines = [[*key, str(len(values)), f"{sum(values) / 60:.1f}"] for key, values in sums.items()]
     if not lines:
         return f"## What it cost\n\nNothing has been run: {MISSING}."
@@ -182,12 +185,11 @@ def costs() -> str:
 def made_again() -> list[str]:
     """Whether runs of which there is more than one line had the same figures each time; nothing where there is none."""
     every: dict[str, dict[str, str]] = {}
-    for path in sorted(RESULTS.glob("*.jsonl")):
-        for line in read_lines(path):
-            if line.get("diverged") is None:
-                figures = [line["result"]["validation"], line["result"]["test"], line["curves"]]
-                started = line["made_with"].get("started", "")  # other parts have a copy of the line
-                every.setdefault(line["fingerprint"], {})[started] = json.dumps(figures, sort_keys=True)
+    for _, line in every_line():
+        if line.get("diverged") is None:
+            figures = [line["result"]["validation"], line["result"]["test"], line["curves"]]
+            started = line["made_with"].get("started", "")  # other parts have a copy of the line
+            every.setdefault(line["fingerprint"], {})[started] = json.dumps(figures, sort_keys=True)
     times = [list(found.values()) for found in every.values() if len(found) > 1]
     if not times:
         return []

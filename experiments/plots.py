@@ -20,10 +20,10 @@ def shown(name: str) -> list[str]:
 
 def draw(folder: Path) -> None:
     """Those for which there are runs."""
-    from .bases import labels, table4_rows
+    from .bases import everything, labels
     from .figure2 import rank_parts, samples_part
 
-    table4 = table4_rows()
+    table4 = everything().rows
     curves = {
         basis: [row for label in labels(basis) if (row := table4.get(label))]
         for basis in paper.TABLE4

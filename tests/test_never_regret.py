@@ -2,18 +2,16 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
+
+from tests.interrupting import interrupted
 
 NAME = "experiments.never-regret"
 pairs, offers, train, strategies, jobs, record, table, page = (
@@ -265,25 +263,13 @@ def test_other_processes_find_what_they_are_given():
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_an_interrupt_ends_the_runs_of_other_processes_at_once(tmp_path):
-    """As `kill -INT` sends it to the first one alone."""
     piece = f"import os, time; open(f'{tmp_path}/{{os.getpid()}}', 'w').close(); time.sleep(100)"
     script = f"""
 from importlib import import_module
 list(import_module("{NAME}.__main__").spread([(exec, ({piece!r},))] * 2, 2))
 """
-    root = Path(__file__).parents[1]
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=root
-    ) as process:
-        try:
-            until = time.monotonic() + 60
-            while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until and process.poll() is None:
-                time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=20)  # the others write there too: it ends with the last of them
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    root, command = Path(__file__).parents[1], [sys.executable, "-c", script]
+    _, err = interrupted(command, lambda: len(list(tmp_path.iterdir())) == 2, root)
     assert len(list(tmp_path.iterdir())) == 2 and err.splitlines()[-1] == "KeyboardInterrupt", err
 
 

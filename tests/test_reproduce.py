@@ -2,11 +2,7 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +24,7 @@ from attittud.recipes.reproduce.results import Results, curves, read_lines
 from attittud.recipes.reproduce.run import _run as run_parts
 from attittud.recipes.reproduce.run import reproduce
 from attittud.recipes.result import RunResult
+from tests.interrupting import interrupted
 
 CONFIGS = Path(__file__).parent.parent / "experiments"
 
@@ -184,22 +181,12 @@ def test_several_processes_share_the_runs(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_an_interrupt_of_the_first_process_ends_the_others_at_once(tmp_path: Path) -> None:
-    """As `kill -INT` sends it; Ctrl-C on a terminal goes to all of them."""
     command = [sys.executable, "-m", "attittud", "reproduce", "figure2-samples", "--quick", "--workers=2"]
     command += ["--configs", str(CONFIGS), "--work", str(tmp_path), "compare.strategies=[]"]
     command += ["training.guided.steps=10000000", "checkpoint_every=2"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            until = time.monotonic() + 60
-            while len(list(tmp_path.rglob("checkpoint.safetensors"))) < 2 and time.monotonic() < until:
-                time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)  # the others write there too: it ends with the last of them
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    code, err = interrupted(command, lambda: len(list(tmp_path.rglob("checkpoint.safetensors"))) == 2)
     words = f"interrupted; finished runs are kept in {tmp_path / 'results'}, the same command goes on"
-    assert (process.returncode, err) == (130, f"attittud: {words}\n")
+    assert (code, err) == (130, f"attittud: {words}\n")
     assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 2 and not list(tmp_path.rglob("result.json"))
 
 

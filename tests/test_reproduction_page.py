@@ -13,11 +13,10 @@ from attittud.recipes.compare.candidates import candidates
 from attittud.recipes.compare.variants import variants
 from attittud.recipes.loader import load
 from experiments import page as module
-from experiments import paper, text, xray
+from experiments import paper
 from experiments import rows as reader
-from experiments.bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, labels, shares
+from experiments.bases import labels
 from experiments.claims import Claim, against_paper, judged, spread_falls
-from experiments.figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, by_samples, rank_rows, samples_rows
 from experiments.page import PAGE, page
 from experiments.rows import HERE, Row, part
 from experiments.table2 import (
@@ -34,70 +33,6 @@ from experiments.table2 import (
 
 def test_page_is_what_the_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m experiments.page`"
-
-
-def read(name: str) -> str:
-    return " ".join((HERE.parent / name).read_text(encoding="utf-8").split())
-
-
-def test_the_readme_says_what_tables_1_and_3_show() -> None:
-    assert "pre-training and guidance gained nothing over no auxiliary data" in read("README.md")
-    verdicts = [said for _, _, said in judged(xray.CLAIMS, xray.rows().rows)]
-    assert verdicts and set(verdicts) == {"not significant"}
-    said = [
-        verdict
-        for task in ("imdb", "amazon")
-        for labels_ in ("500", "full")
-        for _, _, verdict in judged(text.claims(task), text.column(task, labels_).rows)
-    ]
-    assert f"none of {len(said)} comparisons on IMDB and Amazon reviews" in read("README.md")
-    assert set(said) == {"not significant"}
-
-
-def test_the_readme_says_what_bases_show() -> None:
-    said = {claim.text: verdict for claim, _, verdict in judged(TABLE4_CLAIMS, best_rows())}
-    assert "a basis from primary examples beats the canonical one" in read("README.md")
-    assert said.pop("`sketch` beats `canonical`") == "holds"
-    assert "but it is no more accurate than these two" in read("README.md")
-    assert set(said.values()) == {"not significant"}
-    assert "holds far more of both gradients than a random one or the mean" in read("README.md")
-    assert {verdict for *_, verdict in judged(FIGURE3_CLAIMS, shares())} == {"holds"}
-    tested = "neither its rank (5 against 40) nor the examples behind it (5 against 100) make a significant difference"
-    assert f"{tested}; rank 1 does better than 40, as was seen afterwards" in read("README.md")
-    assert {verdict for *_, verdict in judged(RANK_CLAIMS, rank_rows())} == {"not significant"}
-    seen = [rank_rows()[f"{size}/1"].minus(rank_rows()[f"{size}/40"]) for size in (50, 1000)]
-    assert all(found is not None and found.p < 0.05 and found.mean > 0 for found in seen)
-    assert [verdict for *_, verdict in judged(SAMPLES_CLAIMS, samples_rows())] == [
-        "not significant, as the paper has it"
-    ]
-    assert spread_falls(by_samples())[1] == "not significant"
-
-
-def test_the_readme_says_what_table_2_shows() -> None:
-    rows = everything().rows
-    met = {against_paper(rows[label].summary, mean, half) for label, (_, mean, half) in paper.TABLE2.items()}
-    _, found, verdict = judged(TABLE2_CLAIMS, rows)[-1]
-    assert found is not None and met == {"agrees"} and "opposite is significant" in verdict
-    seeds = {5: "five", 15: "fifteen"}.get(found.n, str(found.n))
-    said = f"but with {seeds} seeds (1, 0, 0) does not beat a tuned multitask; it is below it"
-    assert f"all five means agree with the paper's, {said}" in read("README.md")
-
-
-def test_what_is_said_of_auto_on_cat_vs_dog() -> None:
-    rows = everything().rows
-    seeds = rows["auto"].test  # other rows have more of them, and means of other seeds are no comparison
-    auto, alone, multitask, pretrain = (
-        f"{100 * statistics.fmean(rows[name].test[seed] for seed in seeds):.1f}"
-        for name in ("auto", "primary_only", "multitask", "pretrain")
-    )
-    in_short = f"{auto} %, as without auxiliary data ({alone}), where tuned multitask has {multitask}"
-    assert in_short in read("README.md")
-    ((_, found, said),) = judged([Claim("auto beats multitask", "auto", "multitask")], rows)
-    assert found is not None and "opposite is significant" in said
-    assert f"and {-100 * found.mean:.1f} on the paper's Cat-vs-Dog, where it finds nothing" in read("README.md")
-    means = f"{auto} %, `primary_only` {alone}, multitask with one tuned weight {multitask} and pre-training {pretrain}"
-    ends = f"{100 * found.mean:.1f}, from {100 * found.low:.1f} to {100 * found.high:.1f}"
-    assert f"`auto` has {means} (five seeds, `auto` less multitask {ends})" in read("docs/auto.md")
 
 
 def line(part_: str, run: str, seed: int, validation: float, test: float, **more: Any) -> str:

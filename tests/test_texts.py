@@ -445,9 +445,6 @@ def test_looking_at_texts_by_length_changes_no_figure(tmp_path: Path) -> None:
     assert found == pytest.approx(evaluate(model, data.primary, plain, torch.device("cpu")), rel=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ engines
-
-
 @pytest.mark.parametrize("part", ["labelled", "plain"])
 def test_texts_without_a_word_are_refused(tmp_path: Path, part: str) -> None:
     """Some may be empty, not all: nothing could be learned from them, whether they have labels or not."""
@@ -463,6 +460,9 @@ def test_texts_without_a_word_are_refused(tmp_path: Path, part: str) -> None:
     write(kept=0)
     with pytest.raises(InputError, match=rf"{part}\.jsonl: there is not a single word in its texts; .* by input:"):
         load_data(job)
+
+
+# ------------------------------------------------------------------------------------------------ engines
 
 
 @pytest.mark.parametrize("positions", ["of each row", "of all rows"])

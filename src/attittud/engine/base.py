@@ -106,9 +106,9 @@ class Jacobian:
         row = self.layout.empty(1)
         result = torch.empty(self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device)
         # Made on the device: to set one number of a tensor there is a copy from the host, for which it waits.
-        ones = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
+        identity = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
         for i in range(self.examples):  # none on a worker without examples; split() would still give a part
-            self.engine.write(self.losses, self.layout, ones[i : i + 1], row, fresh=True)
+            self.engine.write(self.losses, self.layout, identity[i : i + 1], row, fresh=True)
             result[i] = project(vectors, row[0])
         return result
 

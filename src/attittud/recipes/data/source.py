@@ -53,8 +53,6 @@ def open_source(config: SourceConfig) -> Source:
         from attittud.recipes.data.hub import Hub
 
         return Hub(text.removeprefix("hf:"))
-    from attittud.recipes.data.chexpert import CheXpert
-
     path = Path(text).expanduser()
     if not path.exists():
         near = (
@@ -62,6 +60,8 @@ def open_source(config: SourceConfig) -> Source:
         )
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise InputError(f"{text}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+    from attittud.recipes.data.chexpert import CheXpert
+
     _check_whole_chexpert(path, CheXpert.around(path))
     if path.is_file():
         if path.suffix.lower() not in TABLES:
