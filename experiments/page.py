@@ -17,7 +17,7 @@ from .claims import MISSING, Claim, against_paper, judged, spread_falls, summary
 from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
 from .plots import DOCS, PLOTS, draw
 from .rows import HERE, RESULTS, Row, part
-from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, NAMES, TABLE2_CLAIMS, everything, table2, with_chosen
+from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, NAMES, TABLE2_CLAIMS, everything, outcome, table2, with_chosen
 
 PAGE = DOCS / "reproduction.md"
 
@@ -37,6 +37,10 @@ the difference has its sign and p < 0.05. *Not significant* is not *equal*: the 
 still possible. The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search
 that had the chosen settings are among the seeds: their validation figures chose, their test figures did not.
 
+ATTITTUD's rows are named by the weights of the neutral, the helpful and the harmful part: `orthogonal` is (1, 0, 0),
+`orthogonal_flip` (1, 0, −1), `drop_harmful` (1, 1, 0) and `flip` (1, 1, −1). `primary_only` trains on the primary data alone,
+`pcgrad` is one-sided; `auto` finds the weights while it trains.
+
 The page is made by `python -m experiments.page` from the runs in `experiments/results/`. To run one again, from a checkout:
 
     attittud reproduce                                     # lists the experiments, and the data each needs
@@ -46,7 +50,9 @@ Finished runs are not repeated; move `experiments/results/` away to start from s
 the five rows of the paper alone; `--workers 2` shares the runs among two processes."""
 
 COMPILED = """\
-Compiled means `training.compile`, which changes rounding and time. Of runs side by side, each has its share of the minutes."""
+Compiled runs had `training.compile=true` added to the command: other rounding, dropout masks and time, the same weights to begin
+with and the same batches. Rows of a table, and seeds of a row, may be of both kinds. Of runs side by side, each has its share of
+the minutes."""
 
 NO_CIFAR100 = """\
 CIFAR-100 was not at hand. `attittud reproduce table2-multicifar100 --data FOLDER` runs it; the figures will be means over the
@@ -95,6 +101,7 @@ def in_short() -> str:
         [
             "## In short",
             f"Our means on Cat-vs-Dog: {'; '.join(means)}.",
+            *outcome(found),
             f"Verdicts on {sum(count.values())} claims, the paper's and further ones: {counted}.",
             table(["", "claim", "seeds", "verdict"], lines),
             *([f"Claims that wait for their runs, in the sections below: {waiting}."] if waiting else []),

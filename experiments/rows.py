@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from attittud.recipes.config import Config
 from attittud.recipes.loader import load
+from attittud.recipes.mixing import MIXERS
 from attittud.recipes.reproduce.results import read_lines
 from attittud.recipes.statistics import Difference, Summary, paired, summarise
 
@@ -38,6 +40,13 @@ class Row:
     def merit(self, seeds: Sequence[int]) -> tuple[bool, float, float]:
         """What rows are chosen by; one that diverged with some seeds is known by the others, the lucky ones."""
         return not self.diverged, *self.validation(seeds)
+
+    @property
+    def settings(self) -> str:
+        """What the row was run with, in short; a head that is not trained chooses the model whatever was drawn."""
+        own = MIXERS.get(self.label)
+        text = readable(self.changes)
+        return text if own is None or own.head else re.sub("keeps [a-z]+", "lowest loss of an untrained head", text)
 
     @property
     def metric(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from attittud.recipes.statistics import summarise
 
 from .claims import DIVERGED, MISSING, against_paper, summary_cells, table
-from .rows import Part, Row, readable
+from .rows import Part, Row
 
 Printed = tuple[str, float, float]
 """A row's name in the paper, its mean and the half-width of its interval."""
@@ -49,7 +49,7 @@ def settings(found: Part, label: str) -> str:
     if label in found.rows:
         row = found.rows[label]
         lost = ", ".join(str(seed) for seed in sorted(row.diverged))
-        return readable(row.changes) + (f"; diverged with seed {lost}" if lost else "")
+        return row.settings + (f"; diverged with seed {lost}" if lost else "")
     if found.searched(label):
         return "diverged with every setting"
     tried = len(found.tried.get(label, []))
@@ -62,7 +62,7 @@ def searched(found: Part) -> str:
     lines = [
         [
             label,
-            readable(row.changes),
+            row.settings,
             f"{100 * row.validation([seed])[0]:.1f}" if seed in row.runs else DIVERGED,
             "chosen" if found.rows.get(label) is row else "",
         ]

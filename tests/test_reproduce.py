@@ -1,5 +1,6 @@
 """The paper's experiments in miniature, and the files their results are kept in."""
 
+import itertools
 import json
 import os
 import sys
@@ -22,7 +23,7 @@ from attittud.recipes.reproduce.fingerprint import fingerprint
 from attittud.recipes.reproduce.miniature import write_miniature
 from attittud.recipes.reproduce.results import Results, curves, read_lines
 from attittud.recipes.reproduce.run import _run as run_parts
-from attittud.recipes.reproduce.run import reproduce
+from attittud.recipes.reproduce.run import parts, reproduce
 from attittud.recipes.result import RunResult
 from tests.interrupting import interrupted
 
@@ -299,20 +300,24 @@ def test_a_fingerprint_is_that_of_the_run() -> None:
         assert fingerprint(load(CONFIGS / "table2-cat-vs-dog.yaml", [change])) != fingerprint(config), change
 
 
-def test_committed_runs_are_known_to_this_version(tmp_path: Path) -> None:
-    """A setting that was added without `later=True` would have all of them run again."""
-    name = "table2-cat-vs-dog"
-    plan = comparison.Comparison(load(CONFIGS / f"{name}.yaml"), tmp_path)
-    known = {line["run"]: line["fingerprint"] for line in read_lines(CONFIGS / "results" / f"{name}.jsonl")}
-    steps, looked = comparison.Steps(1875, 200), 0
-    for candidate in plan.candidates:
-        for variant in plan._variants(candidate):
-            path = comparison.run_dir(tmp_path, candidate, variant, steps, 0)
-            run = path.relative_to(tmp_path / "runs").as_posix()
-            if run in known:
-                assert fingerprint(comparison.job(plan.config, candidate, variant, steps)) == known[run], run
-                looked += 1
-    assert looked >= 20
+@pytest.mark.parametrize("name", ["table2-cat-vs-dog", "table4-bases", "figure2-samples", "figure2-rank"])
+def test_committed_runs_are_those_of_the_configurations(name: str, tmp_path: Path) -> None:
+    """All seeds and draws have the fingerprint of what their names say.
+
+    A setting that was added without `later=True` would have all of them run again.
+    """
+    for part, config in parts(name, tmp_path, CONFIGS, []).items():
+        lines = {
+            line["run"]: line for line in read_lines(CONFIGS / "results" / f"{name}.jsonl") if line["part"] == part
+        }
+        steps = comparison.Steps(*(phase["steps"] for phase in next(iter(lines.values()))["result"]["phases"]))
+        plan, planned = comparison.Comparison(config, tmp_path), dict[str, str]()
+        for candidate, seed in itertools.product(plan.candidates, range(config.compare.seeds)):
+            for variant in plan._variants(candidate):
+                path = comparison.run_dir(tmp_path, candidate, variant, steps, seed)
+                job = replace(comparison.job(config, candidate, variant, steps), seed=seed)
+                planned[path.relative_to(tmp_path / "runs").as_posix()] = fingerprint(job)
+        assert {run: planned.get(run) for run in lines} == {run: line["fingerprint"] for run, line in lines.items()}
 
 
 def test_broken_results_are_refused(tmp_path: Path) -> None:

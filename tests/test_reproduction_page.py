@@ -28,6 +28,7 @@ from experiments.table2 import (
     TABLE2_CLAIMS,
     best_two,
     everything,
+    outcome,
 )
 
 
@@ -341,6 +342,48 @@ def test_the_eta_that_validation_chose_is_compared_with_every_baseline(results: 
     for baseline, points in (("vanilla pre-training", "+2.6"), ("PCGrad", "+2.9"), ("multitask", "+1.8")):
         claim = f"| ATTITTUD as validation chose it beats {baseline} | {points} | +"
         assert next(found for found in text.splitlines() if claim in found).endswith("| holds |")
+
+
+def test_what_the_claims_say_together(results: Path) -> None:
+    means = dict.fromkeys((*paper.TABLE2, *MORE), 0.65) | {"orthogonal": 0.7, "flip": 0.6, "drop_harmful": 0.62}
+    means |= {"pretrain": 0.66, "pretrain_as_released": 0.61}
+    lines = []
+    for n, (label, mean) in enumerate(means.items()):
+        for draw in range(4):
+            run = f"{label}/training.guided.lr={draw}-training.guided.select=last/steps-9-9"
+            for seed in range(1 if draw else 5):
+                scatter = (seed * seed) % 5 - 2 if label == "multitask" else seed * (1 + n % 4) % 5 - 2
+                validation = 0.7 - 0.2 * (draw > 0) + 0.1 * (label == "flip")
+                lines.append(line("table2-cat-vs-dog", run, seed, validation, mean + 0.002 * scatter))
+    file = results / "table2-cat-vs-dog.jsonl"
+    file.write_text("\n".join(found for found in lines if "bloop" not in found) + "\n")
+    assert outcome(everything()) == []
+    # Seeds that one of two rows has alone change nothing.
+    alone = "pretrain/training.guided.lr=0-training.guided.select=last/steps-9-9"
+    file.write_text("\n".join([*lines, line("table2-cat-vs-dog", alone, 5, 0.7, 0.9)]) + "\n")
+    (text,) = outcome(everything())
+    said = " ".join(text.split())
+    assert "of 8 rows 1 significantly better, 2 significantly worse; they differ from it by -5.0 to +5.0 points" in said
+    assert (
+        "(1.8 to 2.9 points) lie above our 95 % interval in 3 of 6 comparisons" in said
+    )  # flip's, which validation chose
+    assert "has 61.0 as released" in said and "and 66.0 by the rule of all other rows: +5.0 points" in said
+    assert "over the same 5 seeds" in said and said.endswith("The paper's lead over it is 2.6.")
+    assert text in page()
+
+
+def test_the_settings_of_a_row_whose_untrained_head_chooses(results: Path) -> None:
+    """Whatever was drawn for it: neither the last model is kept, nor the best by accuracy."""
+    lines = []
+    for label in ("pretrain", "pretrain_as_released"):
+        for rate in range(4):
+            run = f"{label}/training.guided.lr={rate}-training.guided.select=last/steps-9-9"
+            lines.append(line("table2-cat-vs-dog", run, 0, 0.6 + 0.01 * rate, 0.6))
+    (results / "table2-cat-vs-dog.jsonl").write_text("\n".join(lines) + "\n")
+    text = page()
+    assert "| Vanilla pre-training | 64.5 ± 1.26 | 60.0 |  |  | 1 | one seed | lr 3, keeps last |" in text
+    assert "| Vanilla pre-training as released | 60.0 |  |  | 1 | lr 3, lowest loss of an untrained head |" in text
+    assert "| pretrain_as_released | lr 0, lowest loss of an untrained head | 60.0 |  |" in text
 
 
 def test_nothing_waits_but_multicifar_when_all_has_been_run(results: Path) -> None:
