@@ -1,7 +1,9 @@
 """What README and docs/auto.md say of the paper's experiments is what the committed results give."""
 
+import re
 import statistics
 
+from attittud.recipes.loader import load
 from experiments import paper, text, xray
 from experiments.bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, shares
 from experiments.claims import Claim, against_paper, judged, spread_falls
@@ -12,6 +14,20 @@ from experiments.table2 import CHOSEN, CHOSEN_CLAIMS, MORE_CLAIMS, TABLE2_CLAIMS
 
 def read(name: str) -> str:
     return " ".join((HERE.parent / name).read_text(encoding="utf-8").split())
+
+
+def test_commands_in_docs_name_configurations_that_can_be_run() -> None:
+    """A file that others have as their base cannot, where it leaves the search to them."""
+    found = [
+        command.split()
+        for path in (HERE.parent / "docs").glob("*.md")
+        for command in re.findall(
+            r"attittud (?:train|compare|diagnose) (experiments/[^`#]*)", read(f"docs/{path.name}")
+        )
+    ]
+    assert ["strategy=auto" in words for _, *words in found] == [True]
+    for file, *words in found:
+        load(HERE.parent / file, words)
 
 
 def test_the_readme_says_what_tables_1_and_3_show() -> None:
