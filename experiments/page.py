@@ -26,7 +26,8 @@ ABOUT = """\
 
 The paper's tables and figures run again, on open data where its own cannot be had: our numbers beside the paper's, with a
 verdict on each claim. The verdicts come first; then [how to read them, and how to run it all again](#how-to-read-this-page),
-the tables, what it cost, and at the end the protocols, written before the runs, with all that differs from the paper."""
+the tables, what it cost, and at the end the [protocols](#how-the-papers-vision-experiments-are-run-again), written before the
+runs, with all that differs from the paper."""
 
 READING = """\
 ## How to read this page
@@ -218,7 +219,7 @@ def five_rows() -> str:
 def protocol() -> str:
     """The protocols as they were written down, below this page's headings."""
     texts = []
-    for path in sorted(HERE.glob("protocol*.md")):
+    for path in sorted(HERE.glob("protocol*.md"), key=lambda path: path.stem):  # that of the first tables first
         title, _, text = path.read_text(encoding="utf-8").partition("\n")
         texts.append(f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip())
     return "\n\n".join(texts)

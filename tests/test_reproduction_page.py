@@ -1,6 +1,7 @@
 """docs/reproduction.md: it is what the committed results give, and says what was not run."""
 
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -18,6 +19,8 @@ from experiments import rows as reader
 from experiments.bases import labels
 from experiments.claims import Claim, against_paper, judged, spread_falls
 from experiments.page import PAGE, page
+from experiments.plots import PLOTS
+from experiments.plots import draw as draw_figures
 from experiments.rows import HERE, Row, part
 from experiments.table2 import (
     ATTITTUD,
@@ -34,6 +37,17 @@ from experiments.table2 import (
 
 def test_page_is_what_the_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m experiments.page`"
+
+
+def test_figures_are_what_the_results_give(tmp_path: Path) -> None:
+    draw_figures(tmp_path)
+    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    committed = {path.name: path.read_text(encoding="utf-8") for path in PLOTS.iterdir()}
+    assert made.keys() == committed.keys() == {"samples.svg", "rank.svg", "captured.svg"}
+    of_files, here = (re.findall(r"Matplotlib v\S+", figures["rank.svg"]) for figures in (committed, made))
+    if of_files != here:
+        pytest.skip(f"the figures were drawn by {of_files[0]}, here is {here[0]}")
+    assert made == committed, "run `python -m experiments.page`"
 
 
 def line(part_: str, run: str, seed: int, validation: float, test: float, **more: Any) -> str:
