@@ -21,6 +21,22 @@ from benchmarks.workloads import SPECS
 JOBS = ["passes", *SPECS]
 
 
+def device(name: str) -> str:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA has the latter
+        raise argparse.ArgumentTypeError(f"no device {name!r} here ({str(error).splitlines()[0]})") from error
+    return name
+
+
+def folder(name: str) -> Path:
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write to {name!r} ({error.strerror})") from error
+    return Path(name)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -30,12 +46,23 @@ def arguments() -> argparse.Namespace:
         "docs/performance.md from them.",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs, in seconds")
-    parser.add_argument("--only", nargs="+", choices=JOBS, default=JOBS, help="which jobs (default: all)")
+    parser.add_argument(
+        "--only", nargs="+", choices=JOBS, default=JOBS, metavar="JOB", help=f"of {', '.join(JOBS)} (default: all)"
+    )
     parser.add_argument("--base", action="store_true", help="only the base point of each job, no sweeps")
     parser.add_argument("--budget", type=float, help="start no further point after so many seconds")
-    parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results on a GPU)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--out",
+        type=folder,
+        help="folder of the results (default: benchmarks/results on a GPU; else nothing is kept). An empty one measures all anew",
+    )
+    parser.add_argument(
+        "--device",
+        type=device,
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="cuda, cuda:1 or cpu (default: a GPU where there is one; a CPU runs tiny sizes only)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of weights and data (default: 0)")
     parser.add_argument("--seconds", type=float, default=8.0, help="at most so long per point and mode")
     return parser.parse_args()
 
@@ -48,6 +75,8 @@ def main() -> None:
     quick = given.quick or given.device == "cpu"
     if quick and not given.quick:
         print("No GPU: tiny sizes, as with --quick. The figures say nothing about a real model.")
+    if given.device == "cpu":
+        torch.set_num_threads(1)  # several wait for each other longer than tiny sizes take, where others use the cores
     keep = given.out is not None or not quick
     out = given.out or RESULTS
     about = provenance(given.device, given.seed, quick)

@@ -171,9 +171,9 @@ def _growth(results: Results, found: list[Figures]) -> list[Goal]:
         line = sorted((p[key], sum(p["seconds"].values())) for p in points if p[other] == fixed)
         if len(line) > 1:
             (small, first), (large, last) = line[0], line[-1]
-            power = _power(small, first, large, last)
+            exponent = power(small, first, large, last)
             what = f"growth of all passes over V with {key}, from {small:,} to {large:,} (exponent)"
-            rows.append(Goal(what, LINEAR, f"{power:.2f}", power <= AT_MOST))
+            rows.append(Goal(what, LINEAR, f"{exponent:.2f}", exponent <= AT_MOST))
     rows += [_growth_with_k(results, found, engine) for engine in ("loop", "hooks")]
     for job in dict.fromkeys(f.job for f in found):
         rows += _growth_with_m(results, found, job)
@@ -194,10 +194,10 @@ def _growth_with_k(results: Results, found: list[Figures], engine: str) -> Goal 
         )
         if len(line) > 1:
             (small, first), (large, last) = line[0], line[-1]
-            powers[job] = _power(small, first, large, last)
+            powers[job] = power(small, first, large, last)
     if not powers:
         return None
-    text = ", ".join(f"{power:.2f} ({job})" for job, power in powers.items())
+    text = ", ".join(f"{exponent:.2f} ({job})" for job, exponent in powers.items())
     what = f"growth of a refresh with k, `{engine}`, in CUDA graphs (exponent)"
     return Goal(what, LINEAR, text, max(powers.values()) <= AT_MOST)
 
@@ -234,5 +234,6 @@ def _growth_with_m(results: Results, found: list[Figures], job: str) -> list[Goa
     return rows
 
 
-def _power(small: float, first: float, large: float, last: float) -> float:
+def power(small: float, first: float, large: float, last: float) -> float:
+    """The exponent p of y ~ x^p through two points."""
     return math.log(last / first) / math.log(large / small)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import every_figure, number, vectors
-from benchmarks.goals import PEERS, Results, base_point, goals
+from benchmarks.goals import Results, base_point, goals
+from benchmarks.limits import missed
 from benchmarks.results import HERE, load
 from benchmarks.workloads import SPECS
 
@@ -15,8 +16,9 @@ PAGE = HERE.parent / "docs" / "performance.md"
 PLOTS = HERE.parent / "docs" / "performance"
 
 ABOUT = (
-    "This page is made by `python -m benchmarks.page` from `benchmarks/results/`; `make bench` measures anew. Ratios "
-    "within one run are what to look at; seconds belong to the machine below."
+    "This page is made by `python -m benchmarks.page` from `benchmarks/results/`, where `make bench` measures what is missing "
+    "(`python -m benchmarks --out` an empty folder: all of it). Ratios within one run are what to look at; seconds belong to the "
+    "machine below."
 )
 COST = """\
 ## The cost model
@@ -41,7 +43,7 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
   (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long.
 * `implicit` forms the gradients of m examples in float64, one layer after the other, for K.
 * The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
-  vectors, and k more in a refresh. Nothing grows with m D.
+  vectors, and k more in a refresh. Nothing grows with m D but the per-example gradients of `hooks`, up to a bound.
 """
 
 # Forward passes that a refresh is worth, by what it is given.
@@ -50,32 +52,6 @@ PASSES: dict[str, Callable[[int], int]] = {
     "callable": lambda _: 2,
     "basis_losses": lambda _: 3,
 }
-
-MISSED = """\
-## Where a goal is missed, and what limits it
-
-* **WRN-22-4** is at its goal, on one side or the other by less than two runs differ by (below): an earlier run (revision
-  2ca78dc) gave 1.099. At that goal a refresh may take 0.9 of a multitask step. With frozen BatchNorm it is a forward and
-  a backward pass of 64 examples, a third of a multitask step, and the per-example gradients of convolutions. [A
-  profile](../benchmarks/profiled.txt) of its kernels (revision 909855e) adds up to 4.8 ms; the dearest parts are copies
-  of paddings and windows, 0.9 ms, and weighted sums of the gradients, 0.4 ms. Of `loop`'s 6.5 ms most is the five
-  backward passes themselves.
-* **Eager refreshes.** Those of `hooks`, and of all engines on small networks, are bound by launching kernels, not by the
-  device. In CUDA graphs {eager}.{ahead}
-  Between two runs eager ratios move by up to a half in either direction ("the same products" above and below 1.05
-  alike); those of graphs repeat to two thousandths.
-* **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the
-  goal's own floor, so 1.5 is the floor itself for k = 5; over that floor they take {passes}.
-* **Orthonormalisation** at k = 20 is bound by arithmetic: the profile shows its Gram matrices taking 4.6 times as long
-  as at k = 10 for twice the memory traffic, while the transformation takes 2.1 times as long.
-* **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model: workspaces of convolutions and
-  per-example gradients of one layer (`hooks` on small networks), gradients of activations for as many rows as
-  `batched` takes at once (large beside a D as small as LoRA's; `loop` and `hooks` do not have them).
-* **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example;
-  where it is missed, what grows is {growth} of those. Most of it is there with `loop` too, which never forms a gradient of
-  one example: gradients of activations, on the LoRA decoder already between refreshes. `hooks` adds gradients of single
-  examples, one layer at a time and at most two vectors of D (512 MB) at once: below that bound they grow with m.
-"""
 
 SETTING = (
     "Random weights and data, bf16 autocast, fused Adam, images in channels_last. Sweeps change k or m of that point; n is "
@@ -156,44 +132,6 @@ def goal_table(results: Results) -> str:
     sign = {True: "met", False: "**missed**", None: ""}
     rows = [f"| {g.what} | {g.goal} | {g.measured} | {sign[g.met]} |" for g in goals(results)]
     return "\n".join(["| what | goal | measured | |", "|---|---|---|---|", *rows])
-
-
-def missed(results: Results) -> str:
-    """Why, with the figures that say so."""
-    found = every_figure(results)
-    bases = {(job, base[0]) for job in results if job != "passes" and (base := base_point(results, job))}
-    refreshes = {(f.job, f.method, f.mode): f.refresh for f in found if (f.job, f.point) in bases and f.refresh}
-    gains = []
-    for engine in ("hooks", "loop"):
-        ratios = {
-            refreshes[job, method, "eager"] / time: job
-            for (job, method, mode), time in refreshes.items()
-            if mode == "graph" and method.startswith(f"attittud {engine}")
-        }
-        ends = [f"{ratio:.1f} ({ratios[ratio]})" for ratio in (min(ratios), max(ratios))] if ratios else []
-        gains += [f"`{engine}` takes {' to '.join(ends)} times less"] if ends else []
-    ahead = [
-        f"\n  {peer} takes {1e3 * theirs:.0f} ms on {job}, `hooks` {1e3 * hooks:.0f} ms and in a graph {1e3 * graph:.0f} ms."
-        for (job, peer, mode), theirs in refreshes.items()
-        if peer in PEERS and mode == "eager"
-        if (hooks := refreshes.get((job, "attittud hooks", "eager"), 0.0)) > theirs
-        if (graph := refreshes.get((job, "attittud hooks", "graph")))
-    ]
-    points = list(results.get("passes", {}).get("points", {}).values())
-    largest = max((p["D"] for p in points), default=0)
-    passes = [
-        f"{p['projection_and_correction_over_two_reads'] * 2 * p['k'] / (2 * p['k'] + 5):.2f} (k = {p['k']})"
-        for p in points
-        if p["D"] == largest
-    ]
-    judged = goals(results)
-    shares = [g.share for g in judged if g.share is not None and g.met is False]
-    return MISSED.format(
-        eager=" and ".join(gains) or "not measured",
-        ahead="".join(ahead),
-        passes=", ".join(passes) or "not measured",
-        growth=f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %" if shares else "not measured",
-    ).rstrip()
 
 
 def predicted(results: Results) -> str:

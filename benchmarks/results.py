@@ -54,6 +54,8 @@ class Record:
             found = json.loads(self.path.read_text())
             if found["provenance"]["hardware"] == about["hardware"] and found["provenance"]["quick"] == about["quick"]:
                 self.data = found
+            else:
+                print(f"{job}: what {self.path} holds was measured on something else; the first point replaces it")
 
     def __contains__(self, point: str) -> bool:
         return point in self.data["points"]

@@ -13,10 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attittud import Eta, Guide
 from benchmarks import methods
+from benchmarks.__main__ import arguments as arguments_of_the_command
 from benchmarks.figures import figures
 from benchmarks.goals import base_point, goals
-from benchmarks.page import PAGE, PASSES, missed, page
-from benchmarks.results import load
+from benchmarks.limits import missed
+from benchmarks.page import PAGE, PASSES, page
+from benchmarks.results import Record, load
 from benchmarks.workloads import SPECS, Workload
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +52,31 @@ def test_tiny_run_writes_results_and_resumes(tmp_path):
     assert (tmp_path / "wrn22.json").read_bytes() == before
     assert "wrn22: k=2 m=4 (" not in again.stdout
     assert "not measured" in page(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["--device", "tpu"], "argument --device: no device 'tpu' here"),
+        (["--only", "resnet"], "argument --only: invalid choice: 'resnet'"),
+        (["--out", str(Path(__file__) / "results")], "argument --out: cannot write to"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_named(arguments, culprit, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        arguments_of_the_command()
+    assert caught.value.code == 2
+    assert culprit in capsys.readouterr().err
+
+
+def test_results_of_another_machine_are_not_replaced_without_a_word(tmp_path, capsys):
+    here = {"hardware": {"name": "this"}, "quick": False, "revision": None}
+    Record(tmp_path, "wrn22", here).add("k=5 m=64", {})
+    assert "k=5 m=64" in Record(tmp_path, "wrn22", here)
+    assert not capsys.readouterr().out
+    assert "k=5 m=64" not in Record(tmp_path, "wrn22", here | {"hardware": {"name": "another"}})
+    assert "measured on something else" in capsys.readouterr().out
 
 
 def test_budget_leaves_the_rest_for_another_run(tmp_path):
@@ -163,6 +190,20 @@ def test_where_a_peer_is_ahead_the_page_says_why():
     assert "takes 100 ms on roberta128" not in missed(results)
 
 
+def test_limits_missed_away_from_the_table_are_named():
+    others = {f"peer {i}": {} for i in range(6)}
+
+    def point(k, step, refresh):
+        ours = {"eager": {"step": 1.0, "refresh": 2.0}, "peak_step": 400 * step, "peak_refresh": 400 * refresh}
+        data = rows(multitask={"eager": {"step": 1.0}, "peak_step": 0}, **{"attittud loop": ours})
+        return {**data, "k": k, "methods": data["methods"] | (others if k == 5 else {})}
+
+    points = {"k=5 m=64": point(5, 99, 99), "k=10 m=64": point(10, 13, 24), "k=20 m=64": point(20, 23.5, 43)}
+    text = " ".join(missed({"wrn22": {"points": points}}).split())
+    assert "of their 2 pairs with an engine 1 exceed 2k + 3 in a refresh" in text
+    assert "1 exceed k + 3 between refreshes (wrn22 k=20 m=64, attittud loop: 23.5)." in text
+
+
 def test_ratios_in_the_readme_are_those_that_were_measured():
     text = " ".join((ROOT / "README.md").read_text().split())
     cycles = {}
@@ -174,6 +215,14 @@ def test_ratios_in_the_readme_are_those_that_were_measured():
     assert f"took {encoder['attittud hooks']} times the multitask step for RoBERTa-base" in text
     hooks = wide["attittud hooks, frozen BatchNorm"]
     assert f"{wide['attittud loop']} times with `loop`, {hooks} with `hooks` and frozen BatchNorm" in text
+    eager = {
+        (job, f.method): f"{f.over[10]:.2f}"
+        for job in ("wrn22", "roberta512")
+        for f in figures(job, *base_point(load(), job))
+        if f.mode == "eager"
+    }
+    alone = [eager["roberta512", "attittud hooks"], eager["wrn22", "attittud loop"]]
+    assert f"without graphs {', '.join(alone)} and {eager['wrn22', 'attittud hooks, frozen BatchNorm']}" in text
 
 
 def test_every_workload_is_described():
