@@ -187,7 +187,9 @@ def costs() -> str:
     if not lines:
         return f"## What it cost\n\nNothing has been run: {MISSING}."
     head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit", "side by side", "runs", "minutes"]
-    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), five_rows(), *made_again()])
+    every = list(itertools.chain(*sums.values()))
+    in_all = f"In all {len(every)} runs, {sum(every) / 60:.1f} minutes. {five_rows()}"
+    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), in_all, *made_again()])
 
 
 def made_again() -> list[str]:

@@ -221,7 +221,9 @@ def test_a_shared_device_is_counted_once(results: Path) -> None:
     about = {"device": "NVIDIA H200", "torch": "2.11.0", "revision": "abc", "repeatable": False, "side_by_side": 3}
     lines = [line("figure2-samples", "multitask/x=1/steps-1-1", seed, 0.6, 0.6, made_with=about) for seed in range(4)]
     (results / "figure2-samples.jsonl").write_text("\n".join(lines) + "\n")
-    assert "figure2-samples | NVIDIA H200 | torch 2.11.0, revision abc | no | no | 3 | 4 | 0.7 |" in page()
+    text = page()
+    assert "figure2-samples | NVIDIA H200 | torch 2.11.0, revision abc | no | no | 3 | 4 | 0.7 |" in text
+    assert "In all 4 runs, 0.7 minutes." in text
 
 
 def test_partial_results_say_so(results: Path) -> None:
