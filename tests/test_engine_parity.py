@@ -111,11 +111,7 @@ def test_limits(name, request):
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits_of_hooks_are_none_of_the_others(name, engine, request):
-    if name == "scale_grad_by_freq":
-        request.applymarker(
-            pytest.mark.xfail(reason="torch's double backward of it leaves the scaling out", strict=True)
-        )
+def test_limits_of_hooks_are_none_of_the_others(name, engine):
     if name == "random_numbers_beside_a_parameter":
         pytest.skip("the oracle's forward pass draws other numbers")
     given = layer(name)

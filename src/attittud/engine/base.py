@@ -24,6 +24,8 @@ class Engine(ABC):
     """A way to compute products wᵀJ. One engine serves a guide for its whole life."""
 
     name: str
+    second_derivatives: bool | None = None
+    """Whether the model's are right; None: J·v has not been asked for yet."""
 
     @abstractmethod
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
@@ -78,6 +80,8 @@ class Jacobian:
         wᵀJ is linear in w, so its derivative along a vector is Jv: one backward pass through the backward pass. Where
         an operation has no second derivative, the rows of J are formed one after the other.
         """
+        if self.engine.second_derivatives is False:
+            return self._right_by_rows(vectors)
         try:
             return self._right_by_double_backward(vectors)
         except RuntimeError as error:
@@ -91,7 +95,7 @@ class Jacobian:
             gradients = torch.autograd.grad(
                 self.losses, self.layout.parameters, weights, create_graph=True, allow_unused=True
             )
-        columns = []
+        columns, sums = [], []
         for vector in vectors:
             pieces = self.layout.views(vector)
             inner = [
@@ -99,8 +103,27 @@ class Jacobian:
                 for gradient, piece in zip(gradients, pieces, strict=True)
                 if gradient is not None
             ]
-            columns.append(torch.autograd.grad(torch.stack(inner).sum(), weights, retain_graph=True)[0])
-        return torch.stack(columns, dim=1).double()
+            total = torch.stack(inner).sum()
+            sums.append(total.detach())
+            columns.append(torch.autograd.grad(total, weights, retain_graph=True)[0])
+        found = torch.stack(columns, dim=1).double()
+        # (Not inside of a CUDA graph, which cannot wait.)
+        if self.engine.second_derivatives is None and not (found.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self._check_second_derivatives(found, torch.stack(sums).double())
+        return found
+
+    def _check_second_derivatives(self, found: Tensor, sums: Tensor) -> None:
+        """The sum over the examples is known without them. The first time only: it waits for the device.
+
+        A custom autograd.Function whose backward pass is no torch function (a kernel, `no_grad`) cuts the graph without a
+        word, and what lies before it would be missing.
+        """
+        size = sums.norm()
+        if not bool(torch.isfinite(size) & (size > 0)):  # heads that start at zero: the next refresh will tell
+            return
+        self.engine.second_derivatives = bool((found.sum(0) - sums).norm() <= 5e-2 * size)
+        if not self.engine.second_derivatives:
+            raise UnsupportedError("second derivatives are wrong, as those of a custom autograd.Function may be")
 
     def _right_by_rows(self, vectors: Tensor) -> Tensor:
         row = self.layout.empty(1)

@@ -66,6 +66,8 @@ class Call:
         if any(isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat):
             self._flat, self._spec = tree_flatten((args, kwargs))
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
+        self.shapes = {at: tuple(self._flat[at].shape) for at in self._at}
+        """Of the data among the arguments, by its place in them."""
         self._kept: Any = None
         self._versions: list[int] = []
 
@@ -83,15 +85,15 @@ class Call:
         else:
             self._versions = [self._flat[at]._version for at in self._at]
 
-    def arguments(self) -> tuple[Any, Any, set[int]]:
-        """Positional and keyword arguments as they were, and the ids of the data among them."""
+    def arguments(self) -> tuple[Any, Any, dict[int, int]]:
+        """Positional and keyword arguments as they were, and the ids of the data among them with its place in `shapes`."""
         flat = list(self._flat)
         if self._kept is not None:
             for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
                 flat[at] = tensor
         elif any(flat[at]._version != version for at, version in zip(self._at, self._versions, strict=True)):
             raise UnsupportedError("an argument was overwritten in place, which its gradient would need")
-        data = {id(flat[at]) for at in self._at}
+        data = {id(flat[at]): at for at in self._at}
         if self._spec is None:
             count = len(flat) - len(self._names)
             args, kwargs = flat[:count], dict(zip(self._names, flat[count:], strict=True))

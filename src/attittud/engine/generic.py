@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from attittud.engine.base import UnsupportedError, logger
 from attittud.engine.calls import LEADING, Call, Function, Gradients, tensors_in
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.places import Place, place_of, single
+from attittud.engine.places import Place, fits, place_of, single
 
 _RECURRENT: set[Function] = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _CELLS: set[Function] = {torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}
@@ -21,11 +21,14 @@ _one_by_one: set[str] = set()
 
 
 def generic(
-    call: Call, args: Any, kwargs: Any, data: set[int], gradients: Gradients, examples: int
+    call: Call, args: Any, kwargs: Any, gradients: Gradients, examples: int, given: dict[int, Place], place: Place
 ) -> Iterator[tuple[Tensor, Piece]]:
-    """Gradients with respect to the parameters that a call met."""
+    """Gradients with respect to the parameters that a call met.
+
+    given: where the examples are in the arguments that have them, by id; place: in the result.
+    """
     flat, spec = tree_flatten((args, kwargs))
-    inputs, outputs = _places(call, args, data, gradients, examples)
+    inputs, outputs = _places(call, args, gradients, examples, given, place)
     at = [(i, inputs[id(t)]) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in inputs]
     met = {id(t): t for t in call.met}
     leaves = {key: t.detach() for key, t in met.items()}
@@ -56,7 +59,7 @@ def generic(
 
 
 def _places(
-    call: Call, args: Any, data: set[int], gradients: Gradients, examples: int
+    call: Call, args: Any, gradients: Gradients, examples: int, given: dict[int, Place], place: Place
 ) -> tuple[dict[int, Place], list[Place]]:
     """Where the examples are: in the arguments that have them (by id), and in the outputs."""
     if call.func in _RECURRENT:
@@ -70,16 +73,13 @@ def _places(
     leading, outputs = call.func in LEADING, []
     for gradient in gradients:
         shape = None if gradient is None else tuple(gradient.shape)
-        place = "first" if shape is None else place_of(shape, examples, leading=leading)
-        if place is None:
+        own = place if shape is None or fits(place, shape, examples) else place_of(shape, examples, leading=leading)
+        if own is None:
             raise UnsupportedError(
                 f"the result of {call.name} has shape {shape}, in which no dimension is that of the {examples} examples"
             )
-        outputs.append(place)
-    given = {
-        id(t): place_of(tuple(t.shape), examples, leading=leading) for t in tensors_in((args, {})) if id(t) in data
-    }
-    return {key: place for key, place in given.items() if place is not None}, outputs
+        outputs.append(own)
+    return given, outputs
 
 
 def _for_each(

@@ -30,7 +30,7 @@ from attittud.parameters import Layout
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 
 Visit = Callable[[Tensor, Piece], None]
-# Parameters in a function, and the number of the call: another one may have its examples in another place.
+# Parameters in a function, or an argument of it, and the number of the call: another one may have its examples in another place.
 Use = tuple[str, int]
 
 
@@ -41,8 +41,8 @@ class Hooks(Loop):
     def __init__(self) -> None:
         self.checked: set[str] = set()
         """Parameters whose gradients have been compared with the ordinary ones."""
-        self.places: dict[Use, Place] = {}
-        """Where a parameter's calls have their examples, as that check has confirmed it."""
+        self.places: dict[Use, Place | None] = {}
+        """Where a parameter's calls and their arguments have their examples, if any, as that check has confirmed it."""
         self.record: Recorder | None = None
 
     @contextmanager
@@ -119,8 +119,12 @@ class HookedJacobian(Jacobian):
         size = self.layout.size
         return min(max(2 * size, LEAST_BUDGET), MOST_BUDGET) if self.layout.device.type == "cuda" else size
 
-    def places(self) -> dict[Use, Place]:
-        return {self._uses[key]: self._place(call) for key, call in self._calls.items()}
+    def places(self) -> dict[Use, Place | None]:
+        found: dict[Use, Place | None] = {}
+        for key, call in self._calls.items():
+            found[self._uses[key]] = self._place(call)
+            found |= {self._argument(call, at): self._place_of_argument(call, at) for at in call.shapes}
+        return found
 
     # ------------------------------------------------------------------------------------------------ operations
 
@@ -225,7 +229,9 @@ class HookedJacobian(Jacobian):
                     rule, arguments = found
                     pieces = rule(Bound(call, arguments, gradients[0], self.examples, self._place(call)))
                 else:
-                    pieces = generic(call, args, kwargs, data, gradients, self.examples)
+                    where = {key: self._place_of_argument(call, at) for key, at in data.items()}
+                    given = {key: place for key, place in where.items() if place is not None}
+                    pieces = generic(call, args, kwargs, gradients, self.examples, given, self._place(call))
                 for tensor, piece in pieces:
                     if id(tensor) in self._names or id(tensor) in self.record.derived:
                         visit(tensor, piece)
@@ -271,6 +277,16 @@ class HookedJacobian(Jacobian):
                 "outside of the model should be a buffer of it)",
             )
         return place
+
+    def _argument(self, call: Call, at: int) -> Use:
+        what, number = self._uses[id(call)]
+        return f"{what}, argument {at}", number
+
+    def _place_of_argument(self, call: Call, at: int) -> Place | None:
+        shape, use = call.shapes[at], self._argument(call, at)
+        if use in self._known and ((known := self._known[use]) is None or fits(known, shape, self.examples)):
+            return known
+        return place_of(shape, self.examples, leading=call.func in LEADING)
 
     # ------------------------------------------------------------------------------------------------ derived tensors
 

@@ -246,7 +246,9 @@ RULES: dict[Function, tuple[Callable[[Bound], Found], dict[str, Any], tuple[str,
 }
 
 
-def bind(call: Call, args: Any, kwargs: Any, data: set[int]) -> tuple[Callable[[Bound], Found], dict[str, Any]] | None:
+def bind(
+    call: Call, args: Any, kwargs: Any, data: dict[int, int]
+) -> tuple[Callable[[Bound], Found], dict[str, Any]] | None:
     """The rule for a call and its arguments by name; None where only the generic way is left."""
     if call.func in SPREADING:
         return spreading, {}
