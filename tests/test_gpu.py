@@ -355,7 +355,7 @@ def test_compiled_model_keeps_its_mode(mode, engine):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("basis", ["svd", "exact", "mean"])
+@pytest.mark.parametrize("basis", ["svd", "exact", "mean", "random", "canonical"])
 def test_compiled_model_keeps_its_mode_with_other_bases(basis):
     in_its_mode("reduce-overhead", "loop", Run.step, basis=basis)
 
