@@ -23,6 +23,7 @@ def draw(folder: Path) -> None:
     from .bases import everything, labels
     from .figure2 import rank_parts, samples_part
 
+    _beside_multitask(folder / "cat-vs-dog.svg")
     table4 = everything().rows
     curves = {
         basis: [row for label in labels(basis) if (row := table4.get(label))]
@@ -35,20 +36,56 @@ def draw(folder: Path) -> None:
         _captured({basis: rows for basis, rows in curves.items() if rows}, folder / "captured.svg")
 
 
-def _figure(width: float, columns: int) -> tuple[Any, Any]:
+def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "attittud", "svg.fonttype": "none", "font.size": 9}
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, 3))
+    figure = Figure(figsize=(width, height))
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
 def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
+
+
+def _beside_multitask(path: Path) -> None:
+    """Every row of Table 2 with its seeds and the paper's, and how far it is from multitask over the seeds of both."""
+    from .table2 import NAMES, everything
+
+    found, names = everything().rows, {label: printed[0] for label, printed in paper.TABLE2.items()} | NAMES
+    rows = {label: found[label] for label in reversed(names) if label in found and found[label].runs}
+    if "multitask" not in rows or len(rows) < 2:
+        return
+    figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(rows))
+    for at, (label, row) in enumerate(rows.items()):
+        ours, values = row.summary, [100 * value for value in row.test.values()]
+        left.plot(values, [at] * len(values), "o", color="#4477aa", alpha=0.3, markersize=4, markeredgewidth=0)
+        half = 100 * (ours.high - ours.mean) if ours.n > 1 else 0.0
+        left.errorbar(100 * ours.mean, at, xerr=half, fmt="o", capsize=3, color="#4477aa", label="ours, and its seeds")
+        if label in paper.TABLE2:
+            _, mean, half = paper.TABLE2[label]
+            left.errorbar(mean, at - 0.3, xerr=half, fmt="D", capsize=2, color="#cc6677", markersize=4, label="paper")
+        difference = row.minus(rows["multitask"])
+        if label != "multitask" and difference is not None:
+            half = 100 * (difference.high - difference.mean)
+            right.errorbar(100 * difference.mean, at, xerr=half, fmt="o", capsize=3, color="#4477aa")
+            right.annotate(
+                f"{difference.n} seeds", (1.02, at), xycoords=("axes fraction", "data"), va="center", fontsize=7
+            )
+    left.set_yticks(range(len(rows)), [names[label] for label in rows])
+    left.set(xlabel="test accuracy, 95 % interval", title="Cat-vs-Dog")
+    right.set(
+        xlabel="points, 95 % interval", title="less multitask, over common seeds", yticks=[], ylim=left.get_ylim()
+    )
+    right.axvline(0, color="#999999", linestyle="--", linewidth=1)
+    figure.tight_layout()
+    handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, fontsize=7)
+    _save(figure, path)
 
 
 def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path) -> None:

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from . import paper
 from .claims import MISSING, Claim, claim_table, difference_cells, judged, table
+from .plots import shown
 from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched
 
@@ -18,6 +19,9 @@ TABLE2_CLAIMS = [
     Claim("ATTITTUD (1, 0, 0) beats multitask", "orthogonal", "multitask", 1.8),
 ]
 SEEDS = "Rows with different numbers of seeds (n) are compared by the claims, over the seeds that both have, not by their means."
+UNCORRECTED = (
+    "These intervals are those of single comparisons; the p-values of the claims are corrected for their number."
+)
 RELEASED = """\
 *As released* is vanilla pre-training with the rule of the authors' release: the primary head is not trained beside it, and the
 lowest loss of that head chooses the model. In the row above its head learns beside it on detached features, and the last model or
@@ -72,6 +76,7 @@ def table2() -> str:
     return "\n\n".join(
         [
             "## Table 2, Cat-vs-Dog",
+            *(each for figure in shown("cat-vs-dog") for each in (figure, UNCORRECTED)),
             beside_paper(found, paper.TABLE2),
             SEEDS,
             claim_table(TABLE2_CLAIMS, rows),
