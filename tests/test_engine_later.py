@@ -12,7 +12,7 @@ from layers import Function, Own, weight
 from oracle import jacobian
 from torch import Tensor, nn
 
-from attittud.engine import Engine, make_engine
+from attittud.engine import Engine, UnsupportedError, make_engine
 from attittud.parameters import Layout
 
 M = 5
@@ -52,6 +52,27 @@ def tokens(model: nn.Module, x: Tensor, lengths: list[int]) -> Tensor:
 
 def positions_first(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[nn.Module, Tensor], Tensor]:
     return lambda model, x: losses_of(function(x, model.w).transpose(0, 1))
+
+
+def beside(model: nn.Module, x: Tensor, other: Tensor) -> Tensor:
+    return losses_of(torch.addcmul(x, other, model.w))
+
+
+def masked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    return losses_of(torch.where(mask > 0, model.w, x))
+
+
+def in_two_ways(model: nn.Module, x: Tensor, ways: tuple[str, ...]) -> Tensor:
+    for way in ways:
+        if way == "flat":
+            x = torch.sub(x.flatten(0, 1), model.w).view_as(x).sin()
+        else:
+            x = torch.sub(x.transpose(0, 1), model.w).transpose(0, 1).sin()
+    return losses_of(x)
+
+
+def attended(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    return losses_of(F.scaled_dot_product_attention(model.w, x, x.sin(), attn_mask=mask))
 
 
 def linear() -> nn.Module:
@@ -109,6 +130,30 @@ RIGHT: dict[str, Case] = {
         (data(M, 6),),
         (data(4, 6),),
     ),
+    "a_table_and_then_one_for_each_example": (
+        raw,
+        beside,
+        (data(M, 4, 6), data(4, 6)),
+        (data(M, 4, 6), data(M, 4, 6)),
+    ),
+    "a_mask_and_then_one_for_each_example": (
+        raw,
+        masked,
+        (data(M, 4, 6), data(1, 4, 1)),
+        (data(3, 4, 6), data(3, 4, 1)),
+    ),
+    "the_first_of_two_calls_is_left_out": (
+        raw,
+        in_two_ways,
+        (data(3, 6, 6), ("flat", "positions")),
+        (data(3, 6, 6), ("positions",)),
+    ),
+    "a_mask_by_name_with_as_many_positions": (
+        lambda: Function(lambda self, x: x, w=weight(1, 2, 4, 6)),
+        attended,
+        (data(3, 2, 3, 6), data(4, 3)),
+        (data(2, 2, 3, 6), data(4, 3)),
+    ),
     "fewer_examples": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(3, 4, 6),)),
     "more_positions": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(M, 7, 6),)),
 }
@@ -136,6 +181,12 @@ def later(case: Case, engine: str) -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_later_batches(name):
     later(RIGHT[name], "hooks")
+
+
+def test_one_example_confirms_nothing_for_several():
+    """A table's rows are taken for the examples' here; of one example they all are."""
+    with pytest.raises(UnsupportedError, match="do not add up"):
+        later((raw, beside, (data(1, 4, 6), data(4, 6)), (data(4, 4, 6), data(4, 6))), "hooks")
 
 
 @pytest.mark.parametrize("name", UNNOTICED)
@@ -179,3 +230,17 @@ def test_j_v_through_an_own_backward_pass(engine):
         with made.watch(network):
             found = made.jacobian(losses_of(network(x)), layout).right(factor * vectors)
         torch.testing.assert_close(found, factor * want)
+
+
+def test_rounding_is_no_wrong_second_derivative():
+    """Gradients that cancel leave nothing else of their sum in half precision: the check waits for others."""
+    x, model = data(16, 6), Function(lambda self, x: x, w=weight(6)).bfloat16()
+    x = torch.cat([x, x + 1e-3 * x.flip(0)]).bfloat16()
+    layout, made = Layout(model.named_parameters()), make_engine("loop")
+    vectors = data(2, 6).bfloat16()
+    for second, told in ((-1, None), (1, True)):
+        sign = torch.tensor([1, second]).repeat_interleave(16)
+        jacobian = made.jacobian(sign * torch.tanh(x * model.w).sum(1), layout)
+        want = jacobian.rows().double() @ vectors.double().T
+        assert (jacobian.right(vectors) - want).norm() < 1e-2 * want.norm()
+        assert made.second_derivatives is told

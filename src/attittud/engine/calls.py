@@ -63,8 +63,11 @@ class Call:
         self._names = tuple(kwargs)
         self._flat: list[Any] = [*args, *kwargs.values()]
         self._spec: Any = None
+        self.positional = len(args)
+        """So many places in `shapes` are those of arguments without a name."""
         if any(isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat):
             self._flat, self._spec = tree_flatten((args, kwargs))
+            self.positional = len(tree_flatten(args)[0])
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
         self.shapes = {at: tuple(self._flat[at].shape) for at in self._at}
         """Of the data among the arguments, by its place in them."""

@@ -258,7 +258,11 @@ class HookedJacobian(Jacobian):
     def _numbered(self) -> dict[int, Use]:
         count, uses = Counter[str](), {}
         for key, call in self._calls.items():
-            what = self._describe(call)
+            # Where calls differ in number from batch to batch, as many dimensions tell some apart. And a batch of one example
+            # confirms nothing for others.
+            what = (
+                f"{self._describe(call)}, {len(call.shape)} dimensions{', one example' if self.examples == 1 else ''}"
+            )
             uses[key] = what, count[what]
             count[what] += 1
         return uses
@@ -280,13 +284,17 @@ class HookedJacobian(Jacobian):
 
     def _argument(self, call: Call, at: int) -> Use:
         what, number = self._uses[id(call)]
-        return f"{what}, argument {at}", number
+        # What all examples share may be given to each of them later, with a dimension more or in place of one of size 1.
+        dims = "".join("1" if size == 1 else "n" for size in call.shapes[at])
+        return f"{what}, argument {at} {dims}", number
 
     def _place_of_argument(self, call: Call, at: int) -> Place | None:
         shape, use = call.shapes[at], self._argument(call, at)
         if use in self._known and ((known := self._known[use]) is None or fits(known, shape, self.examples)):
             return known
-        return place_of(shape, self.examples, leading=call.func in LEADING)
+        place = place_of(shape, self.examples, leading=call.func in LEADING)
+        # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual place.
+        return place if place == "first" or at < call.positional else None
 
     # ------------------------------------------------------------------------------------------------ derived tensors
 
