@@ -142,6 +142,12 @@ RIGHT: dict[str, Case] = {
         (data(M, 4, 6), data(1, 4, 1)),
         (data(3, 4, 6), data(3, 4, 1)),
     ),
+    "shared_by_all_and_then_as_many_as_examples": (
+        raw,
+        lambda model, x, other, equation: losses_of(torch.einsum(equation, x, other, model.w)),
+        (data(M, 6), data(4, 6), "bf,tf,f->bt"),
+        (data(M, 6), data(M, 6).flip(0), "bf,bf,f->bf"),
+    ),
     "the_first_of_two_calls_is_left_out": (
         raw,
         in_two_ways,
@@ -183,10 +189,42 @@ def test_later_batches(name):
     later(RIGHT[name], "hooks")
 
 
+# A table's rows are taken for the examples' here; of one example they all are.
+ONE_EXAMPLE: Case = (raw, beside, (data(1, 4, 6), data(4, 6)), (data(4, 4, 6), data(4, 6)))
+
+
 def test_one_example_confirms_nothing_for_several():
-    """A table's rows are taken for the examples' here; of one example they all are."""
     with pytest.raises(UnsupportedError, match="do not add up"):
-        later((raw, beside, (data(1, 4, 6), data(4, 6)), (data(4, 4, 6), data(4, 6))), "hooks")
+        later(ONE_EXAMPLE, "hooks")
+
+
+def test_auto_goes_on_with_another_engine_later(monkeypatch, caplog):
+    monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
+    with caplog.at_level("INFO"):
+        later(ONE_EXAMPLE, "auto")
+    assert ["'hooks'" in found.message.split(",")[0] for found in caplog.records] == [True, False]
+
+
+def test_shapes_that_were_met_before_are_not_compared_again(monkeypatch):
+    compared = []
+    monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True))
+    model, made = linear().double(), make_engine("hooks")
+    # As many positions as examples are new, and a single example, once each; more positions or fewer examples are not.
+    shapes = {
+        (5, 4, 6): 1,
+        (4, 7, 6): 1,
+        (3, 9, 6): 1,
+        (4, 4, 6): 2,
+        (7, 7, 6): 2,
+        (1, 4, 6): 3,
+        (1, 7, 6): 3,
+        (5, 5, 6): 3,
+    }
+    for shape, times in shapes.items():
+        x = data(*shape)
+        with made.watch(model):
+            made.jacobian(losses_of(model(x)), Layout(model.named_parameters()))
+        assert len(compared) == times, shape
 
 
 @pytest.mark.parametrize("name", UNNOTICED)

@@ -1,7 +1,7 @@
 """One forward and one backward pass: every function call forms its per-example gradients, contracts and drops them.
 
 For models in which the examples do not meet. What was recorded is compared with an ordinary gradient at the first
-refresh; a parameter that differs is named.
+refresh, and again where shapes leave room for another reading; a parameter that differs is named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attittud.engine.calls import LEADING, Call, Gradients
 from attittud.engine.generic import generic
 from attittud.engine.loop import Loop
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.places import Place, fits, place_of
+from attittud.engine.places import PLACES, Place, fits, place_of
 from attittud.engine.recorder import Recorder
 from attittud.engine.rules import Bound, bind
 from attittud.engine.verify import probe, verify
@@ -32,6 +32,8 @@ LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 Visit = Callable[[Tensor, Piece], None]
 # Parameters in a function, or an argument of it, and the number of the call: another one may have its examples in another place.
 Use = tuple[str, int]
+# With the places that its shape allows. A later batch may allow others: as many positions as examples, another call.
+Form = tuple[Use, int, bool, frozenset[Place]]
 
 
 class Hooks(Loop):
@@ -41,8 +43,10 @@ class Hooks(Loop):
     def __init__(self) -> None:
         self.checked: set[str] = set()
         """Parameters whose gradients have been compared with the ordinary ones."""
-        self.places: dict[Use, Place | None] = {}
+        self.places: dict[Form, Place | None] = {}
         """Where a parameter's calls and their arguments have their examples, if any, as that check has confirmed it."""
+        self.usual: dict[tuple[Use, int], Place | None] = {}
+        """The same of their latest forms by number of dimensions: the first guess for a new one."""
         self.record: Recorder | None = None
 
     @contextmanager
@@ -70,13 +74,23 @@ class Hooks(Loop):
             )
         self.seen()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        places = jacobian.places()
-        if not places.items() <= self.places.items() or not self.checked.issuperset(layout.names):
-            weights = probe(losses)
-            verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
-            self.places |= places
-            self.checked |= set(layout.names)
+        if not jacobian.places().keys() <= self.places.keys() or not self.checked.issuperset(layout.names):
+            try:
+                self._verify(jacobian)
+            except UnsupportedError:
+                if not self.usual:
+                    raise
+                # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
+                self.places, self.usual = {}, {}
+                self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
         return jacobian
+
+    def _verify(self, jacobian: HookedJacobian) -> None:
+        weights = probe(jacobian.losses)
+        verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
+        self.places |= (places := jacobian.places())
+        self.usual |= {form[:2]: place for form, place in places.items()}
+        self.checked |= set(jacobian.layout.names)
 
 
 def refuse_coupled(model: nn.Module, instead: str) -> None:
@@ -100,7 +114,6 @@ class HookedJacobian(Jacobian):
         self.record = record
         self.half = False
         """Whether a gradient came in half precision."""
-        self._known = engine.places
         self._names = {id(p): name for name, p in layout.named}
         self._calls = {id(call): call for call in record.calls if self._wanted(call)}
         self._uses = self._numbered()
@@ -119,11 +132,12 @@ class HookedJacobian(Jacobian):
         size = self.layout.size
         return min(max(2 * size, LEAST_BUDGET), MOST_BUDGET) if self.layout.device.type == "cuda" else size
 
-    def places(self) -> dict[Use, Place | None]:
-        found: dict[Use, Place | None] = {}
+    def places(self) -> dict[Form, Place | None]:
+        found: dict[Form, Place | None] = {}
         for key, call in self._calls.items():
-            found[self._uses[key]] = self._place(call)
-            found |= {self._argument(call, at): self._place_of_argument(call, at) for at in call.shapes}
+            found[self._form(self._uses[key], tuple(call.shape))] = self._place(call)
+            for at, shape in call.shapes.items():
+                found[self._form(self._argument(call, at), shape)] = self._place_of_argument(call, at)
         return found
 
     # ------------------------------------------------------------------------------------------------ operations
@@ -258,22 +272,33 @@ class HookedJacobian(Jacobian):
     def _numbered(self) -> dict[int, Use]:
         count, uses = Counter[str](), {}
         for key, call in self._calls.items():
-            # Where calls differ in number from batch to batch, as many dimensions tell some apart. And a batch of one example
-            # confirms nothing for others.
-            what = (
-                f"{self._describe(call)}, {len(call.shape)} dimensions{', one example' if self.examples == 1 else ''}"
-            )
+            what = self._describe(call)
             uses[key] = what, count[what]
             count[what] += 1
         return uses
 
+    def _argument(self, call: Call, at: int) -> Use:
+        what, number = self._uses[id(call)]
+        return f"{what}, argument {at}", number
+
+    def _form(self, use: Use, shape: tuple[int, ...]) -> Form:
+        # One example confirms nothing for several: every row of whatever it is given is its own.
+        allowed = frozenset(place for place in PLACES if fits(place, shape, self.examples))
+        return use, len(shape), self.examples == 1, allowed
+
+    def _known(self, use: Use, shape: tuple[int, ...], guess: Place | None) -> Place | None:
+        """As the check has confirmed it; else as in the latest form that it has; else as guessed."""
+        form = self._form(use, shape)
+        if form in self.engine.places:
+            return self.engine.places[form]
+        usual = self.engine.usual.get(form[:2], guess)
+        return usual if usual is None or fits(usual, shape, self.examples) else guess
+
     def _place(self, call: Call) -> Place:
         if call.in_attention:
             return "second" if len(call.shape) > 2 else "interleaved"
-        shape, known = tuple(call.shape), self._known.get(self._uses[id(call)])
-        if known is not None and fits(known, shape, self.examples):
-            return known
-        place = place_of(shape, self.examples, leading=call.func in LEADING)
+        shape = tuple(call.shape)
+        place = self._known(self._uses[id(call)], shape, place_of(shape, self.examples, leading=call.func in LEADING))
         if place is None:
             raise self._cannot_tell(
                 call,
@@ -282,19 +307,12 @@ class HookedJacobian(Jacobian):
             )
         return place
 
-    def _argument(self, call: Call, at: int) -> Use:
-        what, number = self._uses[id(call)]
-        # What all examples share may be given to each of them later, with a dimension more or in place of one of size 1.
-        dims = "".join("1" if size == 1 else "n" for size in call.shapes[at])
-        return f"{what}, argument {at} {dims}", number
-
     def _place_of_argument(self, call: Call, at: int) -> Place | None:
-        shape, use = call.shapes[at], self._argument(call, at)
-        if use in self._known and ((known := self._known[use]) is None or fits(known, shape, self.examples)):
-            return known
-        place = place_of(shape, self.examples, leading=call.func in LEADING)
+        shape = call.shapes[at]
+        guess = place_of(shape, self.examples, leading=call.func in LEADING)
         # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual place.
-        return place if place == "first" or at < call.positional else None
+        guess = guess if guess == "first" or at < call.positional else None
+        return self._known(self._argument(call, at), shape, guess)
 
     # ------------------------------------------------------------------------------------------------ derived tensors
 

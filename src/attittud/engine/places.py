@@ -6,11 +6,12 @@ before ("interleaved").
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
 Place = Literal["first", "second", "flattened", "interleaved"]
+PLACES: tuple[Place, ...] = get_args(Place)
 
 
 def place_of(shape: tuple[int, ...], examples: int, *, leading: bool = False) -> Place | None:
