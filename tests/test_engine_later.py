@@ -1,8 +1,9 @@
-"""After its first refresh, in which `hooks` checks itself: what may come in later batches, and what is not noticed then.
+"""After the first refresh, in which engines check themselves: what may come in later batches, and what is not noticed then.
 
 The latter are strict expected failures here and a list in docs/engines.md.
 """
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,8 @@ from layers import Function, Own, weight
 from oracle import jacobian
 from torch import Tensor, nn
 
-from attittud.engine import Engine, UnsupportedError, make_engine
+from attittud.engine import Engine, UnsupportedError, hooks, make_engine
+from attittud.engine.verify import verify
 from attittud.parameters import Layout
 
 M = 5
@@ -38,6 +40,11 @@ def contrastive(model: nn.Module, x: Tensor, share: float) -> Tensor:
 def gated(model: nn.Module, x: Tensor, gate: float) -> Tensor:
     h = model.enter(x)
     return losses_of(h + gate * model.inner(h - h.mean(0)))
+
+
+def headed(model: nn.Module, x: Tensor, head: float) -> Tensor:
+    h = model(x)
+    return head * losses_of(h - h.mean(0))
 
 
 def fused(model: nn.Module, x: Tensor, gate: float) -> Tensor:
@@ -87,6 +94,9 @@ def raw() -> nn.Module:
 Case = tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple, tuple]
 UNNOTICED: dict[str, Case] = {
     "a_term_over_pairs_of_examples": (linear, contrastive, (data(M, 6), 0.0), (data(M, 6), 1.0)),
+    "unequally_many_tokens": (linear, tokens, (data(20, 6), [4] * M), (data(20, 6), [2, 6, 3, 5, 4])),
+}
+NOTICED: dict[str, Case] = {
     "a_mean_over_examples_behind_a_gate": (
         lambda: Function(lambda self, x: x, enter=nn.Linear(6, 6), inner=nn.Linear(6, 6)),
         gated,
@@ -99,7 +109,13 @@ UNNOTICED: dict[str, Case] = {
         (data(M, 6), 0.0),
         (data(M, 6), 1.0),
     ),
-    "unequally_many_tokens": (linear, tokens, (data(20, 6), [4] * M), (data(20, 6), [2, 6, 3, 5, 4])),
+    "a_mean_over_examples_before_a_head": (linear, headed, (data(M, 6), 0.0), (data(M, 6), 1.0)),
+    "a_mean_over_examples_after_losses_that_are_not_finite": (
+        linear,
+        headed,
+        (data(M, 6), math.nan),
+        (data(M, 6), 1.0),
+    ),
 }
 RIGHT: dict[str, Case] = {
     "einsum_with_as_many_positions": (
@@ -171,7 +187,7 @@ def refresh(engine: Engine, model: nn.Module, losses: Callable[[], Tensor]) -> N
     want = jacobian(losses(), model, layout.names)
     with engine.watch(model):
         got = engine.jacobian(losses(), layout).gram()
-    torch.testing.assert_close(got, want @ want.T)
+    torch.testing.assert_close(got, want @ want.T, equal_nan=True)
 
 
 def later(case: Case, engine: str) -> None:
@@ -207,7 +223,7 @@ def test_auto_goes_on_with_another_engine_later(monkeypatch, caplog):
 
 def test_shapes_that_were_met_before_are_not_compared_again(monkeypatch):
     compared = []
-    monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True))
+    monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set())
     model, made = linear().double(), make_engine("hooks")
     # As many positions as examples are new, and a single example, once each; more positions or fewer examples are not.
     shapes = {
@@ -227,6 +243,34 @@ def test_shapes_that_were_met_before_are_not_compared_again(monkeypatch):
         assert len(compared) == times, shape
 
 
+@pytest.mark.parametrize("name", NOTICED)
+def test_noticed_later(name, monkeypatch):
+    """Of a parameter whose gradient was zero, or not finite, nothing had been told."""
+    with pytest.raises(UnsupportedError, match="do not add up"):
+        later(NOTICED[name], "hooks")
+    monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
+    later(NOTICED[name], "auto")
+
+
+def test_what_tells_nothing_is_looked_at_ever_more_rarely():
+    model = Function(lambda self, x: x * self.a + 0 * self.b, a=weight(6), b=weight(6)).double()
+    layout, made, compared = Layout(model.named_parameters()), make_engine("hooks"), []
+    for at in range(20):
+        with made.watch(model), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hooks, "verify", lambda *args, at=at, **known: compared.append(at) or verify(*args, **known))
+            made.jacobian(losses_of(model(data(M, 6))), layout)
+    assert compared == [0, 1, 2, 4, 8, 16]
+
+
+def test_a_wrong_rule_behind_a_head_that_starts_at_zero():
+    """torch vectorises `cdist` wrongly, which a gradient of zeros does not show."""
+    table = Function(lambda self, x: torch.cdist(x, self.w), w=weight(3, 6))
+    later(
+        (lambda: table, lambda model, x, head: head * losses_of(model(x)), (data(M, 4, 6), 0.0), (data(M, 4, 6), 1.0)),
+        "batched",
+    )
+
+
 @pytest.mark.parametrize("name", UNNOTICED)
 @pytest.mark.xfail(raises=AssertionError, strict=True, reason="not noticed by 'hooks' after its first refresh")
 def test_not_noticed_later(name):
@@ -234,9 +278,9 @@ def test_not_noticed_later(name):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-@pytest.mark.parametrize("name", UNNOTICED | RIGHT)
+@pytest.mark.parametrize("name", UNNOTICED | NOTICED | RIGHT)
 def test_other_engines_need_not_notice(name, engine):
-    later((UNNOTICED | RIGHT)[name], engine)
+    later((UNNOTICED | NOTICED | RIGHT)[name], engine)
 
 
 class Kernel(torch.autograd.Function):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attittud.engine.base import Engine, UnsupportedError, logger
 from attittud.engine.loop import Loop
-from attittud.engine.verify import differing
+from attittud.engine.verify import Checked, differing
 from attittud.graph import kept_graph
 from attittud.parameters import Layout
 
@@ -47,17 +47,17 @@ class Batched(Engine):
 
     def __init__(self) -> None:
         self.fallback: Loop | None = None
-        self.checked: set[str] = set()
-        """Parameters whose gradients have been compared with the ordinary ones."""
+        self.checked = Checked()
 
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
         start, size, present = 0, rows_at_once(layout), set[int]()
+        check = fresh and self.fallback is None and self.checked.due(layout)
         while start < weights.shape[0] and self.fallback is None:
             rows = slice(start, start + size)
             present = set()
             try:
                 _vectorised(losses, layout, weights[rows], out[rows], fresh, present)
-                if fresh and not self.checked.issuperset(layout.names):
+                if check and start == 0:
                     self._check(losses, layout, weights[rows][-1], out[rows][-1])
             except RuntimeError as error:
                 reason = str(error).split("\n")[0]
@@ -78,10 +78,10 @@ class Batched(Engine):
 
         The ordinary gradient has the same weights: half precision rounds it alike, and by less than what a wrong rule is off by.
         """
-        found = differing(losses, layout, weights, row, half=True)
+        found, silent = differing(losses, layout, weights, row, half=True)
         if found:
             raise UnsupportedError(f"it gives something else than the gradient of {', '.join(found)}")
-        self.checked |= set(layout.names)
+        self.checked.add(layout, silent)
 
 
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:

@@ -22,7 +22,7 @@ from attittud.engine.pieces import Dense, Piece
 from attittud.engine.places import PLACES, Place, fits, place_of
 from attittud.engine.recorder import Recorder
 from attittud.engine.rules import Bound, bind
-from attittud.engine.verify import probe, verify
+from attittud.engine.verify import Checked, probe, verify
 from attittud.graph import frontier
 from attittud.parameters import Layout
 
@@ -41,8 +41,7 @@ class Hooks(Loop):
     instead = "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
 
     def __init__(self) -> None:
-        self.checked: set[str] = set()
-        """Parameters whose gradients have been compared with the ordinary ones."""
+        self.checked = Checked()
         self.places: dict[Form, Place | None] = {}
         """Where a parameter's calls and their arguments have their examples, if any, as that check has confirmed it."""
         self.usual: dict[tuple[Use, int], Place | None] = {}
@@ -74,7 +73,7 @@ class Hooks(Loop):
             )
         self.seen()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        if not jacobian.places().keys() <= self.places.keys() or not self.checked.issuperset(layout.names):
+        if not jacobian.places().keys() <= self.places.keys() or self.checked.due(layout):
             try:
                 self._verify(jacobian)
             except UnsupportedError:
@@ -87,10 +86,10 @@ class Hooks(Loop):
 
     def _verify(self, jacobian: HookedJacobian) -> None:
         weights = probe(jacobian.losses)
-        verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
+        silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
         self.places |= (places := jacobian.places())
         self.usual |= {form[:2]: place for form, place in places.items()}
-        self.checked |= set(jacobian.layout.names)
+        self.checked.add(jacobian.layout, silent)
 
 
 def refuse_coupled(model: nn.Module, instead: str) -> None:
