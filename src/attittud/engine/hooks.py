@@ -19,7 +19,7 @@ from attittud.engine.calls import LEADING, Call, Gradients
 from attittud.engine.generic import generic
 from attittud.engine.loop import Loop
 from attittud.engine.pieces import Dense, Piece
-from attittud.engine.places import PLACES, Place, fits, place_of
+from attittud.engine.places import Form, Place, Places, Use, form_of, place_of
 from attittud.engine.recorder import Recorder
 from attittud.engine.rules import Bound, bind
 from attittud.engine.verify import Checked, probe, verify
@@ -30,10 +30,6 @@ from attittud.parameters import Layout
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 
 Visit = Callable[[Tensor, Piece], None]
-# Parameters in a function, or an argument of it, and the number of the call: another one may have its examples in another place.
-Use = tuple[str, int]
-# With the places that its shape allows. A later batch may allow others: as many positions as examples, another call.
-Form = tuple[Use, int, bool, frozenset[Place]]
 
 
 class Hooks(Loop):
@@ -42,10 +38,7 @@ class Hooks(Loop):
 
     def __init__(self) -> None:
         self.checked = Checked()
-        self.places: dict[Form, Place | None] = {}
-        """Where a parameter's calls and their arguments have their examples, if any, as that check has confirmed it."""
-        self.usual: dict[tuple[Use, int], Place | None] = {}
-        """The same of their latest forms by number of dimensions: the first guess for a new one."""
+        self.places = Places()
         self.record: Recorder | None = None
 
     @contextmanager
@@ -73,22 +66,21 @@ class Hooks(Loop):
             )
         self.seen()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        if not jacobian.places().keys() <= self.places.keys() or self.checked.due(layout):
+        if not self.places.confirmed >= jacobian.places().keys() or self.checked.due(layout):
             try:
                 self._verify(jacobian)
             except UnsupportedError:
-                if not self.usual:
+                if not self.places.confirmed:
                     raise
                 # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
-                self.places, self.usual = {}, {}
+                self.places = Places()
                 self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
         return jacobian
 
     def _verify(self, jacobian: HookedJacobian) -> None:
         weights = probe(jacobian.losses)
         silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
-        self.places |= (places := jacobian.places())
-        self.usual |= {form[:2]: place for form, place in places.items()}
+        self.places.confirm(jacobian.places())
         self.checked.add(jacobian.layout, silent)
 
 
@@ -134,9 +126,9 @@ class HookedJacobian(Jacobian):
     def places(self) -> dict[Form, Place | None]:
         found: dict[Form, Place | None] = {}
         for key, call in self._calls.items():
-            found[self._form(self._uses[key], tuple(call.shape))] = self._place(call)
+            found[form_of(self._uses[key], tuple(call.shape), self.examples)] = self._place(call)
             for at, shape in call.shapes.items():
-                found[self._form(self._argument(call, at), shape)] = self._place_of_argument(call, at)
+                found[form_of(self._argument(call, at), shape, self.examples)] = self._place_of_argument(call, at)
         return found
 
     # ------------------------------------------------------------------------------------------------ operations
@@ -280,24 +272,12 @@ class HookedJacobian(Jacobian):
         what, number = self._uses[id(call)]
         return f"{what}, argument {at}", number
 
-    def _form(self, use: Use, shape: tuple[int, ...]) -> Form:
-        # One example confirms nothing for several: every row of whatever it is given is its own.
-        allowed = frozenset(place for place in PLACES if fits(place, shape, self.examples))
-        return use, len(shape), self.examples == 1, allowed
-
-    def _known(self, use: Use, shape: tuple[int, ...], guess: Place | None) -> Place | None:
-        """As the check has confirmed it; else as in the latest form that it has; else as guessed."""
-        form = self._form(use, shape)
-        if form in self.engine.places:
-            return self.engine.places[form]
-        usual = self.engine.usual.get(form[:2], guess)
-        return usual if usual is None or fits(usual, shape, self.examples) else guess
-
     def _place(self, call: Call) -> Place:
         if call.in_attention:
             return "second" if len(call.shape) > 2 else "interleaved"
         shape = tuple(call.shape)
-        place = self._known(self._uses[id(call)], shape, place_of(shape, self.examples, leading=call.func in LEADING))
+        guess = place_of(shape, self.examples, leading=call.func in LEADING)
+        place = self.engine.places.known(self._uses[id(call)], shape, self.examples, guess)
         if place is None:
             raise self._cannot_tell(
                 call,
@@ -311,7 +291,7 @@ class HookedJacobian(Jacobian):
         guess = place_of(shape, self.examples, leading=call.func in LEADING)
         # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual place.
         guess = guess if guess == "first" or at < call.positional else None
-        return self._known(self._argument(call, at), shape, guess)
+        return self.engine.places.known(self._argument(call, at), shape, self.examples, guess)
 
     # ------------------------------------------------------------------------------------------------ derived tensors
 
