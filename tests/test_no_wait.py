@@ -6,6 +6,8 @@ from watch import Waits
 from zoo import problem
 
 from attittud import Eta, Guide
+from attittud.engine import make_engine
+from attittud.parameters import Layout
 
 
 def test_the_watch_sees_a_wait():
@@ -37,3 +39,21 @@ def test_refresh_by_cholesky(basis):
         report = guide.backward(primary=primary, auxiliary=auxiliary, refresh=True)
     assert report.refreshed
     assert waits.seen == []
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks", "auto"])
+def test_engines_wait_at_their_first_refresh_alone(engine, monkeypatch):
+    """Where they check themselves; not again with fewer examples or more positions."""
+    monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    layout, made = Layout(model.named_parameters()), make_engine(engine)
+    vectors, seen = torch.randn(2, layout.size), []
+    for m, positions in ((6, 4), (5, 4), (6, 9)):
+        with made.watch(model):
+            losses = model(torch.randn(m, positions, 3)).square().sum((1, 2))
+            with Waits() as waits:
+                jacobian = made.jacobian(losses, layout)
+                jacobian.left(torch.randn(3, m))
+                jacobian.right(vectors)
+        seen.append(bool(waits.seen))
+    assert seen == [True, False, False]
