@@ -22,8 +22,8 @@ class Goal:
     goal: str
     measured: str = "not measured"
     met: bool | None = None
-    share: float | None = None
-    """Of growth with m: how much of the growth of activations it is."""
+    growth: tuple[str, str, float] | None = None
+    """With m: job, method, and how much of the growth of activations it is."""
 
 
 def goals(results: Results) -> list[Goal]:
@@ -230,7 +230,8 @@ def _growth_with_m(results: Results, found: list[Figures], job: str) -> list[Goa
         what = f"memory of a refresh above multitask as m grows, {job}, {method}, in vectors of D float32"
         goal = "no term in m D" + (f": < {1 / layers:.3f} per example, the gradient of a layer" if layers else "")
         measured = f"{text}: {slope:.3f} per example, beside {activations:.2f} of activations in the multitask step"
-        rows.append(Goal(what, goal, measured, slope < 1 / layers if layers else None, slope / activations))
+        growth = job, method, slope / activations
+        rows.append(Goal(what, goal, measured, slope < 1 / layers if layers else None, growth))
     return rows
 
 

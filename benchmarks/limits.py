@@ -66,13 +66,13 @@ def missed(results: Results) -> str:
         if p["D"] == largest
     ]
     small = sorted((p for p in points if p["k"] == 10 and p["D"] != largest), key=lambda p: p["D"])
-    judged = goals(results)
-    shares = {g.what: g.share for g in judged if g.share is not None and g.met is False}
-    of_hooks = {what.split(", ")[1]: share for what, share in shares.items() if "attittud hooks" in what}
+    growth = [(g.met, *g.growth) for g in goals(results) if g.growth]
+    shares = [share for met, *_, share in growth if met is False]
+    of_hooks = {
+        job: share for met, job, method, share in growth if met is False and method.startswith("attittud hooks")
+    }
     of_loop = [
-        g.share / of_hooks[job]
-        for g in judged
-        if g.share is not None and "attittud loop" in g.what and (job := g.what.split(", ")[1]) in of_hooks
+        share / of_hooks[job] for _, job, method, share in growth if method == "attittud loop" and job in of_hooks
     ]
     return MISSED.format(
         eager=" and ".join(gains) or "not measured",
@@ -82,7 +82,7 @@ def missed(results: Results) -> str:
         small_step=_over(small, "projection_and_correction_over_two_reads", "two reads of V"),
         small_refresh=_over(small, "orthonormalise_over_its_traffic", "its traffic"),
         beyond=_beyond(results, bases),
-        growth=_percent(list(shares.values())),
+        growth=_percent(shares),
         with_loop=_percent(of_loop),
     ).rstrip()
 

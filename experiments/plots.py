@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from attittud.recipes.statistics import Difference, Summary
+
 from . import paper
 from .rows import Part, Row
 
@@ -36,6 +38,15 @@ def draw(folder: Path) -> None:
         _captured({basis: rows for basis, rows in curves.items() if rows}, folder / "captured.svg")
 
 
+FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "markeredgewidth": 0}
+"""A seed."""
+
+
+def _half(found: Summary | Difference) -> float:
+    """Of the interval, in points."""
+    return 100 * (found.high - found.mean) if found.n > 1 else 0.0
+
+
 def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:
     import matplotlib as mpl
 
@@ -63,16 +74,15 @@ def _beside_multitask(path: Path) -> None:
     figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(rows))
     for at, (label, row) in enumerate(rows.items()):
         ours, values = row.summary, [100 * value for value in row.test.values()]
-        left.plot(values, [at] * len(values), "o", color="#4477aa", alpha=0.3, markersize=4, markeredgewidth=0)
-        half = 100 * (ours.high - ours.mean) if ours.n > 1 else 0.0
-        left.errorbar(100 * ours.mean, at, xerr=half, fmt="o", capsize=3, color="#4477aa", label="ours, and its seeds")
+        left.plot(values, [at] * len(values), "o", **FAINT)
+        solid: dict[str, Any] = {"fmt": "o", "capsize": 3, "color": "#4477aa"}
+        left.errorbar(100 * ours.mean, at, xerr=_half(ours), label="ours, and its seeds", **solid)
         if label in paper.TABLE2:
             _, mean, half = paper.TABLE2[label]
             left.errorbar(mean, at - 0.3, xerr=half, fmt="D", capsize=2, color="#cc6677", markersize=4, label="paper")
         difference = row.minus(rows["multitask"])
         if label != "multitask" and difference is not None:
-            half = 100 * (difference.high - difference.mean)
-            right.errorbar(100 * difference.mean, at, xerr=half, fmt="o", capsize=3, color="#4477aa")
+            right.errorbar(100 * difference.mean, at, xerr=_half(difference), **solid)
             right.annotate(
                 f"{difference.n} seeds", (1.02, at), xycoords=("axes fraction", "data"), va="center", fontsize=7
             )
@@ -101,10 +111,9 @@ def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path)
             mean = 100 * found.rows["multitask"].summary.mean
             ax.axhline(mean, color="#999999", linestyle="--", linewidth=1, label="multitask, primary_weight 1")
         dots = [(1.08 * number, 100 * value) for number, row in rows.items() for value in row.test.values()]
-        faint: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "markeredgewidth": 0}
-        ax.plot(*zip(*dots, strict=True), "o", label="its seeds", **faint)
+        ax.plot(*zip(*dots, strict=True), "o", label="its seeds", **FAINT)
         summaries = [row.summary for row in rows.values()]
-        half = [100 * (s.high - s.mean) if s.n > 1 else 0.0 for s in summaries]
+        half = [_half(found) for found in summaries]
         means = [100 * s.mean for s in summaries]
         ax.errorbar(list(rows), means, yerr=half, fmt="o-", capsize=3, color="#4477aa", label="ATTITTUD (1, 0, 0)")
         ax.set(xlabel=what, ylabel="test accuracy, 95 % interval", title=f"{size:,} per class", xscale="log")

@@ -4,55 +4,23 @@ What an engine cannot do is a strict expected failure here and a row of the tabl
 """
 
 import logging
-import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from layers import LAYERS, LIMITS, Function, Layer, M, Own, conv, layer, weight
-from oracle import error, jacobian, trainable
+from comparing import compare, reached
+from layers import LAYERS, LIMITS, Layer, M, conv, layer
+from oracle import error, trainable
 from torch import Tensor, nn
 from zoo import ZOO, problem
 
-import attittud.engine.rules
 from attittud import Eta, Guide
 from attittud.engine import UnsupportedError, make_engine
 from attittud.engine.auto import HOOKS_FROM
-from attittud.engine.verify import probe
-from attittud.engine.windows import Windows, padded
 from attittud.parameters import Layout
 
 ENGINES = ["loop", "batched", "hooks"]
 ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
-
-
-def reached(losses: Tensor, model: nn.Module) -> list[str]:
-    parameters = list(trainable(model).values())
-    found = torch.autograd.grad(losses.sum(), parameters, retain_graph=True, allow_unused=True)
-    return [name for name, gradient in zip(trainable(model), found, strict=True) if gradient is not None]
-
-
-def compare(engine: str, model: nn.Module, losses, rows: int = 3, tolerance: float = 1e-11) -> None:
-    """All three operations against an explicit J."""
-    names = reached(losses(), model)
-    J = jacobian(losses(), model, names)
-    layout = Layout((name, trainable(model)[name]) for name in names)
-
-    def as_rows(flat: Tensor) -> Tensor:
-        return torch.cat([view.reshape(view.shape[0], -1) for view in layout.views(flat)], dim=1)
-
-    def distance(got: Tensor, want: Tensor) -> float:
-        return ((got - want).norm() / want.norm()).item()
-
-    made = make_engine(engine)
-    with made.watch(model):
-        touched = made.jacobian(losses(), layout)
-        weights, vectors = torch.randn(rows, len(J)).to(J), torch.randn(2, layout.size).to(J)
-        product = weights @ J
-        assert distance(as_rows(touched.left(weights)), product) < tolerance
-        assert distance(as_rows(touched.left(weights, touched.left(weights))), 2 * product) < tolerance
-        assert distance(touched.right(vectors), J @ as_rows(vectors).T) < tolerance
-        assert distance(touched.gram(), J @ J.T) < tolerance
 
 
 def test_what_was_overwritten_is_an_error():
@@ -218,119 +186,6 @@ def test_transformers(name, checkpointing):
     compare("hooks", model, losses, tolerance=1e-6 if name == "llama" else 1e-11)
 
 
-# ------------------------------------------------------------------------------------------------ the check
-
-
-def test_the_check_catches_a_wrong_rule(monkeypatch):
-    rule, *rest = attittud.engine.rules.RULES[F.layer_norm]
-
-    def wrong(bound):
-        for parameter, piece in rule(bound):
-            piece.gradients = piece.gradients * (1.01 if parameter is bound["bias"] else 1)
-            yield parameter, piece
-
-    monkeypatch.setitem(attittud.engine.rules.RULES, F.layer_norm, (wrong, *rest))
-    given = layer("layer_norm")
-    with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(by 0\.01 of its size\)\. "):
-        compare("hooks", given.model, given.losses)
-
-
-def test_the_check_catches_gradients_given_to_the_wrong_example(monkeypatch):
-    """Their plain sum is right, so a comparison with equal weights would miss it."""
-    rule, *rest = attittud.engine.rules.RULES[F.linear]
-
-    def wrong(bound):
-        for parameter, piece in rule(bound):
-            if parameter is bound["bias"]:
-                piece.gradients = piece.gradients.roll(1, 0)
-            yield parameter, piece
-
-    monkeypatch.setitem(attittud.engine.rules.RULES, F.linear, (wrong, *rest))
-    given = layer("linear")
-    with pytest.raises(UnsupportedError, match=r"gradient of 0\.bias .*2\.bias"):
-        compare("hooks", given.model, given.losses)
-
-
-def test_a_later_batch_whose_shape_is_ambiguous_keeps_the_confirmed_reading():
-    """Positions first: with as many positions as examples the shape no longer tells which is which."""
-    given = layer("linear_positions_first")
-    engine = make_engine("hooks")
-    layout = Layout(given.model.named_parameters())
-    for x in (given.x, torch.randn(M, M, 6).double()):
-        given.x = x
-        want = jacobian(given.losses(), given.model, layout.names)
-        with engine.watch(given.model):
-            got = engine.jacobian(given.losses(), layout).gram()
-        assert torch.allclose(got, want @ want.T)
-    with pytest.raises(UnsupportedError, match="influence each other"):
-        compare("hooks", given.model, given.losses)  # a new engine reads it wrongly, and notices
-
-
-def test_a_forward_pass_for_both_tasks_is_noticed_whenever_it_comes():
-    """Twice as many examples as losses look like two positions of each."""
-    given, engine = layer("linear"), make_engine("hooks")
-    layout, few = Layout(given.model.named_parameters()), given.x
-    for x, refused in ((few, False), (torch.cat([few, few.flip(0)]), True)):
-        given.x = x
-        with engine.watch(given.model):
-            losses = given.losses()[: len(few)]
-            if refused:
-                with pytest.raises(UnsupportedError, match="others beside those of the losses"):
-                    engine.jacobian(losses, layout)
-            else:
-                engine.jacobian(losses, layout)
-
-
-LATER = {
-    "another_parameter": (lambda model, h: Own.apply(h, model.w), "gradient of w "),
-    "another_use": (lambda model, h: (h - h.mean(0)) @ model.a.weight, "gradient of a.weight "),
-}
-
-
-@pytest.mark.parametrize("what", LATER)
-def test_what_comes_after_the_first_refresh_is_checked_too(what):
-    later, culprit = LATER[what]
-    model = Function(lambda self, x: self.a(x), a=nn.Linear(6, 4), w=weight(4)).double()
-    engine, x = make_engine("hooks"), torch.randn(M, 6).double()
-
-    def refresh(function) -> None:
-        losses = function(model(x)).square().sum(1)
-        engine.jacobian(losses, Layout((name, trainable(model)[name]) for name in reached(losses, model)))
-
-    for _ in range(2):
-        with engine.watch(model):
-            refresh(lambda h: h)
-    with pytest.raises(UnsupportedError, match=culprit), engine.watch(model):
-        refresh(lambda h: later(model, h))
-
-
-def test_gradients_that_are_zero_by_symmetry_do_not_disturb_the_check():
-    """The key bias of attention shifts all scores alike."""
-    given = layer("attention", torch.float32)
-    engine = make_engine("hooks")
-    with engine.watch(given.model):
-        engine.jacobian(given.losses(), Layout(given.model.named_parameters()))
-
-
-def test_gradients_that_cancel_in_half_precision_do_not_disturb_the_check():
-    """Two backward passes must not round differently: the sum of what cancels is nothing but rounding."""
-    model, engine = nn.Linear(4, 1), make_engine("hooks")
-    x, signs = 0.1 * torch.randn(4, 3, 4), torch.tensor([1.0, -0.75, -0.25])
-    with engine.watch(model):
-        with torch.autocast("cpu", torch.bfloat16):
-            out = model(x)
-        engine.jacobian((out.float()[..., 0] * signs).sum(1), Layout(model.named_parameters()))
-
-
-def test_the_check_weighs_neighbours_differently_and_in_powers_of_two():
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        weights = probe(torch.ones(300, dtype=dtype)).double()
-        total = weights.sum(0)
-        assert (torch.frexp(total).mantissa == 0.5).all()
-        assert (total[1:] != total[:-1]).all() and len(set(total[:4].tolist())) == 4
-        assert (weights > 0).all() and not (weights[0] == weights[1]).all()
-
-
 # ------------------------------------------------------------------------------------------------ in a Guide
 
 
@@ -480,39 +335,3 @@ def test_auto_takes_another_engine_and_says_why(caplog, coupling):
     assert error(grads[1], grads[0]) < 1e-5
     assert "engine: 'batched'" in caplog.text
     assert ("'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other") in caplog.text
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("channels", [2, 3, 4, 6, 8])
-@pytest.mark.parametrize(("window", "dilation"), [((3, 3), 1), ((2, 1), 2), ((1, 3), 1), ((1, 1), 1)])
-def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, dilation):
-    """Neighbouring channels are copied as one wide element where they can be; no bit may change by that."""
-    x = torch.randn(6, channels, 7, 5, dtype=dtype).contiguous(memory_format=torch.channels_last)
-    weight = torch.empty(2, channels, *window, dtype=dtype)
-    sizes = [size - dilation * (side - 1) for size, side in zip((7, 5), window, strict=True)]
-    piece = Windows(torch.empty(6, 2, *sizes), x, weight, 3, (1, 1), (dilation, dilation), 1)
-    found = piece._right(slice(1, 3), channels_last=True)
-    # 4 entries x (channels, window) x positions -> 2 examples of 2 entries x (entries, positions) x (window, channels)
-    want = F.unfold(x[2:].double(), window, dilation=dilation).view(2, 2, channels, math.prod(window), -1)
-    want = want.permute(0, 1, 4, 3, 2).reshape(2, 1, 2 * math.prod(sizes), -1)
-    assert torch.equal(found.double(), want)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("channels", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("space", [(7,), (7, 5), (4, 3, 5)])
-@pytest.mark.parametrize("last", [True, False])
-def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
-    """Layout included: what follows takes whole runs of channels."""
-    x = torch.randn(3, *space, channels, dtype=dtype).movedim(-1, 1)
-    x = x if last else x.contiguous()
-    pads = [1, 2] + [0, 1] * (len(space) - 1)
-    found, want = padded(x, pads), F.pad(x, pads)
-    assert torch.equal(found, want)
-    assert found.stride() == want.stride()
-
-
-def test_padding_as_wide_elements_of_images_one_row_high():
-    """Which torch then lays out channel by channel: a transposed column is in channels_last by its sizes, not by its strides."""
-    x = torch.randn(2, 2, 1, 16).movedim(-1, 1).transpose(2, 3)
-    assert torch.equal(padded(x, [1, 1, 0, 2]), F.pad(x, [1, 1, 0, 2]))
