@@ -131,6 +131,31 @@ def test_kernels_and_torch_give_the_same_update(monkeypatch):
     close(*updates, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "dtype"),
+    [
+        ("add_windows_", "serves_windows", torch.bfloat16),
+        ("add_windows_", "serves_windows", torch.float16),
+        ("channel_sums", "serves_channels", None),  # plain torch rounds products in half precision
+    ],
+)
+def test_hooks_with_and_without_a_kernel_give_the_same_basis(monkeypatch, name, asked, dtype):
+    kernels, calls, bases = linalg.kernels(), [], []
+    kernel = getattr(kernels, name)
+    monkeypatch.setattr(kernels, name, lambda *args: calls.append(args) or kernel(*args))
+    for fused in (True, False):
+        torch.manual_seed(0)
+        run = Run(Convolutions().eval(), engine="hooks")
+        if not fused:
+            monkeypatch.setattr(kernels, asked, lambda *_: False)
+        with torch.autocast(DEVICE, dtype, enabled=dtype is not None):
+            run.step(True)
+        bases.append(run.guide.subspace.rows)
+        assert bool(calls) == fused
+        calls.clear()
+    close(*bases, 1e-4)
+
+
 # ---------------------------------------------------------------------------------------------- waiting
 
 
@@ -263,6 +288,27 @@ def test_captured_refresh_equals_eager(basis, engine):
 def test_captured_refresh_of_convolutions_equals_eager():
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         replay_equals_eager(Convolutions, True, basis="sketch", engine="loop")
+
+
+def test_captured_refresh_of_convolutions_by_hooks_equals_eager():
+    """In half precision, where a kernel reads windows in the input."""
+    torch.manual_seed(0)
+    eager = Run(Convolutions().eval(), engine="hooks")
+    graphed = Run(copy.deepcopy(eager.model), engine="hooks")
+    with (
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True),
+        torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False),
+    ):
+        for run in (eager, graphed):
+            warm_up(run, [True, True, False])
+        graph, _ = captured(graphed, True)
+        for seed in (1, 2):
+            for run in (eager, graphed):
+                run.load(seed)
+            eager.step(True)
+            graph.replay()
+            close(graphed.guide.subspace.rows, eager.guide.subspace.rows, 1e-4)
+            close(graphed.parameters(), eager.parameters(), 1e-4)
 
 
 def test_captured_refresh_from_a_callable():

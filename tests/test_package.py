@@ -127,7 +127,8 @@ def test_description_is_the_readme(torch_only: Path) -> None:
 def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -> None:
     files = [Path(name) for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
     # The kernels need Triton, which torch's CUDA builds bring along; the core does without it elsewhere.
-    others = {"cli.py", "commands", "__main__.py", "recipes", "integrations", "kernels.py", "gram_kernels.py"}
+    others = {"cli.py", "commands", "__main__.py", "recipes", "integrations"}
+    others |= {"kernels.py", "gram_kernels.py", "window_kernels.py", "channel_kernels.py"}
     core = [file for file in files if file.parts[1] not in others]
     assert Path("attittud/guide.py") in core
     imports = [f"import {'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}" for file in core]

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from attittud.engine import make_engine, rules
 from attittud.engine.windows import Windows, padded
+from attittud.parameters import Layout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -17,7 +19,7 @@ def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, d
     x = torch.randn(6, channels, 7, 5, dtype=dtype).contiguous(memory_format=torch.channels_last)
     weight = torch.empty(2, channels, *window, dtype=dtype)
     sizes = [size - dilation * (side - 1) for size, side in zip((7, 5), window, strict=True)]
-    piece = Windows(torch.empty(6, 2, *sizes), x, weight, 3, (1, 1), (dilation, dilation), 1)
+    piece = Windows(torch.empty(6, 2, *sizes), x, weight, 3, (1, 1), (dilation, dilation), (0, 0, 0, 0), 1)
     found = piece._right(slice(1, 3), channels_last=True)
     # 4 entries x (channels, window) x positions -> 2 examples of 2 entries x (entries, positions) x (window, channels)
     want = F.unfold(x[2:].double(), window, dilation=dilation).view(2, 2, channels, math.prod(window), -1)
@@ -43,3 +45,52 @@ def test_padding_as_wide_elements_of_images_one_row_high():
     """Which torch then lays out channel by channel: a transposed column is in channels_last by its sizes, not by its strides."""
     x = torch.randn(2, 2, 1, 16).movedim(-1, 1).transpose(2, 3)
     assert torch.equal(padded(x, [1, 1, 0, 2]), F.pad(x, [1, 1, 0, 2]))
+
+
+class Contiguous(torch.autograd.Function):
+    """A backward pass that loses the layout, as that of a frozen BatchNorm does on a GPU."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient.contiguous()
+
+
+def test_a_gradient_that_lost_the_layout_of_images_gets_it_back(monkeypatch):
+    torch.manual_seed(0)
+    first, second = torch.nn.Conv2d(4, 8, 3, padding=1), torch.nn.Conv2d(8, 6, 3)
+    model = torch.nn.ModuleList([first, second]).double().to(memory_format=torch.channels_last)
+    x = torch.randn(3, 4, 6, 5, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    seen, went_on = [], []
+
+    class Seen(Windows):
+        def __init__(self, gradient, *rest):
+            seen.append(gradient)
+            super().__init__(gradient, *rest)
+
+    monkeypatch.setattr(rules, "Windows", Seen)
+
+    def convolved(layer, x):
+        out = layer(x)
+        out.grad_fn.register_prehook(went_on.extend)
+        return Contiguous.apply(out)
+
+    def losses():
+        return convolved(second, convolved(first, x)).square().mean((1, 2, 3))
+
+    engine, layout = make_engine("hooks"), Layout(model.named_parameters())
+    with engine.watch(model):
+        jacobian = engine.jacobian(losses(), layout)
+        seen.clear()
+        went_on.clear()
+        found = jacobian.left(torch.eye(3, dtype=torch.float64))
+    # The first convolution has no backward pass: nothing before it asks for a gradient.
+    assert len(seen) == 2 and went_on
+    assert all(g.is_contiguous(memory_format=torch.channels_last) for g in (*seen, *went_on))
+    wanted = [torch.autograd.grad(loss, layout.parameters, retain_graph=True) for loss in losses()]
+    for row, gradients in zip(found, wanted, strict=True):
+        for got, want in zip(layout.views(row), gradients, strict=True):
+            torch.testing.assert_close(got, want)

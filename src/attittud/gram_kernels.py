@@ -1,4 +1,4 @@
-"""rows @ rowsᵀ of float32 rows at the speed of memory, in Triton: each row is read once, products and sums are float64."""
+"""rows @ rowsᵀ of float32 rows at the speed of memory, in Triton: each row is fetched once, products and sums are float64."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ THREADS = 128  # the four warps that Triton gives a program
 
 
 @cache
-def programs_for(device: torch.device) -> int:
-    return 4 * torch.cuda.get_device_properties(device).multi_processor_count
+def processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @triton.jit
@@ -119,7 +119,7 @@ def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, 
 def gram(rows: Tensor) -> Tensor:
     """rows @ rowsᵀ, products and sums in float64."""
     (k, size), stride = rows.shape, rows.stride(0)
-    most, block = programs_for(rows.device), THREADS
+    most, block = 4 * processors(rows.device), THREADS
     if k <= _PAIRS:
         most *= 2
     elif k <= _QUARTERED:

@@ -2,7 +2,7 @@
 
 Written in Triton, which comes with torch's CUDA builds; `linalg` has the same operations in plain torch for everything
 else, and the tests compare the two. Sums are added up in float64 and without atomics, so that a result is the same in
-every run.
+every run. What engines need of single layers, with sums in float32, has files of its own and is found here too.
 """
 
 from __future__ import annotations
@@ -12,12 +12,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from attittud.gram_kernels import THREADS, gram, programs_for
+from attittud.channel_kernels import channel_sums, serves_channels
+from attittud.gram_kernels import THREADS, gram, processors
+from attittud.window_kernels import add_windows_, serves_windows
 
-__all__ = ["add_product_", "factorise", "gram", "lift_", "products", "take_", "transform_"]
+__all__ = [
+    "add_product_",
+    "add_windows_",
+    "channel_sums",
+    "factorise",
+    "gram",
+    "lift_",
+    "products",
+    "serves_channels",
+    "serves_windows",
+    "take_",
+    "transform_",
+]
 
 # What follows was the fastest of what was tried on an H200.
 _TILE = 8192  # numbers in a tile (rows x columns)
+_FEW, _FOURFOLD = 5, 10  # rows up to which `products` runs many programs at a time; gives a thread four columns
 _UNROLLED = 20  # rows of which a thread holds a column, and twice as many sums
 LEAST_COLUMNS = 1 << 17  # of a product of matrices that keeps all of a GPU busy, a thread holding whole columns
 MOST_SUMS = 12  # its rows; libraries are as fast with more
@@ -82,7 +97,7 @@ def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
 
 @triton.jit
 def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """One column to a thread, products and sums in float64: they decide signs."""
+    """Columns of their own to each thread, products and sums in float64: they decide signs."""
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK).to(tl.int64)
     a, p = (), ()
@@ -185,9 +200,13 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
     totals = []
     for some in rows.split(_UNROLLED):
         k, size = some.shape
-        programs = min(2 * programs_for(rows.device), triton.cdiv(size, THREADS))
+        if k <= _FEW:  # many programs at a time
+            each, at_a_time = 1, 8
+        else:  # as many columns to a thread as registers hold, in one load
+            each, at_a_time = 4 if k <= _FOURFOLD else 2, 2
+        programs = min(at_a_time * processors(rows.device), triton.cdiv(size, each * THREADS))
         parts = torch.empty(programs, 2 * k + 3, dtype=torch.float64, device=rows.device)
-        _products[(programs,)](some, x, y, parts, size, rows.stride(0), K=k, BLOCK=THREADS)
+        _products[(programs,)](some, x, y, parts, size, rows.stride(0), K=k, BLOCK=each * THREADS)
         totals.append(parts.sum(0))
     halves = [total[:-3].chunk(2) for total in totals]
     with_x, with_y = halves[0] if len(halves) == 1 else (torch.cat(some) for some in zip(*halves, strict=True))

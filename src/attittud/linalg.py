@@ -14,13 +14,13 @@ from torch import Tensor
 
 
 @cache
-def _kernels() -> ModuleType | None:
+def kernels() -> ModuleType | None:
     """The Triton versions; only torch's CUDA builds come with Triton."""
     try:
-        from attittud import kernels
+        from attittud import kernels as found
     except ImportError:
         return None
-    return kernels
+    return found
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
@@ -30,7 +30,7 @@ def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
         return None
     if any(vector.dtype != torch.float32 for vector in vectors):
         return None
-    found = _kernels()
+    found = kernels()
     return found if found is not None and rows.shape[0] <= found.MOST_ROWS else None
 
 
@@ -102,7 +102,7 @@ def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
 
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
     """out (k x D) += weights (k x m) @ rows (m x D)."""
-    found = _kernels() if out.is_cuda and all(x.dtype == torch.float32 for x in (out, weights, rows)) else None
+    found = kernels() if out.is_cuda and all(x.dtype == torch.float32 for x in (out, weights, rows)) else None
     k, size = out.shape
     if found is None or k > found.MOST_SUMS or size < found.LEAST_COLUMNS or not out.stride(1) == rows.stride(1) == 1:
         out.addmm_(weights, rows)
@@ -140,7 +140,7 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     `torch.linalg.cholesky_ex` stops at the first vanishing pivot; here k is small and the later rows still count.
     """
     k = matrix.shape[0]
-    if matrix.is_cuda and (found := _kernels()) is not None and k <= found.MOST_ROWS:
+    if matrix.is_cuda and (found := kernels()) is not None and k <= found.MOST_ROWS:
         # A hundred operations on a few numbers each: what takes time is to launch them.
         pair: tuple[Tensor, Tensor] = found.factorise(matrix, tolerance)
         return pair

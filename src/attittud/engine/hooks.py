@@ -116,7 +116,7 @@ class HookedJacobian(Jacobian):
 
     @property
     def budget(self) -> int:
-        """Elements of per-example gradients that may exist at once: as many as the model has parameters.
+        """Elements of per-example gradients that may exist at once: as many as the model has parameters, twice that on a GPU.
 
         Then m gradients of all layers take at most m more products than there are layers; on a GPU half as many.
         """

@@ -7,7 +7,7 @@ Functions rather than modules, because parameters are used where no module sees 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -215,17 +215,27 @@ class Recorder(TorchFunctionMode):
         call.edges = [torch.autograd.graph.get_gradient_edge(t) for t in outputs]
         self.calls.append(call)
 
-        def arrived(*gradients: Tensor | None) -> None:
-            if self.on_call is not None:
-                with torch._C.DisableTorchFunction():
-                    shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
-                self.on_call(call, shaped)
+        # A frozen BatchNorm loses the layout, which both autograd and our rule need: copied once, and the copy goes on.
+        laid_out = call.func is F.conv2d and _in_channels_last(outputs[0])
+
+        def arrived(*gradients: Tensor | None) -> Tensor | None:
+            if self.on_call is None:
+                return None
+            with torch._C.DisableTorchFunction():
+                if laid_out and gradients[0] is not None:
+                    gradients = (gradients[0].contiguous(memory_format=torch.channels_last),)
+                shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
+            self.on_call(call, shaped)
+            return gradients[0] if laid_out else None
 
         if len(outputs) == 1:
             self._handles.append(outputs[0].register_hook(arrived))
         else:
-            hook = torch.autograd.graph.register_multi_grad_hook(outputs, lambda found: arrived(*found))
-            self._handles.append(hook)
+
+            def together(found: Sequence[Tensor | None]) -> None:
+                arrived(*found)
+
+            self._handles.append(torch.autograd.graph.register_multi_grad_hook(outputs, together))
 
 
 def _in_place(func: Function) -> bool:
@@ -236,6 +246,10 @@ def _in_place(func: Function) -> bool:
 
 
 _IN_PLACE_OPERATORS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
+
+
+def _in_channels_last(x: Tensor) -> bool:
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
 def _whole(x: Tensor) -> Tensor:

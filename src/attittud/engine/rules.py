@@ -17,7 +17,8 @@ from attittud.engine.base import UnsupportedError
 from attittud.engine.calls import ADDITIONS, SPREADING, Call, Function
 from attittud.engine.pieces import Aligned, Dense, Outer, Piece, Rows
 from attittud.engine.places import Place, by_example
-from attittud.engine.windows import Windows, padded
+from attittud.engine.windows import Windows
+from attittud.linalg import kernels
 
 Found = Iterator[tuple[Tensor, Piece]]
 
@@ -120,8 +121,8 @@ def convolution(b: Bound) -> Found:
         return
     dims = weight.ndim - 2
     stride, dilation = _tuple(b["stride"], dims), _tuple(b["dilation"], dims)
-    x = _padded(b.operand(b["input"]), b["padding"], weight.shape[2:], dilation)
-    yield weight, Windows(b.gradient, x, weight, b.examples, stride, dilation, groups)
+    pads = _pads(b["padding"], weight.shape[2:], dilation)
+    yield weight, Windows(b.gradient, b.operand(b["input"]), weight, b.examples, stride, dilation, pads, groups)
 
 
 def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
@@ -130,9 +131,10 @@ def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
     return tuple(value) * dims if len(value) == 1 else tuple(value)
 
 
-def _padded(x: Tensor, padding: Any, window: Sequence[int], dilation: Sequence[int]) -> Tensor:
+def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """As F.pad takes them."""
     if padding == "valid":
-        return x
+        return [0, 0] * len(window)
     pads: list[int] = []
     for at in reversed(range(len(window))):
         if padding == "same":
@@ -140,7 +142,7 @@ def _padded(x: Tensor, padding: Any, window: Sequence[int], dilation: Sequence[i
             pads += [total // 2, total - total // 2]
         else:
             pads += [_tuple(padding, len(window))[at]] * 2
-    return padded(x, pads) if any(pads) else x
+    return pads
 
 
 def _affine(b: Bound, normalised: Callable[[], Tensor], dims: Callable[[Tensor], list[int]]) -> Found:
@@ -188,6 +190,11 @@ def batch_norm(b: Bound) -> Found:
     if b["training"]:
         raise UnsupportedError("it normalises by statistics of the batch")
     mean, var = b["running_mean"], b["running_var"]
+    found = kernels() if b.gradient.is_cuda else None
+    if found is not None and found.serves_channels(b.gradient, b["input"]):
+        sums = found.channel_sums(b.gradient, b["input"], mean, var, b["eps"], b.examples)
+        named = zip((b["weight"], b["bias"]), sums, strict=True)
+        return iter([(tensor, Dense(values)) for tensor, values in named if b.asks(tensor)])
     return _affine(b, lambda: F.batch_norm(b["input"], mean, var, None, None, False, 0.0, b["eps"]), _but_channels)
 
 

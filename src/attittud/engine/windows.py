@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from attittud.engine.pieces import Outer, Piece
+from attittud.linalg import kernels
 
 
 class Windows(Outer):
     """A convolution as a product of matrices, its windows laid out for a few examples at a time.
 
-    They are as many times larger than the input as a window has positions. gradient: N x o x positions, padded: N x
-    channels x space, where the N = m r entries of an example follow each other.
+    They are as many times larger than the input as a window has positions; a kernel that reads them in the input takes
+    over where it can. gradient: N x o x positions, x: N x channels x space, where the N = m r entries of an example follow
+    each other; `pads` as in F.pad.
     """
 
     def __init__(
         self,
         gradient: Tensor,
-        padded: Tensor,
+        x: Tensor,
         weight: Tensor,
         examples: int,
         stride: Sequence[int],
         dilation: Sequence[int],
+        pads: Sequence[int],
         groups: int,
     ) -> None:
         self.examples, self.groups = examples, groups
@@ -35,12 +39,25 @@ class Windows(Outer):
         self.sizes, self.window = gradient.shape[2:], weight.shape[2:]
         self.each = gradient.shape[0] // examples
         self.length = self.each * self.sizes.numel()
-        self.steps = stride, dilation
-        self.gradient, self.padded = gradient, padded
+        self.steps, self.pads = (stride, dilation), pads
+        self.gradient, self.x = gradient, x
+
+    @cached_property
+    def padded(self) -> Tensor:
+        return padded(self.x, self.pads) if any(self.pads) else self.x
 
     @property
     def elements(self) -> int:
         return max(self.size, self.length * self.groups * self.columns)
+
+    def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        # One position is an outer product, cheaper in its factors. The kernel forms no gradients that `budget` would bound.
+        found = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
+        if found is None or not found.serves_windows(out, weights, self.gradient, self.x):
+            super().left(out, weights, budget)
+            return
+        top_left = self.pads[-2::-2]  # F.pad has the last dimension first
+        found.add_windows_(out, weights, self.gradient, self.x, *self.steps, top_left)
 
     def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
         last = (0, 1, *range(3, out.ndim), 2)
@@ -103,13 +120,13 @@ class Windows(Outer):
         return entries
 
 
-def padded(x: Tensor, pads: list[int]) -> Tensor:
+def padded(x: Tensor, pads: Sequence[int]) -> Tensor:
     """As F.pad with zeros; images in channels_last as wide elements."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     last = x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
     wide = _wide(x, x.shape[1]) if last else None
     if wide is None:
-        return F.pad(x, pads)
+        return F.pad(x, list(pads))
     # With channels at the end, where torch would choose a layout by strides that say little where a dimension has one element.
     there, back = _channels(x.ndim)
     return F.pad(wide.permute(there), [0, 0, *pads]).view(x.dtype).permute(back)
