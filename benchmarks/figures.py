@@ -97,9 +97,18 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         for f in every_figure(results)
     ]  # fmt: skip
     for point, data in results.get("passes", {}).get("points", {}).items():
-        times = "; ".join(f"{name} {1e3 * value:.3f} ms" for name, value in data["seconds"].items())
-        lines.append(["passes", point, times, "eager", *([""] * 7)])
+        for mode in MODES:
+            if mode in data:
+                times = "; ".join(f"{name} {1e3 * value:.3f} ms" for name, value in data[mode]["seconds"].items())
+                lines.append(["passes", point, times, mode, *([""] * 7)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def in_a_graph(point: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the passes, where the device alone is measured if it was."""
+    mode = next(mode for mode in MODES if mode in point)
+    times: dict[str, float] = point[mode]["seconds"]
+    return times
 
 
 def number(value: float | None, scale: float = 1.0) -> str:

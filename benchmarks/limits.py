@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.figures import every_figure
+from benchmarks.figures import every_figure, in_a_graph
 from benchmarks.goals import PEERS, Results, base_point, goals, power
 
+HOOKS = ("attittud hooks", "attittud hooks, frozen BatchNorm")
 MISSED = """\
 ## Where a goal is missed, and what limits it
 
-* **WRN-22-4** is at its goal, on one side or the other by less than two runs differ by (below): earlier runs gave
-  1.100 (revision 909855e) and 1.099 (2ca78dc). At that goal a refresh may take 0.9 of a multitask step. With frozen
-  BatchNorm it is a forward and a backward pass of 64 examples, a third of a multitask step, and the per-example
-  gradients of convolutions. [A profile](../benchmarks/profiled.txt) of its kernels (revision 909855e) adds up to 4.8
-  ms; the dearest parts are copies of paddings and windows, 0.9 ms, and weighted sums of the gradients, 0.4 ms. Of
-  `loop`'s 6.5 ms most is the five backward passes themselves.
 * **Eager refreshes.** Those of `hooks`, and of all engines on small networks, are bound by launching kernels, not by the
   device. In CUDA graphs {eager}.{ahead}
   Between two runs eager ratios move by up to a half in either direction ("the same products" above and below 1.05
-  alike); those of graphs repeat to five thousandths.
+  alike), so that the count of goals met moves too; those of graphs repeat to about a hundredth.
 * **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the
-  goal's own floor, so 1.5 is the floor itself for k = 5; over that floor they take {passes}.
-* **Orthonormalisation** at k = 20 is bound by arithmetic: the profile shows its Gram matrices taking 4.6 times as long
-  as at k = 10 for twice the memory traffic, while the transformation takes 2.1 times as long. So all passes together
-  grow with an exponent of {steep} from there on.
-* **Smaller models** are further from both goals, because these passes are timed without a graph and launching them takes
-  as long for any D: with k = 10 projection and correction take {small_step}, orthonormalisation {small_refresh}.
-* **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model: workspaces of convolutions and
-  per-example gradients of one layer (`hooks` on small networks), gradients of activations for as many rows as
-  `batched` takes at once (large beside a D as small as LoRA's; `loop` and `hooks` do not have them).{beyond}
+  goal's own floor, so 1.5 is the floor itself for k = 5; over that floor they take {passes} in a graph. So k = 5 is at its
+  goal, on one side or the other by less than two runs differ by (the copy is timed eagerly in both rows).
+* **Orthonormalisation** at k = 20 is not bound by memory: [the profile](../benchmarks/profiled.txt) shows its Gram
+  matrices taking 4.6 times as long as at k = 10 for twice the traffic, while the transformation takes 2.1 times as long. In
+  float64 a thread cannot hold the sums of all pairs of more than 11 rows, and the kernel for more multiplies 260 pairs of
+  a column where 210 differ; at k = 10 there are 55. So all passes together grow with an exponent of {flat} from k = 5 to 10
+  and of {steep} from 10 to 20.
+* **Smaller models.** Launching takes as long for any D, and so do the small kernels that remain in a graph. There, with
+  k = 10, projection and correction take {small_step},
+  orthonormalisation {small_refresh}; eager they take {small_step_eager}, and {small_refresh_eager}.
+* **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model. On ResNet-18 every engine has it: by their
+  sizes, gradients of activations and workspaces of convolutions. `batched` has gradients of activations for as many rows as
+  it takes at once, large beside a D as small as LoRA's. `hooks` has sums that programs of one convolution add up at the end
+  (at most 2.2 MB times k) and, with more than ten rows, windows and gradients of single examples of one layer. For the LoRA
+  decoder with more examples see the growth with m.{beyond}
 * **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example;
   where it is missed, what grows is {growth} of those. `loop`, which never forms a gradient of one example, has {with_loop}
-  of what `hooks` has: gradients of activations, on the LoRA decoder already between refreshes. `hooks` adds gradients of single
+  of what `hooks` has: gradients of activations, in part already between refreshes. `hooks` adds gradients of single
   examples, one layer at a time and at most two vectors of D (512 MB) at once: below that bound they grow with m.
 """
 
@@ -55,15 +56,16 @@ def missed(results: Results) -> str:
         f"\n  {peer} takes {1e3 * theirs:.0f} ms on {job}, `hooks` {1e3 * hooks:.0f} ms and in a graph {1e3 * graph:.0f} ms."
         for (job, peer, mode), theirs in refreshes.items()
         if peer in PEERS and mode == "eager"
-        if (hooks := refreshes.get((job, "attittud hooks", "eager"), 0.0)) > theirs
-        if (graph := refreshes.get((job, "attittud hooks", "graph")))
+        for ours in HOOKS
+        if (hooks := refreshes.get((job, ours, "eager"), 0.0)) > theirs
+        if (graph := refreshes.get((job, ours, "graph")))
     ]
     points = list(results.get("passes", {}).get("points", {}).values())
     largest = max((p["D"] for p in points), default=0)
     passes = [
-        f"{p['projection_and_correction_over_two_reads'] * 2 * p['k'] / (2 * p['k'] + 5):.2f} (k = {p['k']})"
+        f"{p['graph']['projection_and_correction_over_two_reads'] * 2 * p['k'] / (2 * p['k'] + 5):.2f} (k = {p['k']})"
         for p in points
-        if p["D"] == largest
+        if p["D"] == largest and "graph" in p
     ]
     small = sorted((p for p in points if p["k"] == 10 and p["D"] != largest), key=lambda p: p["D"])
     growth = [(g.met, *g.growth) for g in goals(results) if g.growth]
@@ -78,9 +80,12 @@ def missed(results: Results) -> str:
         eager=" and ".join(gains) or "not measured",
         ahead="".join(ahead),
         passes=", ".join(passes) or "not measured",
-        steep=_steep(points, largest),
-        small_step=_over(small, "projection_and_correction_over_two_reads", "two reads of V"),
-        small_refresh=_over(small, "orthonormalise_over_its_traffic", "its traffic"),
+        steep=_exponent(points, largest, -2),
+        flat=_exponent(points, largest, 0),
+        small_step=_over(small, "graph", "projection_and_correction_over_two_reads", " times two reads of V"),
+        small_refresh=_over(small, "graph", "orthonormalise_over_its_traffic", " times its traffic"),
+        small_step_eager=_over(small, "eager", "projection_and_correction_over_two_reads"),
+        small_refresh_eager=_over(small, "eager", "orthonormalise_over_its_traffic"),
         beyond=_beyond(results, bases),
         growth=_percent(shares),
         with_loop=_percent(of_loop),
@@ -91,15 +96,15 @@ def _percent(shares: list[float]) -> str:
     return f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %" if shares else "not measured"
 
 
-def _steep(points: list[dict[str, Any]], size: int) -> str:
-    """The exponent of the last step in k, which that of the whole sweep would hide."""
-    line = sorted((p["k"], sum(p["seconds"].values())) for p in points if p["D"] == size)
-    return f"{power(*line[-2], *line[-1]):.2f}" if len(line) > 1 else "not measured"
+def _exponent(points: list[dict[str, Any]], size: int, step: int) -> str:
+    """Of one step in k, which that of the whole sweep would hide."""
+    line = sorted((p["k"], sum(in_a_graph(p).values())) for p in points if p["D"] == size)
+    return f"{power(*line[step], *line[step + 1]):.2f}" if len(line) > 2 else "not measured"
 
 
-def _over(points: list[dict[str, Any]], key: str, what: str) -> str:
-    found = ", ".join(f"{p[key]:.2f} (D = {p['D']:,})" for p in points)
-    return f"{found} times {what}" if found else "not measured"
+def _over(points: list[dict[str, Any]], mode: str, key: str, what: str = "") -> str:
+    found = ", ".join(f"{p[mode][key]:.2f} (D = {p['D']:,})" for p in points if mode in p)
+    return f"{found}{what}" if found else "not measured"
 
 
 def _beyond(results: Results, bases: set[tuple[str, str]]) -> str:

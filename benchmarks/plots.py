@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.figures import Figures, every_figure
+from benchmarks.figures import Figures, every_figure, in_a_graph
 from benchmarks.goals import Results
 
 
@@ -55,7 +55,7 @@ def _passes(points: list[dict[str, object]], path: Path) -> None:
         fixed = max(p["D"] for p in points) if key == "k" else 10
         line = sorted((p for p in points if p[other] == fixed), key=lambda p: p[key])
         for name in ("projection", "correction", "orthonormalise"):
-            axes.plot([p[key] for p in line], [1e3 * p["seconds"][name] for p in line], "o-", label=name)
+            axes.plot([p[key] for p in line], [1e3 * in_a_graph(p)[name] for p in line], "o-", label=name)
         axes.set(xlabel=key, ylabel="ms", xscale="log", yscale="log", title=f"{other} = {fixed:,}")
     axes.legend()
     _save(figure, path)

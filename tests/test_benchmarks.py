@@ -134,6 +134,29 @@ def test_the_first_goal_is_judged_on_whole_cycles_in_graphs(cycle, met):
     assert goals({"wrn22": {"points": {"k=5 m=64": data}}})[0].met is met
 
 
+def test_the_first_goal_says_what_a_step_takes_without_frozen_statistics():
+    others = {f"peer {i}": {} for i in range(6)}
+    ours = {
+        name: {"graph": {"step": 1.0, "refresh": 2.0}, "cycle": {"steps": cycle}}
+        for name, cycle in (("attittud loop", 11.3), ("attittud hooks, frozen BatchNorm", 10.7))
+    }
+    data = rows(multitask={"cycle": {"steps": 10.0}}, **ours, **others)
+    found = goals({"wrn22": {"points": {"k=5 m=64": data}}})[0]
+    assert found.measured == "1.070 (attittud hooks, frozen BatchNorm), without freezing 1.130 (attittud loop)"
+    assert found.met
+
+
+def test_passes_are_judged_in_graphs_and_without():
+    def mode(value):
+        ratios = ("projection_and_correction_over_two_reads", "orthonormalise_over_its_traffic")
+        return {"seconds": {"projection": value}, **dict.fromkeys(ratios, value)}
+
+    points = {str(k): {"k": k, "D": 100, "graph": mode(1.4), "eager": mode(1.4 + k / 100)} for k in (5, 20)}
+    found = [goal for goal in goals({"passes": {"points": points}}) if goal.goal == "≤ 1.5"]
+    assert [(", in a CUDA graph," in goal.what, goal.met) for goal in found] == [(True, True), (False, False)] * 2
+    assert found[1].measured == "1.450 (k = 5), 1.600 (k = 20)"
+
+
 @pytest.mark.parametrize(("slope", "met"), [(0.09, True), (0.11, False)])
 def test_a_refresh_may_grow_with_m_by_less_than_the_gradient_of_a_layer(slope, met):
     others = {f"peer {i}": {} for i in range(6)}
