@@ -17,7 +17,8 @@ MISSED = """\
   alike), so that the count of goals met moves too; those of graphs repeat to about a hundredth.
 * **Projection and correction** read V twice but also read both gradients and write the update: (2k + 5) / 2k of the
   goal's own floor, so 1.5 is the floor itself for k = 5; over that floor they take {passes} in a graph. So k = 5 is at its
-  goal, on one side or the other by less than two runs differ by (the copy is timed eagerly in both rows).
+  goal there, on one side or the other by less than two runs differ by (the copy is timed eagerly in both rows). Without a
+  graph {launched} ms come on top for any D and k: launches and Python.
 * **Orthonormalisation** at k = 20 is not bound by memory: [the profile](../benchmarks/profiled.txt) shows its Gram
   matrices taking 4.6 times as long as at k = 10 for twice the traffic, while the transformation takes 2.1 times as long. In
   float64 a thread cannot hold the sums of all pairs of more than 11 rows, and the kernel for more multiplies 260 pairs of
@@ -28,9 +29,9 @@ MISSED = """\
   orthonormalisation {small_refresh}; eager they take {small_step_eager}, and {small_refresh_eager}.
 * **Memory in a refresh.** What exceeds 2k + 3 is not of the length of the model. On ResNet-18 every engine has it: by their
   sizes, gradients of activations and workspaces of convolutions. `batched` has gradients of activations for as many rows as
-  it takes at once, large beside a D as small as LoRA's. `hooks` has sums that programs of one convolution add up at the end
-  (at most 2.2 MB times k) and, with more than ten rows, windows and gradients of single examples of one layer. For the LoRA
-  decoder with more examples see the growth with m.{beyond}
+  it takes at once: large beside a D as small as LoRA's, and with sequences of 512. `hooks` has gradients of single examples
+  of one layer; for a convolution with up to ten rows instead sums that programs add up at the end (at most 2.2 MB times k),
+  with more rows windows too. For the LoRA decoder with more examples see the growth with m.{beyond}
 * **Growth with m.** The bound asked for here is far below the activations that every backward pass holds per example;
   where it is missed, what grows is {growth} of those. `loop`, which never forms a gradient of one example, has {with_loop}
   of what `hooks` has: gradients of activations, in part already between refreshes. `hooks` adds gradients of single
@@ -67,6 +68,11 @@ def missed(results: Results) -> str:
         for p in points
         if p["D"] == largest and "graph" in p
     ]
+    launched = [
+        1e3 * sum(p["eager"]["seconds"][name] - p["graph"]["seconds"][name] for name in ("projection", "correction"))
+        for p in points
+        if "graph" in p
+    ]
     small = sorted((p for p in points if p["k"] == 10 and p["D"] != largest), key=lambda p: p["D"])
     growth = [(g.met, *g.growth) for g in goals(results) if g.growth]
     shares = [share for met, *_, share in growth if met is False]
@@ -80,6 +86,7 @@ def missed(results: Results) -> str:
         eager=" and ".join(gains) or "not measured",
         ahead="".join(ahead),
         passes=", ".join(passes) or "not measured",
+        launched=f"{min(launched):.2f} to {max(launched):.2f}" if launched else "not measured",
         steep=_exponent(points, largest, -2),
         flat=_exponent(points, largest, 0),
         small_step=_over(small, "graph", "projection_and_correction_over_two_reads", " times two reads of V"),

@@ -62,6 +62,8 @@ CYCLES = (
     'Mean steps are those of a whole cycle, a refresh and nine steps against ten multitask steps; under "All methods" they are '
     "added up from the times of single ones."
 )
+# Commits that results name and history does not have, and those their work came in with.
+ANEW = {"8aa7a14": "e785e95"}
 LAUNCHES = (
     "The model counts neither launches nor Python: without a graph `hooks`, which does little arithmetic in many small kernels, "
     "is far above its prediction. Nor does it count the windows that convolutions lay out for `hooks` in full precision or "
@@ -115,6 +117,9 @@ def machine(results: Results) -> str:
         versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
         hardware = about["hardware"].get("name", about["hardware"]["device"])
         lines.append(f"* {hardware}; {versions}; revision {about['revision']}; seed {about['seed']}.")
+    named = {point.get("revision") for result in results.values() for point in result["points"].values()}
+    lost = named & ANEW.keys()
+    lines += [f"* Revision {r} was lost before it was published; its work came in with {ANEW[r]}." for r in lost]
     if later:
         lines.append(f"* Measured later: {', '.join(later)}.")
     return "\n".join(["Measured on:", "", *sorted(set(lines))]) if lines else "No results have been committed yet."

@@ -217,6 +217,12 @@ def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
         save_checkpoint(tmp_path / "c", {"f": object()})
 
 
+def test_what_a_checkpoint_held_lies_as_torch_would_lay_it(tmp_path: Path) -> None:
+    """Else a dot product may add up in another order than before the interruption."""
+    save_checkpoint(tmp_path / "c", {str(size): torch.randn(size) for size in range(1, 20)})
+    assert {tensor.data_ptr() % 64 for tensor in load_checkpoint(tmp_path / "c").values()} == {0}
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
 def test_full_disk_leaves_nothing_half_written(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.json").write_text("old")

@@ -2,8 +2,8 @@
 
 Windows are read where they lie in the input, and the gradient of one example never leaves the registers: what a product
 of matrices would need laid out and written, m times the weight and more, does not exist. Programs that share a tile write
-their sums beside each other, a few times the weight where that is small. Half-precision operands, sums in float32 and
-without atomics, so that a result is the same in every run.
+their sums beside each other: many times the weight where that is small, never more than a tile for each. Half-precision
+operands, sums in float32 and without atomics, so that a result is the same in every run.
 """
 
 from __future__ import annotations
