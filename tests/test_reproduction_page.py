@@ -54,10 +54,10 @@ def test_figures_are_what_the_results_give(tmp_path: Path) -> None:
 
 
 def drawing(svg: str) -> tuple[list[str], list[float]]:
-    """A figure without its coordinates and the names made from them, and the coordinates: processors round differently."""
+    """A figure without its numbers and the names made from them, and the numbers: processors round differently."""
     named = re.sub(r"(?<=[#\"])[mp][0-9a-f]{10}\b", "", svg)
-    coordinate = r"-?\d+\.\d+"
-    return re.split(coordinate, named), [float(number) for number in re.findall(coordinate, named)]
+    number = r"-?\d+(?:\.\d+)?"
+    return re.split(number, named), [float(found) for found in re.findall(number, named)]
 
 
 def line(part_: str, run: str, seed: int, validation: float, test: float, **more: Any) -> str:
