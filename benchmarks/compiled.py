@@ -20,17 +20,17 @@ from typing import Any
 
 import torch
 
-from attittud.recipes.capture import own_stream
-from attittud.recipes.compiling import compile_body, compiling, is_compiled
-from attittud.recipes.config import Config
-from attittud.recipes.data.prepare import Prepared
-from attittud.recipes.devices import captures, on_device, repeatable
-from attittud.recipes.loader import load
-from attittud.recipes.make_phase import make_phase
-from attittud.recipes.models.build import build_model
-from attittud.recipes.models.network import Network
-from attittud.recipes.phase import Phase
-from attittud.recipes.tasks import Examples, Task
+from attittud_lab.config.load import load
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.models.build import build_model
+from attittud_lab.models.network import Network
+from attittud_lab.training.capture import own_stream
+from attittud_lab.training.compiling import compile_body, compiling, is_compiled
+from attittud_lab.training.devices import captures, on_device, repeatable
+from attittud_lab.training.make_phase import make_phase
+from attittud_lab.training.phase import Phase
 from benchmarks import encoder
 from benchmarks.results import provenance
 from benchmarks.timing import interleaved

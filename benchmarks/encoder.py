@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from attittud import Eta, Guide
-from attittud.recipes.models.encoder import Encoder
-from attittud.recipes.models.network import Network
-from attittud.recipes.tasks import Examples, Task, per_example_losses
+from attittud_lab.data.tasks import Examples, Task, per_example_losses
+from attittud_lab.models.encoder import Encoder
+from attittud_lab.models.network import Network
 from benchmarks.results import provenance
 from benchmarks.timing import captured, interleaved
 

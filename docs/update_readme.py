@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from attittud.recipes.digits.table import conclusions, markdown
+from attittud_lab.demo.table import conclusions, markdown
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- from docs/demo.json -->\n", "<!-- end -->\n"

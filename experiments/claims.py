@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from attittud.recipes.statistics import ALPHA, ROUNDING, Difference, Summary, holm
+from attittud_lab.statistics import ALPHA, ROUNDING, Difference, Summary, holm
 
 from .rows import Row
 

@@ -19,9 +19,9 @@ import itertools
 
 import torch
 
-from attittud.recipes.digits.data import Digits, digits, generator, images, split
-from attittud.recipes.digits.rows import ROWS
-from attittud.recipes.digits.train import Settings, accuracy, train
+from attittud_lab.demo.data import Digits, digits, generator, images, split
+from attittud_lab.demo.rows import ROWS
+from attittud_lab.demo.train import Settings, accuracy, train
 
 SEEDS = range(100, 104)  # not among the seeds of the demo
 HELD_OUT = 300

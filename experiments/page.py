@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attittud.recipes.reproduce.results import read_lines
-from attittud.recipes.statistics import Summary, summarise
+from attittud_lab.statistics import Summary, summarise
+from experiments.reproduce.results import read_lines
 
 from . import paper, text, xray
 from .bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attittud.recipes.statistics import Difference, Summary
+from attittud_lab.statistics import Difference, Summary
 
 from . import paper
 from .rows import Part, Row

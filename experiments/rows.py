@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attittud.recipes.config import Config
-from attittud.recipes.loader import load
-from attittud.recipes.mixing import MIXERS
-from attittud.recipes.reproduce.results import read_lines
-from attittud.recipes.statistics import Difference, Summary, paired, summarise
+from attittud_lab.config.load import load
+from attittud_lab.config.schema import Config
+from attittud_lab.statistics import Difference, Summary, paired, summarise
+from attittud_lab.strategies.mixing import MIXERS
+from experiments.reproduce.results import read_lines
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attittud.recipes.statistics import summarise
+from attittud_lab.statistics import summarise
 
 from .claims import DIVERGED, MISSING, against_paper, summary_cells, table
 from .rows import Part, Row

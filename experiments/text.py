@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from attittud.recipes.reproduce.text import FOLDERS, LABELS, part_name
+from experiments.reproduce.text import FOLDERS, LABELS, part_name
 
 from . import paper
 from . import rows as reader

@@ -4,8 +4,8 @@ import torch
 from oracle import jacobian, trainable
 from torch import Tensor, nn
 
+from attittud.autograd.layout import Layout
 from attittud.engine import make_engine
-from attittud.parameters import Layout
 
 
 def reached(losses: Tensor, model: nn.Module) -> list[str]:

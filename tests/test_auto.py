@@ -14,7 +14,7 @@ from zoo import Problem, problem
 
 from attittud import Eta, Guide
 from attittud.decompose import decompose
-from attittud.judges import SCORED, Record
+from attittud.step.judges import SCORED, Record
 
 BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
 JUDGES = slice(8, 12)
@@ -238,7 +238,7 @@ def test_coordinates_are_judged_by_chunks(monkeypatch):
     p, guide = make("canonical")
     q, other = make("canonical")
     first = step(p, guide)
-    monkeypatch.setattr("attittud.coordinates.chunk_size", lambda _: 7)
+    monkeypatch.setattr("attittud.step.coordinates.chunk_size", lambda _: 7)
     assert score(step(q, other)) == pytest.approx(score(first), abs=1e-12)
 
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attittud.recipes.config_data import SourceConfig
-from attittud.recipes.data.chexpert import ABOUT, COMPETITION, CheXpert
-from attittud.recipes.data.images import Pixels, decode
-from attittud.recipes.data.listing import Columns
-from attittud.recipes.data.prepare import Prepared, prepare
-from attittud.recipes.data.source import open_source
-from attittud.recipes.data.tables import Tables
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import load, loads
-from attittud.recipes.proposal import propose
-from attittud.recipes.train import run
+from attittud_lab.commands.proposal import propose
+from attittud_lab.config.data import SourceConfig
+from attittud_lab.config.load import load, loads
+from attittud_lab.data.chexpert import ABOUT, COMPETITION, CheXpert
+from attittud_lab.data.images import Pixels, decode
+from attittud_lab.data.listing import Columns
+from attittud_lab.data.prepare import Prepared, prepare
+from attittud_lab.data.source import open_source
+from attittud_lab.data.tables import Tables
+from attittud_lab.errors import InputError
+from attittud_lab.training.train import run
 
 FINDINGS = [
     "No Finding",

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from attittud.cli import main
-from attittud.recipes.loader import load
-from attittud.recipes.progress import Bars, shares
+from attittud_lab.cli import main
+from attittud_lab.config.load import load
+from attittud_lab.output.progress import Bars, shares
 
 JOB = """
 data:
@@ -295,7 +295,7 @@ def test_what_is_kept_of_an_interrupted_run(
             (run_dir / name).touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attittud.recipes.train.run", stop)
+    monkeypatch.setattr("attittud_lab.training.train.run", stop)
     assert call("train", "job.yaml", *options) == 130
     assert capsys.readouterr().err.startswith(f"attittud: interrupted; {words}")
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from scipy import stats
 
 import attittud
-from attittud.recipes.digits.data import QUALITIES, corrupt, digits, generator, images, split
-from attittud.recipes.digits.experiment import cells, measure, run
-from attittud.recipes.digits.rows import BASELINE, ROWS, Row
-from attittud.recipes.digits.table import WIDE, Estimate, conclusions, markdown, rich_table, summarise
-from attittud.recipes.digits.train import Settings, accuracy, train
+from attittud_lab.demo.data import QUALITIES, corrupt, digits, generator, images, split
+from attittud_lab.demo.experiment import cells, measure, run
+from attittud_lab.demo.rows import BASELINE, ROWS, Row
+from attittud_lab.demo.table import WIDE, Estimate, conclusions, markdown, rich_table, summarise
+from attittud_lab.demo.train import Settings, accuracy, train
 
 QUICK = Settings(steps=4)
 

@@ -13,16 +13,16 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from attittud import Eta, Guide, decompose
-from attittud.cli import main
-from attittud.commands.diagnose import show
-from attittud.recipes.diagnose import diagnose, make_probe, summarise_steps
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import loads
-from attittud.recipes.make_phase import make_phase
-from attittud.recipes.models.build import build_model
-from attittud.recipes.probe import Probe, batch_sizes
-from attittud.recipes.statistics import batch_means, sign_test, summarise
-from attittud.recipes.train import load_data
+from attittud_lab.cli import main
+from attittud_lab.commands.diagnose import show
+from attittud_lab.config.load import loads
+from attittud_lab.diagnose.diagnose import diagnose, make_probe, summarise_steps
+from attittud_lab.diagnose.probe import Probe, batch_sizes
+from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
+from attittud_lab.statistics import batch_means, sign_test, summarise
+from attittud_lab.training.make_phase import make_phase
+from attittud_lab.training.train import load_data
 
 JOB = """
 data:

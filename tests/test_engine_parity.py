@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from zoo import ZOO, problem
 
 from attittud import Eta, Guide
+from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
 from attittud.engine.auto import HOOKS_FROM
-from attittud.parameters import Layout
 
 ENGINES = ["loop", "batched", "hooks"]
 ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
@@ -40,7 +40,7 @@ def test_what_was_overwritten_is_an_error():
 @pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
 def test_large_tables(name, monkeypatch):
     """Not formed as products of matrices."""
-    monkeypatch.setattr("attittud.engine.rules.SMALL_TABLE", 0)
+    monkeypatch.setattr("attittud.engine.per_example.rules.SMALL_TABLE", 0)
     given = layer(name)
     compare("hooks", given.model, given.losses)
 

@@ -8,7 +8,7 @@ from oracle import error, expected
 from zoo import ZOO, problem
 
 from attittud import Eta, Guide
-from attittud.parameters import Layout
+from attittud.autograd.layout import Layout
 
 ETA = (1, 0.5, -1)
 

@@ -9,8 +9,9 @@ from on_gpu import DEVICE, ETA, NEEDS_GPU, STORED, Convolutions, Perceptron, Run
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from attittud import Guide, decompose, linalg
+from attittud import Guide, decompose
 from attittud.engine.base import Jacobian
+from attittud.kernels import products as linalg
 
 pytestmark = NEEDS_GPU
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
 
-from attittud import cli
-from attittud.recipes.data.splits import strata, stratified
-from attittud.recipes.errors import InputError
-from attittud.recipes.evaluate import evaluate
-from attittud.recipes.loader import load, loads
-from attittud.recipes.proposal import propose
-from attittud.recipes.tasks import Examples, Task, per_example_losses
-from attittud.recipes.train import load_data, run
+from attittud_lab import cli
+from attittud_lab.commands.proposal import propose
+from attittud_lab.config.load import load, loads
+from attittud_lab.data.splits import strata, stratified
+from attittud_lab.data.tasks import Examples, Task, per_example_losses
+from attittud_lab.errors import InputError
+from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.train import load_data, run
 
 NAMES = ["heart", "lung", "rare"]
 

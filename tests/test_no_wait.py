@@ -6,8 +6,8 @@ from watch import Waits
 from zoo import problem
 
 from attittud import Eta, Guide
+from attittud.autograd.layout import Layout
 from attittud.engine import make_engine
-from attittud.parameters import Layout
 
 
 def test_the_watch_sees_a_wait():

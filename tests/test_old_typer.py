@@ -59,7 +59,7 @@ class NoPydantic:
 
 sys.meta_path.insert(0, NoPydantic())
 import click, torch, typer
-from attittud.cli import main
+from attittud_lab.cli import main
 
 torch.set_num_threads(1)
 found = []

@@ -104,7 +104,7 @@ def with_cli(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"attittud"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"attittud", "attittud_lab"}
     assert "attittud/py.typed" in names
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
 
@@ -115,7 +115,7 @@ def test_metadata(torch_only: Path) -> None:
     assert {"ATTITTUD", "ATTITUD"} <= set(installed.metadata["Keywords"].split(","))
     assert [requirement.name for requirement in needs(installed.requires or [])] == ["torch"]
     scripts = {entry.name: entry.value for entry in installed.entry_points.select(group="console_scripts")}
-    assert scripts == {"attittud": "attittud.cli:main", "attitud": "attittud.cli:main"}
+    assert scripts == {"attittud": "attittud_lab.cli:main", "attitud": "attittud_lab.cli:main"}
 
 
 def test_description_is_the_readme(torch_only: Path) -> None:
@@ -127,9 +127,9 @@ def test_description_is_the_readme(torch_only: Path) -> None:
 def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -> None:
     files = [Path(name) for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
     # The kernels need Triton, which torch's CUDA builds bring along; the core does without it elsewhere.
-    others = {"cli.py", "commands", "__main__.py", "recipes", "integrations"}
-    others |= {"kernels.py", "gram_kernels.py", "window_kernels.py", "channel_kernels.py"}
-    core = [file for file in files if file.parts[1] not in others]
+    others = {"__main__.py", "integrations"}
+    triton = {Path("attittud/kernels", name) for name in ("rows.py", "gram.py", "windows.py", "channels.py")}
+    core = [f for f in files if f.parts[0] == "attittud" and f.parts[1] not in others and f not in triton]
     assert Path("attittud/guide.py") in core
     imports = [f"import {'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}" for file in core]
     # Were the extras there, the environment would prove nothing.

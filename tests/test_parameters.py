@@ -7,8 +7,8 @@ from torch import nn
 from zoo import TwoHeads, problem
 
 from attittud import Eta, Guide
-from attittud.graph import written_into
-from attittud.parameters import Layout
+from attittud.autograd.graph import written_into
+from attittud.autograd.layout import Layout
 
 
 def step(p, **options):

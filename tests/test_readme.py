@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from attittud.recipes.digits.table import conclusions, summarise
-from attittud.recipes.loader import load
+from attittud_lab.config.load import load
+from attittud_lab.demo.table import conclusions, summarise
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

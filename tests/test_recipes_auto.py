@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from attittud.recipes.digits.data import digits
-from attittud.recipes.digits.rows import ROWS
-from attittud.recipes.digits.train import Settings, set_apart, train
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import loads
-from attittud.recipes.make_phase import FEW_JUDGES
-from attittud.recipes.models.build import build_model
-from attittud.recipes.report.curves import curves
-from attittud.recipes.streams import JUDGES, MOST_JUDGES, Streams
-from attittud.recipes.tasks import Examples, Task
-from attittud.recipes.train import load_data, make_phase, run
+from attittud_lab.config.load import loads
+from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.demo.data import digits
+from attittud_lab.demo.rows import ROWS
+from attittud_lab.demo.train import Settings, set_apart, train
+from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
+from attittud_lab.report.curves import curves
+from attittud_lab.training.make_phase import FEW_JUDGES
+from attittud_lab.training.streams import JUDGES, MOST_JUDGES, Streams
+from attittud_lab.training.train import load_data, make_phase, run
 
 CLASSES = 4
 

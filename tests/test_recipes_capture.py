@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from attittud.recipes import make_phase as module
-from attittud.recipes.capture import WARM_UP, Steps
-from attittud.recipes.config import Config
-from attittud.recipes.loader import loads
-from attittud.recipes.models.build import build_model
-from attittud.recipes.phase import Phase
-from attittud.recipes.strategies import Guided
-from attittud.recipes.train import load_data, run
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.models.build import build_model
+from attittud_lab.strategies.registry import Guided
+from attittud_lab.training import make_phase as module
+from attittud_lab.training.capture import WARM_UP, Steps
+from attittud_lab.training.phase import Phase
+from attittud_lab.training.train import load_data, run
 
 JOB = """
 data:
@@ -120,7 +120,7 @@ def trained(phase: Phase) -> tuple[list[dict[str, Any]], Tensor]:
 def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
     """The same phase with a warm-up that never ends."""
     phase.captured = Steps(lambda action: pytest.fail("nothing is to be recorded"))
-    monkeypatch.setattr("attittud.recipes.capture.WARM_UP", 1000)
+    monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", 1000)
     return phase
 
 
@@ -208,9 +208,7 @@ def test_on_a_cpu_the_option_changes_nothing(tmp_path: Path, caplog: pytest.LogC
 
 def test_without_checkpoints_an_interrupted_run_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = loads(JOB, ["checkpoint_every=null"])
-    monkeypatch.setattr(
-        "attittud.recipes.run_folder.save_checkpoint", lambda *_: pytest.fail("a checkpoint was written")
-    )
+    monkeypatch.setattr("attittud_lab.runs.folder.save_checkpoint", lambda *_: pytest.fail("a checkpoint was written"))
     assert run(config, 0, run_dir=tmp_path).steps == 20
 
 
@@ -229,7 +227,7 @@ def test_captured_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
     config = loads(JOB, [*more, "training.channels_last=true", "device=cuda"])
     weights = []
     for name, warm_up in (("captured", WARM_UP), ("again", WARM_UP), ("eager", 1000)):
-        monkeypatch.setattr("attittud.recipes.capture.WARM_UP", warm_up)
+        monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", warm_up)
         run(config, 0, run_dir=tmp_path / name)
         weights.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert weights[0] == weights[1] == weights[2]

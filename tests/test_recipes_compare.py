@@ -16,17 +16,17 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from attittud import cli
-from attittud.recipes.compare import run as module
-from attittud.recipes.compare.bars import CompareBars
-from attittud.recipes.compare.candidates import candidates
-from attittud.recipes.compare.run import compare
-from attittud.recipes.compare.table import notes, show
-from attittud.recipes.config import Config
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import dump, load, loads
-from attittud.recipes.phase import DivergedError
-from attittud.recipes.report.page import write_report
+from attittud_lab import cli
+from attittud_lab.compare import run as module
+from attittud_lab.compare.bars import CompareBars
+from attittud_lab.compare.candidates import candidates
+from attittud_lab.compare.run import compare
+from attittud_lab.compare.table import notes, show
+from attittud_lab.config.load import dump, load, loads
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
+from attittud_lab.report.page import write_report
+from attittud_lab.training.phase import DivergedError
 
 JOB = """
 data:

@@ -12,16 +12,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from attittud.recipes import checkpoint, compiling
-from attittud.recipes import make_phase as module
-from attittud.recipes.capture import WARM_UP
-from attittud.recipes.compiling import compile_body, eagerly, is_compiled
-from attittud.recipes.data.prepare import Prepared
-from attittud.recipes.loader import loads
-from attittud.recipes.models.build import build_model
-from attittud.recipes.reproduce.fingerprint import fingerprint
-from attittud.recipes.result import RunResult
-from attittud.recipes.train import load_data, run
+from attittud_lab.config.load import loads
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.models.build import build_model
+from attittud_lab.runs import checkpoint
+from attittud_lab.runs.result import RunResult
+from attittud_lab.training import compiling
+from attittud_lab.training import make_phase as module
+from attittud_lab.training.capture import WARM_UP
+from attittud_lab.training.compiling import compile_body, eagerly, is_compiled
+from attittud_lab.training.train import load_data, run
+from experiments.reproduce.fingerprint import fingerprint
 from tests.test_recipes_capture import StandIn, trained
 from tests.test_recipes_resume import outcome
 from tests.test_texts_training import write_job
@@ -240,7 +241,7 @@ def test_without_a_compiler_a_run_goes_on(
 def test_a_body_that_cannot_be_one_graph(
     data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from attittud.recipes.models.vision import SmallCNN
+    from attittud_lab.models.vision import SmallCNN
 
     usual = SmallCNN.forward
 
@@ -381,7 +382,7 @@ def test_captured_and_compiled_runs_on_a_gpu_equal_compiled_ones_bit_by_bit(
     monkeypatch.setattr(compiling, "BACKEND", "inductor")
     found = []
     for name, warm_up in (("captured", WARM_UP), ("again", WARM_UP), ("one by one", 1000)):
-        monkeypatch.setattr("attittud.recipes.capture.WARM_UP", warm_up)
+        monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", warm_up)
         run(loads(JOB, [*more, *half]), run_dir=tmp_path / name, data=data)
         assert facts(tmp_path / name)["compiled"] is True
         found.append((tmp_path / name / "weights.safetensors").read_bytes())

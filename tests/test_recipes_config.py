@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attittud.recipes.config import Config
-from attittud.recipes.config_data import DataConfig, PrimaryConfig
-from attittud.recipes.loader import ConfigError, dump, load, loads
-from attittud.recipes.schema import json_schema
+from attittud_lab.config.data import DataConfig, PrimaryConfig
+from attittud_lab.config.json_schema import json_schema
+from attittud_lab.config.load import ConfigError, dump, load, loads
+from attittud_lab.config.schema import Config
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from attittud.recipes.config_data import DataConfig
-from attittud.recipes.data.prepare import Prepared, prepare
-from attittud.recipes.data.splits import amount, stratified
-from attittud.recipes.data.texts import Reader
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import loads
-from attittud.recipes.models.build import build_model
-from attittud.recipes.models.text import HashedWords
+from attittud_lab.config.data import DataConfig
+from attittud_lab.config.load import loads
+from attittud_lab.data.prepare import Prepared, prepare
+from attittud_lab.data.splits import amount, stratified
+from attittud_lab.data.texts import Reader
+from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
+from attittud_lab.models.text import HashedWords
 
 
 def read(text: str, seed: int = 0) -> Prepared:

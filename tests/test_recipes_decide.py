@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attittud.recipes.compare.decide import Scores, Verdict, decide
-from attittud.recipes.compare.duration import parse_duration, readable
-from attittud.recipes.errors import InputError
+from attittud_lab.compare.decide import Scores, Verdict, decide
+from attittud_lab.compare.duration import parse_duration, readable
+from attittud_lab.errors import InputError
 
 SEEDS = 6
 NOISE = np.array([-1.0, 0.7, 0.2, -0.6, 1.1, -0.4]) / 100

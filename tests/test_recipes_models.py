@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from attittud.recipes.config import Config
-from attittud.recipes.data.prepare import Prepared
-from attittud.recipes.data.texts import Reader
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import loads
-from attittud.recipes.models.build import build_model
-from attittud.recipes.models.network import statistics
-from attittud.recipes.models.text import HashedWords
-from attittud.recipes.tasks import Examples, Order, Task, per_example_losses
-from attittud.recipes.train import load_data, run
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import Examples, Order, Task, per_example_losses
+from attittud_lab.data.texts import Reader
+from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
+from attittud_lab.models.network import statistics
+from attittud_lab.models.text import HashedWords
+from attittud_lab.training.train import load_data, run
 
 
 def images(channels: int = 3, size: int = 16, classes: int = 2, others: int = 8) -> Prepared:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from browser import browser, show
 
-from attittud import cli
-from attittud.recipes.compare.run import compare
-from attittud.recipes.errors import InputError
-from attittud.recipes.layers import PARTS
-from attittud.recipes.loader import loads
-from attittud.recipes.report.collect import collect
-from attittud.recipes.report.curves import curves
-from attittud.recipes.report.page import LARGEST, NORMAL, render, write_page, write_report
-from attittud.recipes.train import run
+from attittud_lab import cli
+from attittud_lab.compare.run import compare
+from attittud_lab.config.load import loads
+from attittud_lab.errors import InputError
+from attittud_lab.report.collect import collect
+from attittud_lab.report.curves import curves
+from attittud_lab.report.page import LARGEST, NORMAL, render, write_page, write_report
+from attittud_lab.strategies.layers import PARTS
+from attittud_lab.training.train import run
 
 __all__ = ["browser"]
 

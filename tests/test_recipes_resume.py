@@ -17,11 +17,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attittud.recipes import files
-from attittud.recipes.checkpoint import load_checkpoint, save_checkpoint
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import loads
-from attittud.recipes.train import run
+from attittud_lab import files
+from attittud_lab.config.load import loads
+from attittud_lab.errors import InputError
+from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
+from attittud_lab.training.train import run
 
 # Dropout, a refresh interval and a logging interval that do not divide the checkpoints', momentum in the optimizer,
 # BatchNorm's buffers, and a learning rate with which the last model is not the best: all that a resumed run could get wrong.
@@ -78,7 +78,9 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     train_to_end(undisturbed, model="wideresnet-10-1")
     # A server that has imported everything: a child is there at once, and most of its life is training.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attittud.recipes.train", "attittud.guide", "torch._dynamo", "sklearn.metrics"])
+    context.set_forkserver_preload(
+        ["attittud_lab.training.train", "attittud.guide", "torch._dynamo", "sklearn.metrics"]
+    )
     moments = random.Random(0)
     kills = attempts = 0
     while kills < 20:
@@ -123,7 +125,7 @@ def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monke
             raise KeyboardInterrupt
 
     interrupted.count = 0
-    monkeypatch.setattr("attittud.recipes.checkpoint.write_atomically", interrupted)
+    monkeypatch.setattr("attittud_lab.runs.checkpoint.write_atomically", interrupted)
     times = 0
     while not (tmp_path / "parts" / "result.json").exists():
         try:
@@ -144,7 +146,7 @@ def unfinished(folder: Path) -> Path:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attittud.recipes.checkpoint.write_atomically", stop)
+        patch.setattr("attittud_lab.runs.checkpoint.write_atomically", stop)
         with pytest.raises(KeyboardInterrupt):
             train_to_end(folder)
     return folder / "checkpoint.safetensors"
@@ -293,7 +295,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
-    code = "import sys, pathlib\nfrom attittud.recipes.files import only_one_process\n"
+    code = "import sys, pathlib\nfrom attittud_lab.files import only_one_process\n"
     code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

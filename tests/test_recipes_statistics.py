@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attittud.recipes.statistics import ALPHA, MOST_SEEDS, POWER, holm, paired, seeds_needed, summarise
+from attittud_lab.statistics import ALPHA, MOST_SEEDS, POWER, holm, paired, seeds_needed, summarise
 
 figures = st.floats(-100, 100).map(lambda x: round(x, 3))
 pairs = st.lists(st.tuples(figures, figures), min_size=2, max_size=12)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from attittud import Guide, preset
-from attittud.recipes.config import EtaWeights, StrategyConfig
-from attittud.recipes.errors import InputError
-from attittud.recipes.strategies import Guided, make_strategy, names
+from attittud_lab.config.schema import EtaWeights, StrategyConfig
+from attittud_lab.errors import InputError
+from attittud_lab.strategies.registry import Guided, make_strategy, names
 
 
 class TwoHeads(nn.Module):

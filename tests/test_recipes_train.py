@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from attittud.recipes.config import Config, StrategyConfig
-from attittud.recipes.errors import InputError
-from attittud.recipes.evaluate import evaluate
-from attittud.recipes.loader import changed, load, loads
-from attittud.recipes.models.build import build_model
-from attittud.recipes.strategies import names
-from attittud.recipes.tasks import Examples, Task
-from attittud.recipes.train import load_data, make_phase, run
-from attittud.recipes.weights import load_weights
+from attittud_lab.config.load import changed, load, loads
+from attittud_lab.config.schema import Config, StrategyConfig
+from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
+from attittud_lab.models.weights import load_weights
+from attittud_lab.strategies.registry import names
+from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.train import load_data, make_phase, run
 
 JOB = """
 data:
@@ -69,7 +69,7 @@ def test_the_test_set_is_read_once_at_the_end(
         return evaluate(model, task, examples, device)
 
     for module in ("train", "make_phase"):
-        monkeypatch.setattr(f"attittud.recipes.{module}.evaluate", noted)
+        monkeypatch.setattr(f"attittud_lab.training.{module}.evaluate", noted)
     result = run(job, 0, own(strategy), tmp_path, data=data)
     assert [examples is data.test for examples in read] == [False] * 5 + [True]
     assert all(examples is data.validation for examples in read[:-1])

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from attittud.recipes.compare import run as comparison
-from attittud.recipes.compare.variants import variants
-from attittud.recipes.config import Config, StrategyConfig
-from attittud.recipes.data.prepare import split_seed
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import loads
+from attittud_lab.compare import run as comparison
+from attittud_lab.compare.variants import variants
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config, StrategyConfig
+from attittud_lab.data.prepare import split_seed
+from attittud_lab.errors import InputError
 
 SPACE = {
     "training.guided.lr": ["1e-3", "1e-4"],

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from attittud.recipes.config import Config
-from attittud.recipes.loader import load
-from attittud.recipes.reproduce.miniature import write_miniature
-from attittud.recipes.run_folder import RunFolder
-from attittud.recipes.train import run
+from attittud_lab.config.load import load
+from attittud_lab.config.schema import Config
+from attittud_lab.runs.folder import RunFolder
+from attittud_lab.training.train import run
+from experiments.reproduce.miniature import write_miniature
 
 CONFIG = Path(__file__).parent.parent / "experiments" / "table2-cat-vs-dog.yaml"
 SMALL = [

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from attittud import cli
-from attittud.recipes.compare import run as comparison
-from attittud.recipes.compare.candidates import candidates
-from attittud.recipes.compare.observers import BusyError, QuietRuns
-from attittud.recipes.config import Config
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import load
-from attittud.recipes.reproduce.claims import Claims
-from attittud.recipes.reproduce.experiments import EXPERIMENTS, superclasses
-from attittud.recipes.reproduce.fingerprint import fingerprint
-from attittud.recipes.reproduce.miniature import write_miniature
-from attittud.recipes.reproduce.results import Results, curves, read_lines
-from attittud.recipes.reproduce.run import _run as run_parts
-from attittud.recipes.reproduce.run import parts, reproduce
-from attittud.recipes.result import RunResult
+from attittud_lab import cli
+from attittud_lab.compare import run as comparison
+from attittud_lab.compare.candidates import candidates
+from attittud_lab.compare.observers import BusyError, QuietRuns
+from attittud_lab.config.load import load
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
+from attittud_lab.runs.result import RunResult
+from experiments.reproduce.claims import Claims
+from experiments.reproduce.experiments import EXPERIMENTS, superclasses
+from experiments.reproduce.fingerprint import fingerprint
+from experiments.reproduce.miniature import write_miniature
+from experiments.reproduce.results import Results, curves, read_lines
+from experiments.reproduce.run import _run as run_parts
+from experiments.reproduce.run import parts, reproduce
 from tests.interrupting import interrupted
 
 CONFIGS = Path(__file__).parent.parent / "experiments"

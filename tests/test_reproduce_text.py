@@ -10,22 +10,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attittud.recipes.compare.candidates import Steps, candidates, job
-from attittud.recipes.compare.observers import QuietRuns
-from attittud.recipes.compare.variants import variants
-from attittud.recipes.config import Config
-from attittud.recipes.data.parts import read_parts
-from attittud.recipes.data.prepare import split_seed
-from attittud.recipes.errors import InputError
-from attittud.recipes.reproduce.experiments import EXPERIMENTS
-from attittud.recipes.reproduce.fingerprint import fingerprint
-from attittud.recipes.reproduce.results import read_lines
-from attittud.recipes.reproduce.run import _QUICK, _config, parts, reproduce
-from attittud.recipes.reproduce.text import QUICK_PARTS, write_encoder, write_texts
-from attittud.recipes.train import run
+from attittud_lab.compare.candidates import Steps, candidates, job
+from attittud_lab.compare.observers import QuietRuns
+from attittud_lab.compare.variants import variants
+from attittud_lab.config.schema import Config
+from attittud_lab.data.parts import read_parts
+from attittud_lab.data.prepare import split_seed
+from attittud_lab.errors import InputError
+from attittud_lab.training.train import run
 from experiments import rows as reader
 from experiments import text
 from experiments.claims import judged
+from experiments.reproduce.experiments import EXPERIMENTS
+from experiments.reproduce.fingerprint import fingerprint
+from experiments.reproduce.results import read_lines
+from experiments.reproduce.run import _QUICK, _config, parts, reproduce
+from experiments.reproduce.text import QUICK_PARTS, write_encoder, write_texts
 from tests.test_reproduction_page import line
 
 CONFIGS = Path(__file__).parent.parent / "experiments"

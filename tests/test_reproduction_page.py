@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from attittud.recipes.compare.candidates import candidates
-from attittud.recipes.compare.variants import variants
-from attittud.recipes.loader import load
+from attittud_lab.compare.candidates import candidates
+from attittud_lab.compare.variants import variants
+from attittud_lab.config.load import load
 from experiments import page as module
 from experiments import paper
 from experiments import rows as reader

@@ -3,7 +3,7 @@
 import re
 import statistics
 
-from attittud.recipes.loader import load
+from attittud_lab.config.load import load
 from experiments import paper, text, xray
 from experiments.bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, shares
 from experiments.claims import Claim, against_paper, judged, spread_falls

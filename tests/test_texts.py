@@ -13,21 +13,21 @@ from safetensors.numpy import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attittud.autograd.layout import Layout
 from attittud.engine import make_engine
-from attittud.parameters import Layout
-from attittud.recipes.config import ModelConfig
-from attittud.recipes.data.texts import SHORTEST, Reader
-from attittud.recipes.data.tokens import tokenised
-from attittud.recipes.errors import InputError
-from attittud.recipes.evaluate import evaluate
-from attittud.recipes.loader import loads
-from attittud.recipes.models.build import build_model
-from attittud.recipes.models.encoder import Encoder
-from attittud.recipes.models.huggingface import hf_body, hf_words
-from attittud.recipes.models.masked import Hidden, MaskedHead, hide, masked_losses
-from attittud.recipes.models.network import Network
-from attittud.recipes.tasks import Examples, Order, per_example_losses
-from attittud.recipes.train import load_data
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import ModelConfig
+from attittud_lab.data.tasks import Examples, Order, per_example_losses
+from attittud_lab.data.texts import SHORTEST, Reader
+from attittud_lab.data.tokens import tokenised
+from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
+from attittud_lab.models.encoder import Encoder
+from attittud_lab.models.huggingface import hf_body, hf_words
+from attittud_lab.models.masked import Hidden, MaskedHead, hide, masked_losses
+from attittud_lab.models.network import Network
+from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.train import load_data
 from tests.oracle import flatten, gradients
 from tests.texts import tiny_encoder, write_reviews
 
@@ -403,7 +403,7 @@ def test_a_network_without_dropout_and_a_tokenizer_without_padding(tmp_path: Pat
 
 
 def _packs(job) -> bool:
-    from attittud.recipes.models.huggingface import hf_body
+    from attittud_lab.models.huggingface import hf_body
 
     body = hf_body(job.model.name.removeprefix("hf:"), "text", job.model)
     return bool(getattr(body, "packs", False))

@@ -13,16 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attittud.cli import main
-from attittud.recipes.compare.run import compare
-from attittud.recipes.config import Config
-from attittud.recipes.diagnose import diagnose
-from attittud.recipes.errors import InputError
-from attittud.recipes.loader import changed, load, loads
-from attittud.recipes.make_phase import make_phase
-from attittud.recipes.models.build import build_model
-from attittud.recipes.report.page import write_report
-from attittud.recipes.train import load_data, run
+from attittud_lab.cli import main
+from attittud_lab.compare.run import compare
+from attittud_lab.config.load import changed, load, loads
+from attittud_lab.config.schema import Config
+from attittud_lab.diagnose.diagnose import diagnose
+from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
+from attittud_lab.report.page import write_report
+from attittud_lab.training.make_phase import make_phase
+from attittud_lab.training.train import load_data, run
 from tests.test_recipes_resume import outcome
 from tests.texts import tiny_encoder, write_reviews
 
@@ -233,7 +233,7 @@ def test_kills_change_nothing(job: Config, tmp_path: Path) -> None:
     config = Path(job.output).parent / "job.yaml"
     run(job, run_dir=tmp_path / "undisturbed")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attittud.recipes.train", "attittud.guide", "torch._dynamo", "transformers"])
+    context.set_forkserver_preload(["attittud_lab.training.train", "attittud.guide", "torch._dynamo", "transformers"])
     killed, moments, kills = tmp_path / "killed", random.Random(0), 0
     path = killed / "checkpoint.safetensors"
     for _ in range(12):
@@ -313,7 +313,7 @@ def test_captured_text_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
     more += ["training.deterministic=true", "training.cuda_graph=true", "training.precision=bf16", "device=cuda"]
     weights = []
     for name, warm_up in (("captured", 3), ("again", 3), ("eager", 1000)):
-        monkeypatch.setattr("attittud.recipes.capture.WARM_UP", warm_up)
+        monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", warm_up)
         run(loads(text, more), run_dir=tmp_path / name)
         weights.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert "cannot be captured" not in caplog.text

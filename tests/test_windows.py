@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attittud.engine import make_engine, rules
-from attittud.engine.windows import Windows, padded
-from attittud.parameters import Layout
+from attittud.autograd.layout import Layout
+from attittud.engine import make_engine
+from attittud.engine.per_example import rules
+from attittud.engine.per_example.windows import Windows, padded
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

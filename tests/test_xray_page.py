@@ -6,9 +6,9 @@ from statistics import fmean
 
 import pytest
 
-from attittud.recipes.compare.candidates import candidates
-from attittud.recipes.compare.variants import variants
-from attittud.recipes.loader import load
+from attittud_lab.compare.candidates import candidates
+from attittud_lab.compare.variants import variants
+from attittud_lab.config.load import load
 from experiments import paper, xray
 from experiments import rows as reader
 from experiments.rows import HERE

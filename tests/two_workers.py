@@ -79,7 +79,7 @@ def hugging_face(folder: str) -> list[float]:
 def hugging_face_fsdp2(folder: str) -> list[float]:
     if workers() == 1:
         return hugging_face(folder)
-    from attittud.sharded import Shards
+    from attittud.workers.shards import Shards
 
     config = {
         "version": 2,
@@ -177,7 +177,7 @@ def lightning_fsdp2(folder: str) -> list[float]:
         return fit(lightning_module(**four), folder)
     from lightning.pytorch.strategies import ModelParallelStrategy
 
-    from attittud.sharded import Shards
+    from attittud.workers.shards import Shards
 
     def run(**settings: Any) -> list[float]:
         module = lightning_module(sharded=True, **four)

@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from attittud.recipes.interrupts import deaf_to_interrupts, worker_processes
+from attittud_lab.output.interrupts import deaf_to_interrupts, worker_processes
 
 from .jobs import QUICK_STEPS, TIMED_STEPS, alone, clock, jobs, train
 from .pairs import SPLIT, choose

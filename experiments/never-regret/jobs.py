@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from attittud.recipes.digits.experiment import one_thread
+from attittud_lab.demo.experiment import one_thread
 
 from .pairs import PAIRS, Pair
 from .strategies import AUTO, Entry, entries

@@ -9,8 +9,8 @@ from functools import partial
 from torch import nn
 
 from attittud import Guide, presets
-from attittud.recipes.config import StrategyConfig
-from attittud.recipes.strategies import make_strategy
+from attittud_lab.config.schema import StrategyConfig
+from attittud_lab.strategies.registry import make_strategy
 
 from .train import Make, StepLosses, Stepper
 

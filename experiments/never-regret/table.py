@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from attittud.recipes.statistics import Difference, Summary, paired, summarise
+from attittud_lab.statistics import Difference, Summary, paired, summarise
 
 from .record import Runs
 from .strategies import AUTO, PRESET, ROWS

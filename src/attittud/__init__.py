@@ -2,14 +2,10 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from attittud.starting import hearing_interrupts
-
-# Torch takes seconds to import; on the command line Ctrl-C is to end these as kindly as all that follow.
-with hearing_interrupts():
-    from attittud.decompose import Decomposition, decompose
-    from attittud.eta import Eta, preset, presets
-    from attittud.guide import Guide
-    from attittud.report import Report
+from attittud.decompose import Decomposition, decompose
+from attittud.eta import Eta, preset, presets
+from attittud.guide import Guide
+from attittud.report import Report
 
 try:
     __version__ = version("attittud")

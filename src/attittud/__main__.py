@@ -1,6 +1,6 @@
 """`python -m attittud`."""
 
-from attittud.cli import main
+from attittud_lab.cli import main
 
 if __name__ == "__main__":  # not in the processes that a command starts
     main()

@@ -9,9 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from attittud import coordinates, directions
-from attittud.basis import make_basis
-from attittud.checks import (
+from attittud._checks import (
     AnyEta,
     check_auxiliary,
     check_callable,
@@ -24,21 +22,23 @@ from attittud.checks import (
     check_weights,
     of_each,
 )
-from attittud.distributed import connect
+from attittud.autograd.graph import keep_saved_tensors
+from attittud.autograd.layout import Predicate, write_gradients
+from attittud.basis import make_basis
 from attittud.engine import Implicit, make_engine
 from attittud.eta import Eta
-from attittud.graph import keep_saved_tensors
-from attittud.hearing import Hearings
-from attittud.implicit import implicit_basis
-from attittud.parameters import Predicate, write_gradients
-from attittud.passes import Passes
-from attittud.refreshing import Refresher
 from attittud.report import Report, SkipWarning
-from attittud.roles import Roles
-from attittud.scope import BatchNormMode
-from attittud.step import Step
-from attittud.subspace import Subspace
-from attittud.task import Given, Losses
+from attittud.step import coordinates, directions
+from attittud.step.forward import BatchNormMode
+from attittud.step.hearing import Hearings
+from attittud.step.implicit import implicit_basis
+from attittud.step.passes import Passes
+from attittud.step.refresh import Refresher
+from attittud.step.roles import Roles
+from attittud.step.step import Step
+from attittud.step.subspace import Subspace
+from attittud.step.task import Given, Losses
+from attittud.workers.replicas import connect
 
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attittud.judges import Verdict
+from attittud.step.judges import Verdict
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from zoo import problem
 
 from attittud import Eta, Guide, checkpoint
-from attittud.sharded import _check_not_offloaded
+from attittud.workers.shards import _check_not_offloaded
 
 
 def mixed_precision(eta):

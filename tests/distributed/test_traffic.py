@@ -9,7 +9,8 @@ from scenarios import N, World
 from watch_traffic import Traffic
 from zoo import CLASSES
 
-from attittud import Eta, traffic
+from attittud import Eta
+from benchmarks import traffic
 
 DOCS = Path(__file__).parents[2] / "docs" / "scaling.md"
 SHARED, REST = 78, 6 * 7 + 7  # of the model "mlp": its body, and the two heads
@@ -176,7 +177,7 @@ def test_windows_exchange_gradients_in_combine_only(counted):
 
 
 def test_the_table_in_the_docs_is_that_of_the_formulas():
-    assert traffic.table() in DOCS.read_text(encoding="utf-8"), "run python -m attittud.traffic and paste its table"
+    assert traffic.table() in DOCS.read_text(encoding="utf-8"), "run python -m benchmarks.traffic and paste its table"
 
 
 def test_one_worker_exchanges_nothing():

@@ -11,11 +11,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from attittud.autograd.layout import Layout
 from attittud.basis.noise import gaussian
 from attittud.basis.orthonormal import Rows, orthonormalise_
 from attittud.engine.base import Jacobian
-from attittud.parameters import Layout
-from attittud.workers import Share, Workers
+from attittud.workers.one import Share, Workers
 
 
 @dataclass

@@ -12,7 +12,7 @@ from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
 from attittud.basis.small_matrices import singular
 from attittud.engine.base import Jacobian
-from attittud.linalg import transform_
+from attittud.kernels.products import transform_
 
 
 class Exact(Basis):

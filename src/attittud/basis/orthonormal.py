@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attittud.linalg import factorise, gram, transform_
+from attittud.kernels.products import factorise, gram, transform_
 
 
 @dataclass(frozen=True)

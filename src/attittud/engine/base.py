@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from attittud.graph import kept_graph
-from attittud.linalg import gram, project
-from attittud.parameters import Layout
+from attittud.autograd.graph import kept_graph
+from attittud.autograd.layout import Layout
+from attittud.kernels.products import gram, project
 
 logger = logging.getLogger("attittud")
 

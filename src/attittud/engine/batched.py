@@ -13,11 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attittud.autograd.graph import kept_graph
+from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine, UnsupportedError, logger
 from attittud.engine.loop import Loop
 from attittud.engine.verify import Checked, differing
-from attittud.graph import kept_graph
-from attittud.parameters import Layout
 
 # What several rows may take in all where rows are short and only launches cost.
 CHUNK_BYTES = 1 << 28

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from attittud.engine.hooks import Hooks, refuse_coupled
-from attittud.engine.recorder import Recorder
+from attittud.engine.per_example.hooks import Hooks, refuse_coupled
+from attittud.engine.per_example.recorder import Recorder
 
 
 class Implicit(Hooks):

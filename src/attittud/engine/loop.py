@@ -7,9 +7,9 @@ from collections.abc import Set
 import torch
 from torch import Tensor
 
+from attittud.autograd.graph import kept_graph
+from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine
-from attittud.graph import kept_graph
-from attittud.parameters import Layout
 
 
 class Loop(Engine):

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from attittud.autograd.graph import kept_graph
+from attittud.autograd.layout import Layout
 from attittud.engine.base import Jacobian, UnsupportedError
-from attittud.graph import kept_graph
-from attittud.parameters import Layout
 
 
 def probe(losses: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attittud._checks import check_count, check_weight
 from attittud.basis.orthonormal import tolerance
-from attittud.checks import check_count, check_weight
 from attittud.decompose import decompose
 from attittud.eta import Eta
 

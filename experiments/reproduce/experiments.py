@@ -1,0 +1,161 @@
+"""The experiments by name: which configurations they are made of, and which settings their parts change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from attittud_lab.config.data import SourceConfig
+from attittud_lab.data.source import open_listing, open_source
+from attittud_lab.errors import InputError
+from experiments.reproduce.miniature import CHEST_XRAY, write_chest_xray, write_miniature
+from experiments.reproduce.text import (
+    FOLDERS,
+    QUICK,
+    QUICK_PARTS,
+    text_parts,
+    text_start,
+    write_encoder,
+    write_texts,
+)
+
+Part = tuple[str, list[str]]
+"""The name of a configuration file, and overrides: the paths of the data among them."""
+Parts = Callable[[Path], Mapping[str, Part]]
+"""By name, given the folder with the data."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Each part is one comparison."""
+
+    about: str
+    parts: Parts
+    data: str
+    """What the folder with the data holds, in words."""
+    miniature: Callable[[Path], Path]
+    """Writes made-up data in the same layout below a folder, and returns the one to take for the data."""
+    quick: tuple[str, ...] = ()
+    """What --quick changes beyond the usual."""
+    quick_parts: tuple[str, ...] = ()
+    """Parts that --quick runs, if not all."""
+    encoder: Callable[[Path], Path] | None = None
+    """For an experiment that needs a pretrained text encoder (--model): writes a tiny one below a folder, for --quick."""
+    start: Callable[[Path], Part] | None = None
+    """A run from whose weights, seed by seed, all others start that have `model.weights` set."""
+    runs_of: str | None = None
+    """The experiment in whose runs it is measured, if not in its own."""
+
+
+def _files(*names: str) -> Parts:
+    """Configurations whose two sources are one folder."""
+    return lambda folder: {name: (f"{name}.yaml", _both(folder)) for name in names}
+
+
+def _both(folder: Path) -> list[str]:
+    return [f"data.primary.path={folder}", f"data.auxiliary.others.path={folder}"]
+
+
+def _chest_xray(file: str, folder: Path) -> Part:
+    """A configuration whose X-rays and photographs are two folders in one."""
+    for name in CHEST_XRAY:
+        if not (folder / name).is_dir():
+            raise InputError(
+                f"--data {folder}: there is no folder {name} in it; it has to hold {' and '.join(CHEST_XRAY)}"
+            )
+    x_rays, photographs = (folder / name for name in CHEST_XRAY)
+    return file, [f"data.primary.path={x_rays}", f"data.auxiliary.photographs.path={photographs}"]
+
+
+def superclasses(folder: Path) -> dict[str, list[str]]:
+    """The fine classes of every coarse one, from the columns of CIFAR-100 as the dataset hub has it."""
+    listings = []
+    for column in ("fine_label", "coarse_label"):
+        config = SourceConfig(path=str(folder), split="train", label=column)
+        source = open_source(config)
+        listings.append(open_listing(config, source, "train"))
+    fine, coarse = listings
+    assert fine.labels is not None and coarse.labels is not None
+    found: dict[str, list[str]] = {name: [] for name in coarse.classes}
+    for a, b in np.unique(np.stack([coarse.labels, fine.labels], 1), axis=0).tolist():
+        found[coarse.classes[a]].append(fine.classes[b])
+    twice = [name for name in fine.classes if sum(name in names for names in found.values()) != 1]
+    if twice:
+        raise InputError(
+            f"{folder}: {twice[0]!r} does not belong to exactly one coarse class; these are not CIFAR-100's"
+        )
+    return found
+
+
+def _multicifar(folder: Path) -> Mapping[str, Part]:
+    """Every coarse class in turn is the primary task, all others are auxiliary."""
+    return {
+        name: (
+            "table2-multicifar100.yaml",
+            [
+                f"data.primary.classes=[{', '.join(fine)}]",
+                f"data.auxiliary.others.exclude=[{', '.join(fine)}]",
+                *_both(folder),
+            ],
+        )
+        for name, fine in superclasses(folder).items()
+    }
+
+
+_CIFAR10 = ("the parquet files of CIFAR-10", partial(write_miniature, kind="cifar10"))
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "table2-cat-vs-dog": Experiment(
+        "Table 2, Cat-vs-Dog: the five rows of the paper, then further baselines and the other three Etas, then more seeds",
+        _files("table2-cat-vs-dog", *(f"table2-cat-vs-dog-{part}" for part in ("more", "zero", "15"))),
+        *_CIFAR10,
+    ),
+    "table4-bases": Experiment(
+        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)", _files("table4-bases", "table4-bases-exact"), *_CIFAR10
+    ),
+    "figure2-samples": Experiment(
+        "Figure 2, left: accuracy against m, the examples that build a basis of rank 5",
+        _files("figure2-samples"),
+        *_CIFAR10,
+    ),
+    "figure2-rank": Experiment(
+        "Figure 2, right: accuracy against the rank, with 50 and with 1,000 primary examples per class",
+        _files("figure2-rank-50", "figure2-rank-1000"),
+        *_CIFAR10,
+    ),
+    "figure3-captured-norm": Experiment(
+        "Figure 3: the share of both gradients' norm inside each basis, in the runs of Table 4",
+        _files("table4-bases", "table4-bases-exact"),
+        *_CIFAR10,
+        runs_of="table4-bases",
+    ),
+    "table2-multicifar100": Experiment(
+        "Table 2, MultiCifar100: each of the 20 superclasses in turn is the primary task",
+        _multicifar,
+        "the parquet files of CIFAR-100",
+        partial(write_miniature, kind="cifar100"),
+    ),
+    "table1-text": Experiment(
+        "Table 1: two text tasks with 500 and with all labels, beside masked language modelling on their own and on swapped text",
+        text_parts,
+        f"folders {' and '.join(FOLDERS.values())} of parquet files",
+        write_texts,
+        quick=QUICK,
+        quick_parts=QUICK_PARTS,
+        encoder=write_encoder,
+        start=text_start,
+    ),
+    "table3-chest-xray": Experiment(
+        "Tables 3 and 5 on open chest X-rays with photographs: none, pretrained, and ATTITTUD with three Etas after it",
+        lambda folder: {
+            name: _chest_xray(f"{name}.yaml", folder) for name in ("table3-chest-xray-none", "table3-chest-xray")
+        },
+        f"folders {' and '.join(CHEST_XRAY)} of parquet files",
+        write_chest_xray,
+        start=lambda folder: _chest_xray("table3-chest-xray-start.yaml", folder),
+    ),
+}

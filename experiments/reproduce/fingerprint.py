@@ -1,0 +1,54 @@
+"""What makes a run the same on every machine and in every version, in sixteen letters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from attittud_lab.compare.decide import PRIMARY_ONLY
+from attittud_lab.config.options import default
+from attittud_lab.config.schema import Config
+from attittud_lab.runs.folder import comparable
+
+START_PARTS = 3
+"""FINGERPRINT/seed-{seed}/weights.safetensors: where the weights lie that all runs of an experiment start from."""
+
+
+def fingerprint(config: Config) -> str:
+    """Of all that makes a run what it is: not where the data lie, nor what is logged.
+
+    Of a Hugging Face model it is the name of its folder; of weights to start from the end of their path, START_PARTS long,
+    which names what they were made by. Auxiliary texts leave no trace in a run that does not train on them (images do: their
+    mean and deviation are those that all images are normalised by).
+    """
+    plain = comparable(config)
+    _forget_later(config, plain)
+    if config.strategy.name == PRIMARY_ONLY and all(x.objective == "masked_lm" for x in config.data.auxiliary.values()):
+        plain["data"]["auxiliary"] = {}
+    for name in ("device", "log_every", "log_layers", "checkpoint_every"):
+        del plain[name]
+    plain["training"].pop("compile", None)  # like the device it decides how numbers are rounded; `made_with` has it
+    for source in (plain["data"]["primary"], *plain["data"]["auxiliary"].values()):
+        del source["path"]
+    if config.model.name.startswith("hf:"):
+        plain["model"]["name"] = f"hf:{Path(config.model.name.removeprefix('hf:')).name}"
+    if config.model.weights is not None:
+        plain["model"]["weights"] = "/".join(Path(config.model.weights).parts[-START_PARTS:])
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _forget_later(config: Any, plain: dict[str, Any]) -> None:
+    """Settings that came after the first results were kept, where they are at their default."""
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if entry.metadata.get("later") and value == default(entry):
+            plain.pop(entry.name, None)
+        elif is_dataclass(value) and entry.name in plain:
+            _forget_later(value, plain[entry.name])
+        elif isinstance(value, dict) and entry.name in plain:
+            for name, item in value.items():
+                if is_dataclass(item):
+                    _forget_later(item, plain[entry.name][name])

@@ -1,1 +1,0 @@
-"""One file per command of the command line; `attittud.cli` registers them."""

@@ -1,0 +1,1 @@
+"""Engine `hooks`: the gradients of single examples, layer by layer, in one backward pass."""

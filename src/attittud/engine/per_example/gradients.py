@@ -1,0 +1,243 @@
+"""Per-example gradients of one parameter from one call of a function, kept in factors as long as that is cheaper.
+
+A piece stands for m tensors of the parameter's shape. What is asked of J is asked of its pieces: contracted with weights
+over the examples (`left`), with vectors over the parameter (`right`), or with another piece over the parameter (`cross`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from attittud.kernels.products import add_product_
+
+
+class Piece(ABC):
+    """What some examples of one call contribute to the gradient of one parameter."""
+
+    examples: int
+    size: int
+    """Elements of the parameter."""
+
+    @abstractmethod
+    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        """The gradients of some examples as rows: r x size."""
+
+    def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
+        """`out` and the function for gradients in an order of elements in which adding them is cheap."""
+        return out, self.chunk
+
+    def parts(self, budget: int) -> Iterator[slice]:
+        """All examples, as many at once as `budget` elements allow."""
+        step = max(1, budget // max(1, self.elements))
+        for start in range(0, self.examples, step):
+            yield slice(start, min(start + step, self.examples))
+
+    @property
+    def elements(self) -> int:
+        """What forming the gradient of one example takes at most."""
+        return self.size
+
+    def chunks(self, budget: int, dtype: torch.dtype) -> Iterator[Tensor]:
+        """The gradients of all examples, some at a time."""
+        for rows in self.parts(budget):
+            yield self.chunk(rows, dtype)
+
+    def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        """Add weights (k x m) times the gradients to `out` (k x the parameter's shape)."""
+        if self.size == 0:
+            return
+        out, gradients_of = self.ordered(out)
+        in_place = out[0].is_contiguous()
+        for rows in self.parts(budget):
+            gradients, some = gradients_of(rows, out.dtype), weights[:, rows]
+            if in_place:
+                add_product_(out.view(out.shape[0], -1), some, gradients)
+            else:
+                out.add_((some @ gradients).view_as(out))
+            del gradients  # before the next ones are formed
+
+    def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
+        """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
+        columns = torch.stack([vector.reshape(-1) for vector in vectors], dim=1)
+        return torch.cat([(gradients @ columns).double() for gradients in self.chunks(budget, columns.dtype)])
+
+    def cross(self, other: Piece, budget: int) -> Tensor:
+        """Inner products with the gradients of another call: m x m, float64."""
+        result = []
+        budget //= 4  # two chunks, in twice the width
+        for mine in self.chunks(budget, torch.float64):
+            if other is self and mine.shape[0] == self.examples:
+                return mine @ mine.T
+            result.append(torch.cat([mine @ theirs.T for theirs in other.chunks(budget, torch.float64)], dim=1))
+        return torch.cat(result)
+
+
+class Dense(Piece):
+    """The gradients themselves: biases, normalisation weights and whatever no other piece describes."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        self.examples = gradients.shape[0]
+        self.gradients = gradients.reshape(self.examples, -1)
+        self.size = self.gradients.shape[1]
+
+    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        return self.gradients[rows].to(dtype)
+
+
+class Outer(Piece):
+    """Gradients Σ_t left_t rightᵀ_t of a matrix (or of several side by side: grouped convolutions).
+
+    left: m x groups x T x o, right: m x groups x T x i, for a parameter of groups * o * i elements in this order.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left_factor, self.right_factor = left, right
+        self.examples, self.groups, self.length, self.rows = left.shape
+        self.columns = right.shape[3]
+        self.size = self.groups * self.rows * self.columns
+
+    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        return self.multiplied(self.left_factor[rows], self.right_factor[rows], dtype)
+
+    def multiplied(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        a, b = left.flatten(0, 1).mT, right.flatten(0, 1)
+        if a.device.type == "cuda" and dtype == torch.float32 and a.dtype == b.dtype and a.dtype.itemsize == 2:
+            # Half-precision operands as they are, sums and result in float32.
+            product = torch.bmm(a, b, out_dtype=torch.float32)
+        else:
+            product = torch.bmm(a.to(dtype), b.to(dtype))
+        return product.view(-1, self.size)
+
+    def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        k = weights.shape[0]
+        # Forming the gradients costs T + k products of a row and a column for each example, weighting a factor k T.
+        if self.groups > 1 or k * self.length > self.length + k:
+            super().left(out, weights, budget)
+            return
+        a = self.left_factor.squeeze(1).to(out.dtype)
+        b = self.right_factor.squeeze(1).to(out.dtype).flatten(0, 1)
+        step = max(1, budget // max(1, a.numel()))
+        for target, some in zip(out.split(step), weights.split(step), strict=True):
+            weighted = (some[:, :, None, None] * a).flatten(1, 2).mT
+            if out[0].is_contiguous():
+                target.view(-1, self.rows, self.columns).baddbmm_(weighted, b.expand(len(target), -1, -1))
+            else:
+                target.add_((weighted @ b).view_as(target))
+
+    def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
+        count, dtype = len(vectors), vectors[0].dtype
+        if count * self.length > self.length + count:
+            return super().right(vectors, budget)
+        a, b = self.left_factor.to(dtype), self.right_factor.to(dtype)
+        matrices = [vector.reshape(self.groups, self.rows, self.columns) for vector in vectors]
+        return torch.stack([(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1)
+
+    def cross(self, other: Piece, budget: int) -> Tensor:
+        if not isinstance(other, Outer) or (self.groups, self.rows, self.columns) != (
+            other.groups,
+            other.rows,
+            other.columns,
+        ):
+            return super().cross(other, budget)
+        m, n = self.examples, other.examples
+        factored = m * n * self.length * other.length * self.groups * (self.rows + self.columns)
+        formed = (m * self.length + n * other.length + m * n) * self.size
+        if factored > formed:
+            return self._formed(other, budget)
+        theirs = [x.double().permute(1, 0, 2, 3).flatten(1, 2).mT for x in (other.left_factor, other.right_factor)]
+        return _by_blocks(
+            m, n, self.length, other.length * self.groups, budget, lambda rows: self._products(rows, theirs)
+        )
+
+    def _formed(self, other: Outer, budget: int) -> Tensor:
+        """From the gradients themselves, some rows of the matrix at a time, so that each is formed once."""
+        total = torch.zeros(self.examples, other.examples, dtype=torch.float64, device=self.left_factor.device)
+        step = max(1, budget // (4 * max(self.examples, other.examples) * self.groups * max(1, self.columns)))
+        for start in range(0, self.rows, step):
+            rows = slice(start, start + step)
+            mine = self._slice(rows)
+            theirs = mine if other is self else other._slice(rows)
+            total.addmm_(mine, theirs.T)
+        return total
+
+    def _slice(self, rows: slice) -> Tensor:
+        """The gradients of some rows of the matrix, for all examples: m x the rest, float64."""
+        return (self.left_factor[..., rows].double().mT @ self.right_factor.double()).flatten(1)
+
+    def _products(self, rows: slice, theirs: list[Tensor]) -> Tensor:
+        """⟨left, left'⟩⟨right, right'⟩ of every pair of positions: r T x n T'."""
+        a, b = (x[rows].double().permute(1, 0, 2, 3).flatten(1, 2) for x in (self.left_factor, self.right_factor))
+        return ((a @ theirs[0]) * (b @ theirs[1])).sum(0)
+
+
+class Rows(Piece):
+    """Gradients of a table from which rows were looked up: gradients m x T x E, index m x T."""
+
+    def __init__(self, gradients: Tensor, index: Tensor, shape: Sequence[int]) -> None:
+        self.gradients, self.index = gradients, index
+        self.examples, self.length = index.shape
+        self.shape = tuple(shape)
+        self.size = self.shape[0] * self.shape[1]
+
+    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        index, gradients = self.index[rows], self.gradients[rows].to(dtype)
+        result = torch.zeros(index.shape[0], *self.shape, dtype=dtype, device=gradients.device)
+        return result.scatter_add_(1, index[:, :, None].expand_as(gradients), gradients).flatten(1)
+
+    def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        index, gradients = self.index.flatten(), self.gradients.to(out.dtype)
+        for row, weight in zip(out, weights, strict=True):
+            row.index_add_(0, index, (weight[:, None, None] * gradients).flatten(0, 1))
+
+    def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
+        found = [(self.gradients.to(v.dtype) * v[self.index]).sum((1, 2), dtype=torch.float64) for v in vectors]
+        return torch.stack(found, dim=1)
+
+    def cross(self, other: Piece, budget: int) -> Tensor:
+        if not isinstance(other, Rows):
+            return super().cross(other, budget)
+        index, theirs = other.index.flatten(), other.gradients.double().flatten(0, 1).T
+
+        def products(rows: slice) -> Tensor:
+            same = self.index[rows].flatten()[:, None] == index
+            return torch.where(same, self.gradients[rows].double().flatten(0, 1) @ theirs, 0.0)
+
+        return _by_blocks(self.examples, other.examples, self.length, other.length, budget, products)
+
+
+class Aligned(Piece):
+    """Gradients of a tensor that has a part for each example: zero but for the example's own part."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        self.examples = gradients.shape[0]
+        self.gradients = gradients.reshape(self.examples, -1)
+        self.size = self.gradients.numel()
+
+    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        own = self.gradients[rows].to(dtype)
+        result = own.new_zeros(own.shape[0], self.examples, own.shape[1])
+        at = torch.arange(own.shape[0], device=own.device)
+        result[at, at + (rows.start or 0)] = own
+        return result.flatten(1)
+
+    def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        out.add_((weights[:, :, None] * self.gradients.to(out.dtype)).view_as(out))
+
+    def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
+        return torch.stack(
+            [(self.gradients * v.reshape_as(self.gradients)).sum(1, dtype=torch.float64) for v in vectors], 1
+        )
+
+
+def _by_blocks(m: int, n: int, length: int, width: int, budget: int, products: Callable[[slice], Tensor]) -> Tensor:
+    """Sums of products of positions (r T x n T') over the positions, some examples at a time: m x n."""
+    step = max(1, budget // max(1, length * n * width))
+    blocks = []
+    for start in range(0, m, step):
+        rows = slice(start, min(start + step, m))
+        blocks.append(products(rows).view(rows.stop - start, length, n, -1).sum((1, 3)))
+    return torch.cat(blocks)

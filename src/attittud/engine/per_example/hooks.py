@@ -1,0 +1,347 @@
+"""One forward and one backward pass: every function call forms its per-example gradients, contracts and drops them.
+
+For models in which the examples do not meet. What was recorded is compared with an ordinary gradient at the first
+refresh, and again where shapes leave room for another reading; a parameter that differs is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from attittud.autograd.graph import frontier
+from attittud.autograd.layout import Layout
+from attittud.engine.base import Jacobian, UnsupportedError
+from attittud.engine.loop import Loop
+from attittud.engine.per_example.axes import Form, Place, Places, Use, form_of, place_of
+from attittud.engine.per_example.calls import LEADING, Call, Gradients
+from attittud.engine.per_example.generic import generic
+from attittud.engine.per_example.gradients import Dense, Piece
+from attittud.engine.per_example.recorder import Recorder
+from attittud.engine.per_example.rules import Bound, bind
+from attittud.engine.verify import Checked, probe, verify
+
+# Per-example gradients formed at once on a GPU, in elements: some MB keep it busy, and no more than that is needed.
+LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
+
+Visit = Callable[[Tensor, Piece], None]
+
+
+class Hooks(Loop):
+    name = "hooks"
+    instead = "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
+
+    def __init__(self) -> None:
+        self.checked = Checked()
+        self.places = Places()
+        self.record: Recorder | None = None
+
+    @contextmanager
+    def watch(self, model: nn.Module) -> Iterator[None]:
+        refuse_coupled(model, self.instead)
+        self.record = record = Recorder(model)
+        try:
+            record.begin()
+            yield
+        finally:
+            record.close()
+            self.record = None
+
+    def seen(self) -> None:
+        if self.record is not None:
+            self.record.finish()
+
+    def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
+        if losses.shape[0] == 0:  # a worker without examples
+            return super().jacobian(losses, layout)
+        if self.record is None:
+            raise UnsupportedError(
+                f"engine {self.name!r} must see the forward pass: give primary= as a callable that returns the per-example "
+                f"losses, or basis_losses=; or {self.instead}"
+            )
+        self.seen()
+        jacobian = HookedJacobian(self, self.record, losses, layout)
+        if not self.places.confirmed >= jacobian.places().keys() or self.checked.due(layout):
+            try:
+                self._verify(jacobian)
+            except UnsupportedError:
+                if not self.places.confirmed:
+                    raise
+                # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
+                self.places = Places()
+                self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
+        return jacobian
+
+    def _verify(self, jacobian: HookedJacobian) -> None:
+        weights = probe(jacobian.losses)
+        silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
+        self.places.confirm(jacobian.places())
+        self.checked.add(jacobian.layout, silent)
+
+
+def refuse_coupled(model: nn.Module, instead: str) -> None:
+    """Modules known to mix the examples of a batch."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise UnsupportedError(
+                f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
+                "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
+                f"{instead}"
+            )
+
+
+class HookedJacobian(Jacobian):
+    """J from one backward pass for each operation."""
+
+    engine: Hooks
+
+    def __init__(self, engine: Hooks, record: Recorder, losses: Tensor, layout: Layout) -> None:
+        super().__init__(engine, losses, layout)
+        self.record = record
+        self.half = False
+        """Whether a gradient came in half precision."""
+        self._names = {id(p): name for name, p in layout.named}
+        self._calls = {id(call): call for call in record.calls if self._wanted(call)}
+        self._uses = self._numbered()
+        self._edges = frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
+
+    def over(self, layout: Layout) -> HookedJacobian:
+        """The columns of J that belong to other parameters."""
+        return HookedJacobian(self.engine, self.record, self.losses, layout)
+
+    @property
+    def budget(self) -> int:
+        """Elements of per-example gradients that may exist at once: as many as the model has parameters, twice that on a GPU.
+
+        Then m gradients of all layers take at most m more products than there are layers; on a GPU half as many.
+        """
+        size = self.layout.size
+        return min(max(2 * size, LEAST_BUDGET), MOST_BUDGET) if self.layout.device.type == "cuda" else size
+
+    def places(self) -> dict[Form, Place | None]:
+        found: dict[Form, Place | None] = {}
+        for key, call in self._calls.items():
+            found[form_of(self._uses[key], tuple(call.shape), self.examples)] = self._place(call)
+            for at, shape in call.shapes.items():
+                found[form_of(self._argument(call, at), shape, self.examples)] = self._place_of_argument(call, at)
+        return found
+
+    # ------------------------------------------------------------------------------------------------ operations
+
+    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        with self.record.active():
+            if weights.shape[0] == 1:
+                # An ordinary gradient of weighted losses.
+                return super().left(weights, out)
+            return self._left(weights, out)
+
+    def _left(self, weights: Tensor, out: Tensor | None) -> Tensor:
+        if out is None:
+            out = self.layout.empty(weights.shape[0]).zero_()
+        weights = weights.to(out.dtype)
+        targets = self.layout.by_identity(out)
+        through: dict[int, Tensor] = {}
+
+        def visit(tensor: Tensor, piece: Piece) -> None:
+            target = targets.get(id(tensor))
+            if target is None:
+                shape = (weights.shape[0], *tensor.shape)
+                target = through.setdefault(id(tensor), torch.zeros(shape, dtype=out.dtype, device=out.device))
+            piece.left(target, weights, self.budget)
+
+        self._sweep(visit)
+        for key, rows in through.items():
+            for j, row in enumerate(rows):
+                self.layout.add_(out[j], self._pull(self.record.derived[key], row), fresh=False)
+        return out
+
+    def right(self, vectors: Tensor | Sequence[Tensor]) -> Tensor:
+        with self.record.active():
+            return self._gram_and_right(vectors, gram=False)[1]
+
+    def gram(self) -> Tensor:
+        return self.gram_and_right(())[0]
+
+    def gram_and_right(self, vectors: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Both in one backward pass."""
+        with self.record.active():
+            return self._gram_and_right(vectors, gram=True)
+
+    def _gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool) -> tuple[Tensor, Tensor]:
+        m, device = self.examples, self.layout.device
+        products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
+        total = torch.zeros(m, m, dtype=torch.float64, device=device)
+        by_vector = [self.layout.by_identity(vector) for vector in vectors]
+        for key, tensor in self._derived().items():
+            for columns in by_vector:
+                columns[key] = self._push(tensor, columns)
+        uses = Counter(id(tensor) for call in self._calls.values() for tensor in call.met)
+        waiting: dict[int, list[Piece]] = {}
+        alone = self._alone()
+
+        def visit(tensor: Tensor, piece: Piece) -> None:
+            key = id(tensor)
+            if by_vector:
+                products.add_(piece.right([columns[key] for columns in by_vector], self.budget))
+            if gram and uses[key] == 1 and key in alone:
+                total.add_(piece.cross(piece, self.budget))
+            elif gram:
+                waiting.setdefault(key, []).append(piece)
+
+        self._sweep(visit)
+        with torch.no_grad():
+            for pieces in self._complete(waiting):
+                for i, first in enumerate(pieces):
+                    total.add_(first.cross(first, self.budget))
+                    for second in pieces[i + 1 :]:
+                        both = first.cross(second, self.budget)
+                        total.add_(both).add_(both.T)
+        return total, products
+
+    # ------------------------------------------------------------------------------------------------ one pass
+
+    def _sweep(self, visit: Visit) -> None:
+        def on_call(call: Call, gradients: Gradients) -> None:
+            self.half = self.half or any(g is not None and g.dtype.itemsize == 2 for g in gradients)
+            if id(call) in self._calls:
+                self._pieces(call, gradients, visit)
+
+        if not self._edges:
+            return
+        self.record.on_call = on_call
+        try:
+            # Only as far as the calls: the gradients of the parameters themselves are not computed. Autocast is for the
+            # forward pass: it would round the operands of our own products.
+            with torch.autocast(self.layout.device.type, enabled=False):
+                torch.autograd.grad(
+                    self.losses, self._edges, torch.ones_like(self.losses), retain_graph=True, allow_unused=True
+                )
+        finally:
+            self.record.on_call = None
+
+    def _pieces(self, call: Call, gradients: Gradients, visit: Visit) -> None:
+        try:
+            # Before stepping aside: checkpointing may have to run a part of the model for it, which is to be seen.
+            args, kwargs, data = call.arguments()
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                found = bind(call, args, kwargs, data)
+                if found is not None and len(gradients) == 1 and gradients[0] is not None:
+                    rule, arguments = found
+                    pieces = rule(Bound(call, arguments, gradients[0], self.examples, self._place(call)))
+                else:
+                    where = {key: self._place_of_argument(call, at) for key, at in data.items()}
+                    given = {key: place for key, place in where.items() if place is not None}
+                    pieces = generic(call, args, kwargs, gradients, self.examples, given, self._place(call))
+                for tensor, piece in pieces:
+                    if id(tensor) in self._names or id(tensor) in self.record.derived:
+                        visit(tensor, piece)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError) as error:  # what a rule says, or runs into where it has misread a shape
+            raise self._cannot_tell(call, str(error).split("\n")[0]) from error
+
+    # ------------------------------------------------------------------------------------------------ which calls
+
+    def _wanted(self, call: Call) -> bool:
+        return any(id(t) in self._names or id(t) in self.record.derived for t in call.met)
+
+    def _describe(self, call: Call) -> str:
+        names = [self._names.get(id(t), "a tensor computed from parameters") for t in call.met]
+        return f"{', '.join(names)} in {call.name}"
+
+    def _cannot_tell(self, call: Call, why: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"engine {self.engine.name!r} cannot tell the examples' gradients of {self._describe(call)} apart: {why}; "
+            f"{self.engine.instead}"
+        )
+
+    def _numbered(self) -> dict[int, Use]:
+        count, uses = Counter[str](), {}
+        for key, call in self._calls.items():
+            what = self._describe(call)
+            uses[key] = what, count[what]
+            count[what] += 1
+        return uses
+
+    def _argument(self, call: Call, at: int) -> Use:
+        what, number = self._uses[id(call)]
+        return f"{what}, argument {at}", number
+
+    def _place(self, call: Call) -> Place:
+        if call.in_attention:
+            return "second" if len(call.shape) > 2 else "interleaved"
+        shape = tuple(call.shape)
+        guess = place_of(shape, self.examples, leading=call.func in LEADING)
+        place = self.engine.places.known(self._uses[id(call)], shape, self.examples, guess)
+        if place is None:
+            raise self._cannot_tell(
+                call,
+                f"the result has shape {shape}, in which no dimension is that of the {self.examples} examples (a constant from "
+                "outside of the model should be a buffer of it)",
+            )
+        return place
+
+    def _place_of_argument(self, call: Call, at: int) -> Place | None:
+        shape = call.shapes[at]
+        guess = place_of(shape, self.examples, leading=call.func in LEADING)
+        # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual place.
+        guess = guess if guess == "first" or at < call.positional else None
+        return self.engine.places.known(self._argument(call, at), shape, self.examples, guess)
+
+    # ------------------------------------------------------------------------------------------------ derived tensors
+
+    def _derived(self) -> dict[int, Tensor]:
+        """Tensors computed from parameters alone that then met data."""
+        met = {id(t): t for call in self._calls.values() for t in call.met}
+        return {key: t for key, t in met.items() if key in self.record.derived}
+
+    def _pull(self, tensor: Tensor, gradient: Tensor) -> Sequence[Tensor | None]:
+        """From the gradient of a derived tensor to those of the parameters."""
+        return torch.autograd.grad(
+            tensor, self.layout.parameters, gradient.to(tensor.dtype), retain_graph=True, allow_unused=True
+        )
+
+    def _push(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
+        """How a derived tensor changes along a vector over the parameters."""
+        with torch.enable_grad():
+            dual = torch.ones_like(tensor, requires_grad=True)  # not zeros, as in Jacobian.right
+            gradients = torch.autograd.grad(tensor, self.layout.parameters, dual, create_graph=True, allow_unused=True)
+            inner = [
+                (gradient * columns[id(p)]).sum()
+                for p, gradient in zip(self.layout.parameters, gradients, strict=True)
+                if gradient is not None
+            ]
+            if not inner:
+                return torch.zeros_like(tensor, dtype=self.layout.dtype)
+            return torch.autograd.grad(torch.stack(inner).sum(), dual)[0].to(self.layout.dtype)
+
+    def _alone(self) -> set[int]:
+        """Parameters that no derived tensor leads to."""
+        reached: set[int] = set()
+        for tensor in self._derived().values():
+            found = self._pull(tensor, torch.zeros_like(tensor))
+            reached |= {id(p) for p, g in zip(self.layout.parameters, found, strict=True) if g is not None}
+        return set(self._names) - reached
+
+    def _complete(self, waiting: dict[int, list[Piece]]) -> list[list[Piece]]:
+        """Pieces by parameter, those of derived tensors traced back to parameters."""
+        by_parameter = {key: pieces for key, pieces in waiting.items() if key in self._names}
+        for key, pieces in waiting.items():
+            if key in self._names:
+                continue
+            tensor = self.record.derived[key]
+            rows: list[Sequence[Tensor | None]] = []
+            for i in range(self.examples):
+                total = sum(piece.chunk(slice(i, i + 1), self.layout.dtype) for piece in pieces)
+                assert isinstance(total, Tensor)
+                rows.append(self._pull(tensor, total.view(tensor.shape)))
+            for p, found in zip(self.layout.parameters, zip(*rows, strict=True), strict=True):
+                if found[0] is not None:
+                    dense = Dense(torch.stack([g for g in found if g is not None]))
+                    by_parameter.setdefault(id(p), []).append(dense)
+        return list(by_parameter.values())

@@ -1,0 +1,260 @@
+"""Sees the forward pass: every function call in which a parameter meets data is recorded with what its gradient needs.
+
+Functions rather than modules, because parameters are used where no module sees it: raw parameters, tied weights in
+`F.linear(x, embedding.weight)`, `nn.MultiheadAttention`, which never calls its own output projection.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from attittud.engine.per_example.calls import ADDITIONS, SPREADING, Call, Function, Gradients, tensors_in
+
+# Their result depends on shapes only.
+_CONSTANT: set[Function] = {
+    *(torch.zeros, torch.ones, torch.full, torch.empty, torch.arange, torch.eye, torch.linspace),
+    *(torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like),
+    *(Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty),
+}
+# What models ask most often, with results that are no tensors.
+_QUESTIONS: set[Function] = {
+    *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "layout", "is_cuda")),
+    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")),
+    *(Tensor.size, Tensor.stride, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
+}
+# Of the others only type, device or shape matter.
+_FIRST_ONLY: set[Function] = {Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as}
+# Autocast runs them in its own type.
+_CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
+
+
+def _opened(function: Any) -> Function:
+    """The same Python function, but with its body run where torch would hand it over to a mode as a whole."""
+    scope = {**function.__globals__, "has_torch_function": lambda *_: False}
+    copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_ATTENTION = F.multi_head_attention_forward
+# Attention so that its projections are seen; autograd.grad so that what checkpointing runs again during it is seen.
+_OPENED: dict[Function, Function] = {f: _opened(f) for f in (_ATTENTION, torch.autograd.grad)}
+
+
+class Recorder(TorchFunctionMode):
+    """Active around the forward pass, and where something may run parts of it again, also around what follows.
+
+    Only there, because everything that is called while a mode is active passes through Python.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.derived: dict[int, Tensor] = {}
+        """Tensors computed from parameters and constants alone: position embeddings, a normalised weight."""
+        self.on_call: Callable[[Call, Gradients], None] | None = None
+        self._parameters = {id(p): p for p in model.parameters() if p.requires_grad}
+        # Tensors that no example's data went into. They are held, so that no other tensor gets their id.
+        self._constant: dict[int, Tensor] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._recording = True
+        self._active = False
+        self._attention = False
+        self._handles: list[Any] = []
+        self._forward = ExitStack()
+        self._repeats = False
+        """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
+
+    def begin(self) -> None:
+        """The forward pass comes; it is over before what is done with its graph, so this is no context manager."""
+        self._forward.enter_context(self._eager())
+
+    def finish(self) -> None:
+        """The forward pass is over. Calls seen from now on are repetitions, by activation checkpointing."""
+        self._recording = False
+        if not self._repeats:
+            self.leave()
+
+    def leave(self) -> None:
+        """Step aside until a backward pass comes."""
+        self._forward.close()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Around a backward pass."""
+        if self._active or not self._repeats:
+            yield
+            return
+        known = dict(self._constant)
+        with self._eager():
+            yield
+        self._constant = known  # without what recomputations added
+
+    @contextmanager
+    def _eager(self) -> Iterator[None]:
+        """Compiled modules run eagerly inside: nothing else would see their calls, and hooks would not fire."""
+        self._active = True
+        try:
+            with torch.compiler.set_stance("force_eager"), self:
+                yield
+        finally:
+            self._active = False
+
+    def close(self) -> None:
+        self.leave()
+        for handle in self._handles:
+            handle.remove()
+        self.calls, self.derived, self._constant, self._handles = [], {}, {}, []
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _QUESTIONS:
+            return func(*args, **kwargs)
+        if func in _OPENED:
+            return self._open(func, args, kwargs)
+        given = tensors_in(args[:1] if func in _FIRST_ONLY else (args, kwargs))
+        met = [t for t in given if id(t) in self._parameters or id(t) in self.derived]
+        data = [t for t in given if id(t) not in self._constant]
+        if met and (data or func in SPREADING) and torch.is_grad_enabled():
+            return self._call(func, args, kwargs, met, data)
+        result = func(*args, **kwargs)
+        if _in_place(func):
+            self._overwritten(args[0], constant=not data)
+        elif func in _CONSTANT or (given and not data) or (func is torch.tensor and result.ndim == 0):
+            self._derive(result)
+        return result
+
+    def _open(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before, self._attention = self._attention, func is _ATTENTION
+        try:
+            with self:
+                return _OPENED[func](*args, **kwargs)
+        finally:
+            self._attention = before
+
+    def _overwritten(self, target: Any, *, constant: bool) -> None:
+        if not isinstance(target, Tensor):
+            return
+        if constant:
+            self._derive(target)
+        else:
+            self._constant.pop(id(target), None)
+            self.derived.pop(id(target), None)
+
+    def _derive(self, result: Any) -> None:
+        for tensor in tensors_in((result,)):
+            if id(tensor) not in self._constant:
+                self._constant[id(tensor)] = tensor
+            if tensor.requires_grad and id(tensor) not in self._parameters:
+                self.derived[id(tensor)] = tensor
+
+    def _call(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], data: list[Tensor]) -> Any:
+        if func in _CAST and args:
+            args, data = self._cast(args, data)
+        packed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        self._repeats = self._repeats or packed
+        in_place = _in_place(func)
+        plain = func in ADDITIONS and "alpha" not in kwargs
+        needed = set() if plain or func in SPREADING else {id(t) for t in data}
+        call = Call(func, args, kwargs, met, needed)
+        if in_place:
+            # Before they are overwritten: then it is noticed when they are asked for.
+            call.keep(self._anchor, packed)
+        result = func(*args, **kwargs)
+        if func is torch.lstm_cell:
+            # Its first output is computed from its second, which would be given the gradients of both.
+            result = tuple(output.clone() for output in result)
+        if in_place:
+            self._overwritten(args[0], constant=False)
+        results = tensors_in((args[0] if func is Tensor.__setitem__ else result,))
+        call.outputs = [at for at, t in enumerate(results) if t.requires_grad]
+        outputs = [results[at] for at in call.outputs]
+        if not outputs:
+            return result
+        if func in SPREADING and not self._grew(met[0], outputs[0]):
+            self._derive(result)
+            return result
+        if not in_place:
+            call.keep(self._anchor, packed)
+        if self._recording:
+            call.shape = outputs[0].shape
+            call.in_attention = self._attention
+            self._watch(call, outputs)
+        return result
+
+    @staticmethod
+    def _cast(args: tuple[Any, ...], data: list[Tensor]) -> tuple[tuple[Any, ...], list[Tensor]]:
+        """The input as autocast would take it: then the tensor that autograd saves is the one that is held here too."""
+        x = args[0]
+        if not isinstance(x, Tensor) or x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+            return args, data
+        if all(x is not t for t in data):
+            return args, data
+        cast = x.to(torch.get_autocast_dtype(x.device.type))
+        return (cast, *args[1:]), [cast if t is x else t for t in data]
+
+    def _grew(self, before: Tensor, after: Tensor) -> bool:
+        """Whether a parameter was repeated along the dimension of the examples."""
+        dim = 1 if self._attention else 0
+        return after.ndim > before.ndim or (after.ndim > dim and after.shape[dim] != before.shape[dim])
+
+    def _watch(self, call: Call, outputs: list[Tensor]) -> None:
+        """Ask for the gradients of the outputs as they are now; they may be overwritten in place later."""
+        shapes = [t.shape for t in outputs]
+        outputs = [_whole(t) if call.func not in SPREADING else t for t in outputs]
+        call.edges = [torch.autograd.graph.get_gradient_edge(t) for t in outputs]
+        self.calls.append(call)
+
+        # A frozen BatchNorm loses the layout, which both autograd and our rule need: copied once, and the copy goes on.
+        laid_out = call.func is F.conv2d and _in_channels_last(outputs[0])
+
+        def arrived(*gradients: Tensor | None) -> Tensor | None:
+            if self.on_call is None:
+                return None
+            with torch._C.DisableTorchFunction():
+                if laid_out and gradients[0] is not None:
+                    gradients = (gradients[0].contiguous(memory_format=torch.channels_last),)
+                shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
+            self.on_call(call, shaped)
+            return gradients[0] if laid_out else None
+
+        if len(outputs) == 1:
+            self._handles.append(outputs[0].register_hook(arrived))
+        else:
+
+            def together(found: Sequence[Tensor | None]) -> None:
+                arrived(*found)
+
+            self._handles.append(torch.autograd.graph.register_multi_grad_hook(outputs, together))
+
+
+def _in_place(func: Function) -> bool:
+    name = getattr(func, "__name__", "")
+    if name.startswith("__"):
+        return name in _IN_PLACE_OPERATORS
+    return name.endswith("_")
+
+
+_IN_PLACE_OPERATORS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
+
+
+def _in_channels_last(x: Tensor) -> bool:
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _whole(x: Tensor) -> Tensor:
+    """What a view shows all of: an operation in place on the view would cut the view itself out of the graph."""
+    base = x._base
+    if base is None or base.grad_fn is None or base.numel() != x.numel():
+        return x
+    return base if base.is_contiguous() and x.is_contiguous() else x

@@ -1,0 +1,278 @@
+"""Per-example gradients of the functions that models are made of; everything else goes through `generic`.
+
+A rule gets a call with its arguments by name and the gradient of its output, and yields a piece for each parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attittud.engine.base import UnsupportedError
+from attittud.engine.per_example.axes import Place, by_example
+from attittud.engine.per_example.calls import ADDITIONS, SPREADING, Call, Function
+from attittud.engine.per_example.gradients import Aligned, Dense, Outer, Piece, Rows
+from attittud.engine.per_example.windows import Windows
+from attittud.kernels.products import kernels
+
+Found = Iterator[tuple[Tensor, Piece]]
+
+SMALL_TABLE = 1024  # rows of an embedding whose gradient is formed as a product of matrices
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A call at the moment the gradient of its output arrives."""
+
+    call: Call
+    arguments: dict[str, Any]
+    gradient: Tensor
+    examples: int
+    place: Place
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def asks(self, tensor: object) -> bool:
+        """Whether a gradient of this argument is wanted."""
+        return any(tensor is met for met in self.call.met)
+
+    def operand(self, x: Tensor) -> Tensor:
+        """An input as the function itself took it: under autocast, in the type of its result."""
+        return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
+
+    def positions(self, x: Tensor) -> Tensor:
+        """... x features as m x positions x features."""
+        rows = by_example(x, self.place, self.examples)
+        if rows.ndim < 3:
+            raise UnsupportedError(f"in a result {tuple(self.call.shape)} only features are as many as the examples")
+        return rows.flatten(1, -2)
+
+    def reduced(self, values: Tensor, shape: Sequence[int]) -> Piece:
+        """Sum what belongs to one example to the shape that was broadcast."""
+        kept = [1] * (len(self.call.shape) - len(shape)) + list(shape)
+        batch_dim = 1 if self.place == "second" else 0
+        own = kept[batch_dim] if len(kept) == len(self.call.shape) else None
+        if own != 1 and (own != self.examples or self.place != "first"):
+            raise UnsupportedError(
+                f"shape {tuple(shape)} has no place for the examples of a result {tuple(self.call.shape)}"
+            )
+        del kept[batch_dim]
+        values = by_example(values, self.place, self.examples)
+        if self.place != "second":
+            values = values.sum(1)
+        summed = [at + 1 for at, size in enumerate(kept) if size == 1 and values.shape[at + 1] > 1]
+        values = values.sum(summed) if summed else values
+        return Dense(values) if own == 1 else Aligned(values)
+
+
+def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
+    """In float32 at least, in which it is wanted."""
+    return g.sum(dims, dtype=torch.promote_types(g.dtype, torch.float32))
+
+
+def linear(b: Bound) -> Found:
+    g = b.positions(b.gradient)
+    if b.asks(b["weight"]):
+        yield b["weight"], Outer(g[:, None], b.positions(b.operand(b["input"]))[:, None])
+    if b.asks(b["bias"]):
+        yield b["bias"], Dense(_sum(g, 1))
+
+
+def matmul(b: Bound) -> Found:
+    yield b["other"], Outer(b.positions(b.operand(b["input"]))[:, None], b.positions(b.gradient)[:, None])
+
+
+def addmm(b: Bound) -> Found:
+    if b.asks(b["mat2"]):
+        yield b["mat2"], Outer(b.positions(b.operand(b["mat1"]))[:, None], b.positions(b.gradient)[:, None])
+    if b.asks(b["input"]):
+        yield b["input"], b.reduced(b.gradient, b["input"].shape)
+
+
+def embedding(b: Bound) -> Found:
+    if b["scale_grad_by_freq"]:
+        raise UnsupportedError("scale_grad_by_freq divides by counts over all examples")
+    g = b.positions(b.gradient)
+    index = by_example(b["input"], b.place, b.examples).flatten(1)
+    padding = b["padding_idx"]
+    if padding is not None:
+        g = torch.where((index == padding % b["weight"].shape[0])[:, :, None], 0.0, g)
+    rows = b["weight"].shape[0]
+    if rows <= SMALL_TABLE:
+        # Many positions add to one row (positions, kinds of tokens): a product of matrices does not queue up for it.
+        chosen = (index[:, :, None] == torch.arange(rows, device=index.device)).to(g.dtype)
+        yield b["weight"], Outer(chosen[:, None], g[:, None])
+    else:
+        yield b["weight"], Rows(g, index, b["weight"].shape)
+
+
+def convolution(b: Bound) -> Found:
+    weight, groups = b["weight"], b["groups"]
+    g = by_example(b.gradient, b.place, b.examples)
+    if b.asks(b["bias"]):
+        yield b["bias"], Dense(_sum(g, [1, *range(3, g.ndim)]))
+    if not b.asks(weight):
+        return
+    dims = weight.ndim - 2
+    stride, dilation = _tuple(b["stride"], dims), _tuple(b["dilation"], dims)
+    pads = _pads(b["padding"], weight.shape[2:], dilation)
+    yield weight, Windows(b.gradient, b.operand(b["input"]), weight, b.examples, stride, dilation, pads, groups)
+
+
+def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * dims
+    return tuple(value) * dims if len(value) == 1 else tuple(value)
+
+
+def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """As F.pad takes them."""
+    if padding == "valid":
+        return [0, 0] * len(window)
+    pads: list[int] = []
+    for at in reversed(range(len(window))):
+        if padding == "same":
+            total = dilation[at] * (window[at] - 1)
+            pads += [total // 2, total - total // 2]
+        else:
+            pads += [_tuple(padding, len(window))[at]] * 2
+    return pads
+
+
+def _affine(b: Bound, normalised: Callable[[], Tensor], dims: Callable[[Tensor], list[int]]) -> Found:
+    """weight * normalised + bias, with weight and bias over the dimensions that `dims` does not name."""
+    g = by_example(b.gradient, b.place, b.examples)
+    if b.asks(b["weight"]):
+        yield b["weight"], Dense((g * by_example(normalised(), b.place, b.examples)).sum(dims(g)))
+    if b.asks(b.arguments.get("bias")):
+        yield b["bias"], Dense(_sum(g, dims(g)))
+
+
+def layer_norm(b: Bound) -> Found:
+    def normalised() -> Tensor:
+        return F.layer_norm(b["input"], b["normalized_shape"], None, None, b["eps"])
+
+    return _affine(b, normalised, lambda g: list(range(1, g.ndim - len(b["normalized_shape"]))))
+
+
+def rms_norm(b: Bound) -> Found:
+    def normalised() -> Tensor:
+        return F.rms_norm(b["input"], b["normalized_shape"], None, b["eps"])
+
+    return _affine(b, normalised, lambda g: list(range(1, g.ndim - len(b["normalized_shape"]))))
+
+
+def _but_channels(g: Tensor) -> list[int]:
+    return [1, *range(3, g.ndim)]
+
+
+def group_norm(b: Bound) -> Found:
+    return _affine(b, lambda: F.group_norm(b["input"], b["num_groups"], None, None, b["eps"]), _but_channels)
+
+
+def instance_norm(b: Bound) -> Found:
+    def normalised() -> Tensor:
+        # Statistics of each example, or running ones: never those of the batch.
+        own = b["use_input_stats"]
+        mean, var = (None, None) if own else (b["running_mean"], b["running_var"])
+        return F.instance_norm(b["input"], mean, var, None, None, own, 0.0, b["eps"])
+
+    return _affine(b, normalised, _but_channels)
+
+
+def batch_norm(b: Bound) -> Found:
+    if b["training"]:
+        raise UnsupportedError("it normalises by statistics of the batch")
+    mean, var = b["running_mean"], b["running_var"]
+    found = kernels() if b.gradient.is_cuda else None
+    if found is not None and found.serves_channels(b.gradient, b["input"]):
+        sums = found.channel_sums(b.gradient, b["input"], mean, var, b["eps"], b.examples)
+        named = zip((b["weight"], b["bias"]), sums, strict=True)
+        return iter([(tensor, Dense(values)) for tensor, values in named if b.asks(tensor)])
+    return _affine(b, lambda: F.batch_norm(b["input"], mean, var, None, None, False, 0.0, b["eps"]), _but_channels)
+
+
+def addition(b: Bound) -> Found:
+    for met in b.call.met:
+        yield met, b.reduced(b.gradient, met.shape)
+
+
+def multiplication(b: Bound) -> Found:
+    for met, other in ((b["input"], b["other"]), (b["other"], b["input"])):
+        if b.asks(met):
+            yield met, b.reduced(b.gradient * other, met.shape)
+
+
+def spreading(b: Bound) -> Found:
+    met, shape = b.call.met[0], list(b.call.shape)
+    expected = [1] * (len(shape) - met.ndim) + list(met.shape)
+    batch_dim = 1 if b.place == "second" else 0
+    shape[batch_dim] = expected[batch_dim]
+    if b.call.func in (Tensor.repeat, torch.tile, Tensor.tile) and shape != expected:
+        raise UnsupportedError(f"{b.call.name} repeats a parameter along more dimensions than that of the examples")
+    yield met, b.reduced(b.gradient, met.shape)
+
+
+_NORM = {"weight": None, "bias": None, "eps": 1e-5}
+_CONV = {"input": ..., "weight": ..., "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_PAIR = {"input": ..., "other": ...}
+_STATISTICS = {"input": ..., "running_mean": None, "running_var": None, "weight": None, "bias": None}
+
+# Function -> (rule, its arguments with their defaults, the arguments that may depend on data)
+RULES: dict[Function, tuple[Callable[[Bound], Found], dict[str, Any], tuple[str, ...]]] = {
+    F.linear: (linear, {"input": ..., "weight": ..., "bias": None}, ("input",)),
+    F.embedding: (
+        embedding,
+        {"input": ..., "weight": ..., "padding_idx": None, "max_norm": None, "norm_type": 2.0}
+        | {"scale_grad_by_freq": False, "sparse": False},
+        ("input",),
+    ),
+    F.layer_norm: (layer_norm, {"input": ..., "normalized_shape": ..., **_NORM}, ("input",)),
+    F.rms_norm: (rms_norm, {"input": ..., "normalized_shape": ..., "weight": None, "eps": None}, ("input",)),
+    F.group_norm: (group_norm, {"input": ..., "num_groups": ..., **_NORM}, ("input",)),
+    F.batch_norm: (batch_norm, {**_STATISTICS, "training": False, "momentum": 0.1, "eps": 1e-5}, ("input",)),
+    F.instance_norm: (
+        instance_norm,
+        {**_STATISTICS, "use_input_stats": True, "momentum": 0.1, "eps": 1e-5},
+        ("input",),
+    ),
+    torch.addmm: (addmm, {"input": ..., "mat1": ..., "mat2": ...}, ("mat1",)),
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), (convolution, _CONV, ("input",))),
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), (matmul, _PAIR, ("input",))),
+    **dict.fromkeys(ADDITIONS, (addition, _PAIR, ("input", "other"))),
+    **dict.fromkeys(
+        (torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__),
+        (multiplication, _PAIR, ("input", "other")),
+    ),
+}
+
+
+def bind(
+    call: Call, args: Any, kwargs: Any, data: dict[int, int]
+) -> tuple[Callable[[Bound], Found], dict[str, Any]] | None:
+    """The rule for a call and its arguments by name; None where only the generic way is left."""
+    if call.func in SPREADING:
+        return spreading, {}
+    if call.func not in RULES:
+        return None
+    rule, defaults, may_be_data = RULES[call.func]
+    named = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
+    # By identity: to compare a tensor with something takes a hundred times as long.
+    missing = any(value is ... for value in named.values())
+    if len(args) > len(defaults) or named.keys() != defaults.keys() or missing:
+        return None
+    for name, value in named.items():
+        if isinstance(value, Tensor) and id(value) in data and name not in may_be_data:
+            return None
+    if rule in (addition, multiplication):
+        return rule, named
+    if rule in (matmul, addmm) and named["other" if rule is matmul else "mat2"].ndim != 2:
+        return None
+    wanted = [value for name, value in named.items() if name not in may_be_data]
+    return (rule, named) if all(any(met is value for value in wanted) for met in call.met) else None

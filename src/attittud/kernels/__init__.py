@@ -1,0 +1,1 @@
+"""Products with long rows, in torch and in Triton."""

@@ -1,0 +1,1 @@
+"""One update: primary gradient, auxiliary gradients, basis, weights, `.grad`."""

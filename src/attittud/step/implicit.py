@@ -1,0 +1,164 @@
+"""The top-k right singular vectors of J, fresh in every step and never stored.
+
+With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ. So V g = A (J g) and Vᵀ w = Jᵀ (Aᵀ w): J is asked
+again instead of being kept. O(m²) memory, for models too large for k x D.
+
+The primary gradient is Jᵀ(1/m), so that its products come from K, and one more product wᵀJ brings it and the correction into
+the auxiliary gradient at once: beside `.grad` nothing is as long as the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from attittud.autograd.graph import gradients, written_into
+from attittud.autograd.layout import Layout
+from attittud.basis.base import Basis, Refresh
+from attittud.basis.orthonormal import tolerance
+from attittud.engine.base import Jacobian
+from attittud.engine.per_example.hooks import HookedJacobian
+from attittud.kernels.products import Products, dot
+from attittud.step.subspace import Subspace
+from attittud.workers.one import Workers
+
+Scope = Callable[[], AbstractContextManager[None]]
+
+
+class ImplicitExact(Basis):
+    """Keeps J where other bases keep rows."""
+
+    name = "exact"
+    needs = "jacobian"
+    stored = False
+    keeps_graph = True
+    # K has an entry for every pair of examples, those of two micro-batches too.
+    adds_up = False
+
+    def __init__(self) -> None:
+        self._found: tuple[HookedJacobian, Scope, float | Tensor] | None = None
+
+    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+        assert isinstance(jacobian, HookedJacobian)
+        self._found = jacobian, refresh.scope, refresh.shrink
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        refresh.rows = refresh.layout.empty(0)
+        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
+
+    def subspace(self, layout: Layout, rank: int, workers: Workers) -> ImplicitSubspace:
+        """V of this step, over the parameters that turned out to be shared."""
+        assert self._found is not None
+        (jacobian, scope, shrink), self._found = self._found, None
+        return ImplicitSubspace(self, jacobian.over(layout), scope, shrink, rank, workers)
+
+
+class ImplicitSubspace(Subspace):
+    """V = AJ for one step."""
+
+    def __init__(
+        self, basis: Basis, jacobian: HookedJacobian, scope: Scope, shrink: float | Tensor, rank: int, workers: Workers
+    ) -> None:
+        """`shrink`: what J's losses were multiplied with."""
+        super().__init__(basis, jacobian.layout, rank, None, workers)
+        self.projects = True
+        self.active = torch.zeros(rank, dtype=torch.bool, device=self.layout.device)
+        self._jacobian: HookedJacobian | None = jacobian
+        self._scope = scope
+        self._shrink = shrink
+        self._gram: Tensor | None = None
+        """K."""
+        self._factor: Tensor | None = None
+        """A (k x m); all zero where K is not finite."""
+
+    @property
+    def jacobian(self) -> HookedJacobian:
+        assert self._jacobian is not None, "this step is over"
+        return self._jacobian
+
+    def release(self) -> None:
+        self.jacobian.record.close()
+        self._jacobian = self._gram = self._factor = None
+
+    def project(self, x: Tensor) -> Tensor:
+        return self._project([x])[:, 0]
+
+    def products(self, x: Tensor, y: Tensor | None) -> Products:
+        if y is None:
+            return self._products_with_mean(x)
+        both = self._project([x, y])
+        return Products(both[:, 0], both[:, 1], dot(x, x), dot(y, y), dot(x, y))
+
+    def _products_with_mean(self, x: Tensor) -> Products:
+        columns = self._columns([x])[:, 0]
+        assert self._factor is not None and self._gram is not None
+        mean = self._mean(self._gram.dtype)
+        of_mean = self._gram @ mean
+        a, p = (self._factor @ torch.where(self.finite, rows, 0.0) for rows in (columns, of_mean))
+        return Products(a, p, dot(x, x), mean @ of_mean, columns @ mean)
+
+    def _mean(self, dtype: torch.dtype) -> Tensor:
+        """Weights of J's rows that give the primary gradient."""
+        m = self.jacobian.examples
+        return torch.ones(m, dtype=dtype, device=self.layout.device) / (m * self._shrink)
+
+    def add_(self, x: Tensor, weights: Tensor) -> None:
+        assert self._factor is not None
+        if bool(self.finite):  # else V is zero, but zero times J is not
+            with self._scope():
+                self.jacobian.left((weights @ self._factor)[None], x[None])
+
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+        if y is not None:
+            return super().lift_(weights, x, y, x_factor, y_factor)
+        assert self._factor is not None
+        jacobian, row = self.jacobian, weights @ self._factor + y_factor * self._mean(weights.dtype)
+        x.mul_(x_factor)
+        with self._scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
+            gradients(jacobian.losses, self.layout.named, retain_graph=True, weights=row.to(jacobian.losses))
+        return x
+
+    def _project(self, vectors: Sequence[Tensor]) -> Tensor:
+        """V times each vector, k x l."""
+        columns = self._columns(vectors)
+        assert self._factor is not None
+        return self._factor @ torch.where(self.finite, columns, 0.0)
+
+    def _columns(self, vectors: Sequence[Tensor]) -> Tensor:
+        """J times each vector, m x l; finds A on the way where it is not known yet."""
+        with self._scope():
+            if self._factor is not None:
+                return self.jacobian.right(vectors)
+            self._gram, columns = self.jacobian.gram_and_right(vectors)
+        self._factor = self._decompose(self._gram)
+        return columns
+
+    def _decompose(self, gram: Tensor) -> Tensor:
+        self.finite = torch.isfinite(gram).all()
+        values, vectors = torch.linalg.eigh(torch.where(self.finite, gram, 0.0))
+        count = min(self.rank, gram.shape[0])
+        values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
+        # Squared singular values: rounding in K itself hides what is smaller.
+        smallest = max(tolerance(self.layout.dtype) ** 2, 8 * gram.shape[0] * torch.finfo(gram.dtype).eps)
+        kept = values > smallest * values[0]
+        self.active[:count] = kept
+        factor = torch.zeros(self.rank, gram.shape[0], dtype=gram.dtype, device=gram.device)
+        factor[:count] = torch.where(kept[:, None], vectors.T / torch.where(kept, values, 1.0).sqrt()[:, None], 0.0)
+        return factor
+
+
+def implicit_basis(basis: str, workers: Workers) -> ImplicitExact:
+    """The basis that engine='implicit' stands for."""
+    if basis != "exact":
+        raise ValueError(
+            f"engine='implicit' computes basis='exact' without storing it, not basis={basis!r}; pass basis='exact', or another "
+            "engine"
+        )
+    if workers.size > 1:
+        raise ValueError(
+            "engine='implicit' needs all primary examples on one worker; use basis='exact' with engine='hooks' on several"
+        )
+    return ImplicitExact()

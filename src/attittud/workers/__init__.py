@@ -1,0 +1,1 @@
+"""Who trains the model: one process, replicas of it, or shards of it."""

@@ -1,0 +1,170 @@
+"""Who trains the model, and what has to be added up over them: here one process, which has everything already.
+
+`attittud.workers.replicas.Replicas` are workers that hold the whole model each (DistributedDataParallel), and
+`attittud.workers.shards.Shards` are workers that hold a shard of it (FSDP2).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from attittud.autograd.graph import Named, gradients
+from attittud.autograd.layout import Layout, is_sharded
+from attittud.engine.base import Engine, Jacobian
+
+
+@dataclass(frozen=True)
+class Share:
+    """This worker's part of the examples behind one loss."""
+
+    first: int | Tensor = 0
+    """The number of its first example when those of all workers are counted through."""
+    total: int | Tensor | None = None
+    """The examples of all workers (on the device); None where there is only this one."""
+    factor: int = 1
+    """By how much a reduction that averages is to be undone."""
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Its part of the mean loss over all workers' examples."""
+        if self.total is None:
+            return losses.mean()
+        assert isinstance(self.total, Tensor)
+        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
+
+    def count(self, losses: Tensor) -> int | Tensor:
+        """Examples of all workers."""
+        return losses.shape[0] if self.total is None else self.total
+
+
+class Workers:
+    """One process: it has all the examples and all the parameters, so every sum is already there."""
+
+    size = 1
+    splits_examples = False
+    """Gradients are those of this worker's examples until they are summed."""
+    splits_columns = False
+    """Vectors over the parameters hold this worker's columns only."""
+    place: str | None = None
+    """Whose state this worker's is, where it is not that of all."""
+    _told = False
+    _known: Named | None = None
+
+    def engine(self, name: str) -> str:
+        """The engine to use when a user asks for one."""
+        return name
+
+    @contextmanager
+    def remembering(self, model: nn.Module) -> Iterator[None]:
+        """Inside, the model's parameters stay the same: to list them takes longer than a step's arithmetic."""
+        self._known = self.named(model)
+        try:
+            yield
+        finally:
+            self._known = None
+
+    def named(self, model: nn.Module) -> Named:
+        """The parameters that an optimizer sees, by name."""
+        return list(model.named_parameters()) if self._known is None else self._known
+
+    def trainable(self, model: nn.Module) -> Named:
+        """Those that want a gradient; tied ones once, under their first name."""
+        return [(name, parameter) for name, parameter in self.named(model) if parameter.requires_grad]
+
+    def columns(self, layout: Layout) -> Iterable[tuple[slice, int]]:
+        """Ranges of this worker's columns, each with the number that its first one has in V."""
+        return [(slice(0, layout.size), 0)]
+
+    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
+        """A stand-in for the losses of a worker without examples."""
+        return losses
+
+    def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Named losses in the order in which all workers exchange what belongs to them."""
+        return tasks
+
+    def shares(self, losses: Sequence[Tensor]) -> list[Share]:
+        """Which part of each loss's examples is here."""
+        return [Share() for _ in losses]
+
+    def gradients(self, loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
+        """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
+        return gradients(loss, named, retain_graph=retain_graph)
+
+    def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
+        return engine.jacobian(losses, layout)
+
+    def agree(
+        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
+    ) -> tuple[set[int], set[int]]:
+        """Parameters that the primary and the auxiliary losses of any worker reach.
+
+        `anew`: a refresh begins, and what was agreed before it ends. `final`: all losses of the step have been seen.
+        """
+        if not self._told and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            warnings.warn(
+                f"this guide trains alone although torch.distributed has {dist.get_world_size()} workers: replicas of its model "
+                "would drift apart. Give it the DistributedDataParallel model, or process_group=torch.distributed.group.WORLD",
+                stacklevel=2,
+            )
+        self._told = True
+        return primary, auxiliary
+
+    def sum_examples_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
+        """Add up over workers what was computed from a worker's own examples, in one exchange with what goes beside it."""
+        return x
+
+    def sum_columns(self, x: Tensor) -> Tensor:
+        """Add up over workers what was computed from a worker's own columns."""
+        return x
+
+    def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
+        """The small matrices (r x l) of all workers on top of each other, and where this worker's lies."""
+        return block, slice(0, block.shape[0])
+
+    def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
+        """A copy of V to be saved."""
+        return rows.clone()
+
+    def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
+        """Room for the rows of V over one parameter, as `pack` or a checkpoint has them."""
+        return torch.empty(rank, *parameter.shape, dtype=dtype, device=parameter.device)
+
+    def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
+        """What this worker keeps of rows (k x shape) over a parameter."""
+        return cast(Any, rows).full_tensor() if is_sharded(rows) else rows
+
+    def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """V, as far as this worker keeps it, from what workers of any kind and number have saved."""
+        if not isinstance(saved, Mapping):
+            sizes = [math.prod(shape) for shape in layout.shapes]
+            if saved.ndim != 2 or saved.shape[1] != sum(sizes):
+                raise ValueError(f"the saved basis has shape {tuple(saved.shape)}, this model needs k x {sum(sizes)}")
+            if not self.splits_columns:
+                return saved
+            pieces = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
+            saved = dict(zip(layout.names, (piece.view(-1, *shape) for piece, shape in pieces), strict=True))
+        rank = saved[layout.names[0]].shape[0]
+        rows = layout.empty(rank)
+        for view, name, parameter in zip(layout.views(rows), layout.names, layout.parameters, strict=True):
+            view.copy_(self.part(parameter, saved[name]))
+        return rows
+
+    def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
+        """Make k-vectors and inner products those of all workers, in one exchange."""
+        if parts and self.size > 1:
+            summed = self.sum_columns(self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors"))
+            for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
+                part.copy_(whole.view_as(part))
+
+    def rest(self, updates: dict[int, Tensor], named: Named) -> tuple[dict[int, Tensor], Tensor | None]:
+        """Updates of the parameters `named`, which are not decomposed; and what of them is still to be summed over workers."""
+        return updates, None

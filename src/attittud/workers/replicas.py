@@ -1,0 +1,213 @@
+"""What workers exchange: a few sums, all through one collective, the all-reduce.
+
+Everything the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors), so each worker computes its own
+part and the parts are added up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from attittud.autograd.graph import Named
+from attittud.autograd.layout import Layout, is_sharded
+from attittud.engine.base import Engine, Jacobian
+from attittud.workers.one import Share, Workers
+
+OTHER_GUIDE = (
+    "have another model or another guide than worker 0: the trainable parameters and every argument of Guide, also eta and "
+    "seed, must be the same on all workers"
+)
+
+
+class Group(Workers):
+    """Several processes that talk through one process group."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self.group = group
+        self.device = device
+        self.number = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self._names: set[tuple[str, ...]] = set()
+
+    def all_reduce_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
+        return self._all_reduce_in_(x, self.group, what, *beside)
+
+    def _all_reduce_in_(self, x: Tensor, group: dist.ProcessGroup, what: str, *beside: Tensor) -> Tensor:
+        try:
+            together = [other for other in beside if other.dtype == x.dtype]
+            for alone in (other for other in beside if other.dtype != x.dtype):
+                dist.all_reduce(alone, group=group)
+            if together:
+                # One exchange of several vectors; torch.distributed.all_reduce_coalesced is this with a warning.
+                group.allreduce_coalesced([x, *together]).wait()
+            else:
+                dist.all_reduce(x, group=group)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
+                "(its own message says why) or makes other calls: every worker must call the guide in the same way, with "
+                "primary=None where it has no primary examples. How long to wait is timeout= of init_process_group. "
+                f"torch said: {error}"
+            ) from error
+        return x
+
+    def shares(self, losses: Sequence[Tensor]) -> list[Share]:
+        # A scalar counts as one example: its mean over workers is what DistributedDataParallel would take.
+        counts = torch.zeros(self.size, len(losses), dtype=torch.int64, device=self.device)
+        for position, loss in enumerate(losses):
+            counts[self.number, position].fill_(loss.numel())
+        self.all_reduce_(counts, "the numbers of examples")
+        first, total = counts[: self.number].sum(0), counts.sum(0)
+        return [Share(first[j], total[j]) for j in range(len(losses))]
+
+    def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
+        names = tuple(sorted(tasks))
+        if names not in self._names:
+            self._check_same(
+                self.all_reduce_(self._prints(repr(names)), "the names of the auxiliary losses"),
+                f"give auxiliary losses of other names than worker 0; here they are {', '.join(map(repr, names))}. Every worker "
+                "must give all of them, {'name': None} where it has no examples of one",
+            )
+            self._names.add(names)
+        return {name: tasks[name] for name in names}
+
+    def _prints(self, text: str) -> Tensor:
+        """The fingerprint of this worker's text in its place, zero in the others'."""
+        prints = torch.zeros(self.size, dtype=torch.int32, device=self.device)
+        prints[self.number] = int.from_bytes(hashlib.sha256(text.encode()).digest()[:3], "big")
+        return prints
+
+    def _check_same(self, prints: Tensor, message: str) -> None:
+        found = prints.tolist()
+        if others := [worker for worker, print_ in enumerate(found) if print_ != found[0]]:
+            raise ValueError(f"workers {others} {message}")
+
+    def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
+        # Workers may have fewer rows than columns, so each block is padded to a square of zeros.
+        rows, columns = block.shape
+        every = block.new_zeros(self.size, columns, columns)
+        every[self.number, :rows] = block
+        self.all_reduce_(every, "small factors")
+        first = self.number * columns
+        return every.view(-1, columns), slice(first, first + rows)
+
+
+class Replicas(Group):
+    """Workers that hold the whole model each and see different examples."""
+
+    splits_examples = True
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__(group, device)
+        self._roles: tuple[list[int], set[int], set[int]] | None = None
+
+    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
+        return torch.zeros(0, device=self.device, requires_grad=True) if losses is None else losses
+
+    def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
+        return _Part(self, share, engine, losses, layout)
+
+    def agree(
+        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
+    ) -> tuple[set[int], set[int]]:
+        """Once every trainable parameter has a role, that stays until the next refresh; until then this waits for the device.
+
+        As in DistributedDataParallel, it is parameters that no loss reaches that cost an exchange in every step.
+        """
+        every = [id(parameter) for _, parameter in named]
+        if anew:
+            self._roles = None
+        if self._roles is not None and self._roles[0] == every:
+            return self._roles[1], self._roles[2]
+        reached = torch.tensor([[key in primary for key in every], [key in auxiliary for key in every]])
+        message = torch.cat([self._prints(described(settings, named)), reached.view(-1).int().to(self.device)])
+        found = self.all_reduce_(message, "parameter roles").cpu()
+        self._check_same(found[: self.size], OTHER_GUIDE)
+        of_primary, of_auxiliary = found[self.size :].view(2, -1) > 0
+        primary = {key for key, there in zip(every, of_primary.tolist(), strict=True) if there}
+        auxiliary = {key for key, there in zip(every, of_auxiliary.tolist(), strict=True) if there}
+        if final and bool((of_primary | of_auxiliary).all()):
+            self._roles = every, primary, auxiliary
+        return primary, auxiliary
+
+    def sum_examples_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
+        return self.all_reduce_(x, what, *beside)
+
+    def rest(self, updates: dict[int, Tensor], named: Named) -> tuple[dict[int, Tensor], Tensor | None]:
+        layout = Layout(named)
+        if not layout.parameters:
+            return {}, None
+        flat = layout.empty()
+        layout.add_(flat, layout.pick(updates), fresh=True)
+        return layout.by_identity(flat), flat
+
+
+class _Part(Jacobian):
+    """The rows of J that belong to this worker's examples."""
+
+    def __init__(self, workers: Replicas, share: Share, engine: Engine, losses: Tensor, layout: Layout) -> None:
+        super().__init__(engine, losses, layout)
+        self.workers = workers
+        self.share = share
+        self.own = engine.jacobian(losses, layout)
+
+    def total(self) -> int:
+        return int(self.share.count(self.losses))
+
+    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        return self.own.left(weights, out)
+
+    def right(self, vectors: Tensor) -> Tensor:
+        return self.own.right(vectors)
+
+    def rows(self) -> Tensor:
+        """Zero where other workers' rows belong."""
+        out = self.layout.empty(self.total()).zero_()
+        first = int(self.share.first)
+        if self.examples:
+            self.left(torch.eye(self.examples, device=self.losses.device), out[first : first + self.examples])
+        return out
+
+
+def described(settings: str, named: Named) -> str:
+    """What must be the same on all workers."""
+    return repr((settings, [(name, tuple(parameter.shape)) for name, parameter in named]))
+
+
+def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[nn.Module, Workers]:
+    """The module that holds the parameters, and who else trains it."""
+    modules = list(model.modules())
+    if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
+        raise ValueError(
+            "a DeepSpeed engine keeps gradients in buffers of its own and hides .grad, so nothing can be decomposed; shard "
+            "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
+        )
+    # Also under a wrapper, such as the one of torch.compile.
+    for wrapper in modules:
+        if isinstance(wrapper, DistributedDataParallel):
+            process_group = process_group or wrapper.process_group
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # to import it takes as long as to import torch
+    if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
+        raise ValueError(
+            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in flat buffers of its "
+            "own; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+        )
+    # Not by its parameters alone: between a forward and a backward pass FSDP2 may show whole ones.
+    managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
+    if managed or any(is_sharded(parameter) for parameter in model.parameters()):
+        from attittud.workers.shards import Shards
+
+        return model, Shards(model)
+    if process_group is None:
+        return model, Workers()
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return model, Replicas(process_group, device)

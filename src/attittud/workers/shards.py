@@ -1,0 +1,297 @@
+"""Workers that hold a shard of every parameter each: FSDP2 (`torch.distributed.fsdp.fully_shard`).
+
+V is sharded like the parameters, so only k x k matrices and k-vectors are summed over the workers; the gradients
+themselves are reduced and scattered by FSDP2. Its shards cannot be asked for with `torch.autograd.grad` (which returns
+None for them): every product with J is a backward pass whose result is taken from `.grad`.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+
+from attittud.autograd.graph import Named, walk
+from attittud.autograd.layout import Layout, local
+from attittud.engine.base import Engine, Jacobian, logger
+from attittud.kernels.products import project
+from attittud.workers.one import Share
+from attittud.workers.replicas import OTHER_GUIDE, Group, described
+
+
+class Shards(Group):
+    """Workers of one FSDP2 model. With a two-dimensional mesh its first dimension holds replicas (HSDP)."""
+
+    splits_columns = True
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        for module in self.modules:
+            # Between a forward and a backward pass the model may show its unsharded parameters.
+            module.reshard()
+        self._named = list(model.named_parameters())
+        first = next(parameter for _, parameter in self._named if isinstance(parameter, DTensor))
+        for name, parameter in self._named:
+            _check_placement(name, parameter, first)
+        mesh = first.device_mesh
+        _check_not_offloaded(first.device.type, mesh.device_type)
+        self.mesh, self.device = mesh, first.device
+        self.group: dist.ProcessGroup = mesh.get_group(mesh.ndim - 1)
+        self.replica_groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim - 1)]
+        self.size = mesh.size()
+        coordinate = mesh.get_coordinate()
+        assert coordinate is not None
+        self.number = 0
+        for length, position in zip(mesh.shape, coordinate, strict=True):
+            self.number = self.number * length + position
+        self.shard, self.shards = coordinate[-1], mesh.shape[-1]
+        self.place = f"{self.number} of {self.size}" if self.size > 1 else None
+        self._names = set()
+        self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
+
+    def engine(self, name: str) -> str:
+        if name not in ("auto", "loop"):
+            raise ValueError(
+                f"engine={name!r} needs whole parameters, but this model is sharded (FSDP2); use engine='loop' or 'auto'"
+            )
+        logger.info("engine: 'loop', because the parameters are sharded")
+        return "loop"
+
+    def named(self, model: nn.Module) -> Named:
+        return self._named
+
+    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
+        if losses is None:
+            raise ValueError(
+                f"{where}: None on a worker of a sharded model (FSDP2), whose collectives need every worker; run some batch "
+                "and pass its losses cut to nothing, losses[:0]"
+            )
+        return losses
+
+    def shares(self, losses: Sequence[Tensor]) -> list[Share]:
+        # FSDP2 averages over workers what is to be summed.
+        return [Share(share.first, share.total, self.size) for share in super().shares(losses)]
+
+    def all_reduce_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
+        """Over all workers, replicas too."""
+        super().all_reduce_(x, what)
+        for group in self.replica_groups:
+            self._all_reduce_in_(x, group, what)
+        return x
+
+    def sum_columns(self, x: Tensor) -> Tensor:
+        return self._all_reduce_in_(x, self.group, "k-vectors")
+
+    def columns(self, layout: Layout) -> Iterator[tuple[slice, int]]:
+        before, at = 0, 0
+        for name, parameter in layout.named:
+            assert isinstance(parameter, DTensor)
+            dimension = _shard_dimension(parameter)
+            if dimension != 0 and self.shards > 1:
+                raise ValueError(
+                    f"basis 'random' numbers the columns of V, but {name!r} is sharded along dimension {dimension}, where a "
+                    "shard is no range of them; shard along dimension 0"
+                )
+            length = local(parameter).numel()
+            rows = parameter.shape[0] if parameter.ndim else 1
+            skipped = min(rows, self.shard * math.ceil(rows / self.shards))
+            yield slice(at, at + length), before + skipped * (parameter.numel() // max(rows, 1))
+            at, before = at + length, before + parameter.numel()
+
+    def gradients(self, loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
+        return self.backward(loss, None, [parameter for _, parameter in named], retain_graph=retain_graph)
+
+    def backward(
+        self, loss: Tensor, weights: Tensor | None, parameters: Sequence[nn.Parameter], *, retain_graph: bool
+    ) -> dict[int, Tensor]:
+        """The shards of the gradient that a backward pass leaves in `.grad`, which is put back as it was."""
+        self._check_reduction()
+        with _aside([*(parameter for _, parameter in self._named), *self._inputs(loss)]):
+            loss.backward(weights, retain_graph=retain_graph)
+            return {id(p): local(p.grad) for p in parameters if p.grad is not None}
+
+    def _inputs(self, loss: Tensor) -> list[Tensor]:
+        """What wants a gradient beside parameters, such as the embeddings of a frozen model with adapters (PEFT)."""
+        if self._walked is None or self._walked[0]() is not loss:
+            self._walked = weakref.ref(loss), walk(loss).inputs
+        return self._walked[1]
+
+    def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
+        return _Joint(self, share, engine, losses, layout)
+
+    def agree(
+        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
+    ) -> tuple[set[int], set[int]]:
+        """FSDP2 itself demands that all workers reach the same parameters; here only their identities are translated.
+
+        A graph ends in the unsharded parameter, what is trained is the sharded one.
+        """
+        if anew:
+            prints = self.all_reduce_(self._prints(described(settings, named)), "a comparison of guides")
+            self._check_same(prints, OTHER_GUIDE)
+        sharded = {id(parameter): id(parameter) for _, parameter in self._named}
+        for parameter in self._fsdp_parameters():
+            if hasattr(parameter, "_unsharded_param"):
+                sharded[id(parameter._unsharded_param)] = id(parameter.sharded_param)
+        if strangers := (primary | auxiliary) - sharded.keys():
+            raise ValueError(
+                f"the losses reach {len(strangers)} parameters that are not those of the sharded model; a backward pass would "
+                "fill their .grad. Give the guide the module that holds everything, and shard it as a whole"
+            )
+        return {sharded[key] for key in primary}, {sharded[key] for key in auxiliary}
+
+    def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
+        return {
+            name: _like(parameter, piece.clone(), leading=rows.shape[0])
+            for name, parameter, piece in zip(layout.names, layout.parameters, layout.views(rows), strict=True)
+        }
+
+    def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
+        shard = local(parameter)
+        return _like(parameter, torch.empty(rank, *shard.shape, dtype=dtype, device=shard.device), rank)
+
+    def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
+        """This worker's shard of rows (k x shape) over a parameter."""
+        if isinstance(rows, DTensor):
+            # (A mesh that was saved and loaded is not equal to itself, but its shards are this worker's own: see `place`.)
+            if rows.device_mesh.shape == self.mesh.shape and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
+                return local(rows)
+            rows = rows.full_tensor()
+        pieces = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
+        return pieces[self.shard] if self.shard < len(pieces) else pieces[0][:, :0]
+
+    def _groups(self) -> Iterator[Any]:
+        for module in self.modules:
+            state = module._get_fsdp_state()
+            # One group of parameters in a state up to torch 2.11, several later.
+            several = getattr(state, "_fsdp_param_groups", None)
+            yield from several if several is not None else filter(None, [state._fsdp_param_group])
+
+    def _fsdp_parameters(self) -> Iterator[Any]:
+        for group in self._groups():
+            yield from group.fsdp_params
+
+    def _check_reduction(self) -> None:
+        for group in self._groups():
+            if not group.reduce_grads or not group.all_reduce_grads:
+                raise RuntimeError(
+                    "set_requires_gradient_sync(False) is on, but a guide needs every gradient reduced; leave it at True. "
+                    "(To accumulate, call primary() and auxiliary() several times before combine().)"
+                )
+            if group.gradient_divide_factor not in (None, self.size):
+                raise RuntimeError(
+                    f"set_gradient_divide_factor({group.gradient_divide_factor}) is on, but a guide averages over all "
+                    "examples itself; leave it out and scale the losses"
+                )
+
+
+class _Joint(Jacobian):
+    """J of all workers' examples, of which each worker keeps its columns: every product is a joint backward pass."""
+
+    def __init__(self, workers: Shards, share: Share, engine: Engine, losses: Tensor, layout: Layout) -> None:
+        super().__init__(engine, losses, layout)
+        self.workers = workers
+        self.share = share
+
+    def total(self) -> int:
+        return int(self.share.count(self.losses))
+
+    def _one_hot(self, example: int) -> Tensor:
+        """Weights of one example of all workers: zero on the workers that do not have it."""
+        own = example - int(self.share.first)
+        weights = torch.zeros_like(self.losses)
+        if 0 <= own < self.examples:
+            weights[own] = 1
+        return weights
+
+    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        fresh = out is None
+        if out is None:
+            out = self.layout.empty(weights.shape[0])
+        for row, target in zip(weights, out, strict=True):
+            scaled = (row * self.workers.size).to(self.losses.dtype)
+            found = self.workers.backward(self.losses, scaled, self.layout.parameters, retain_graph=True)
+            self.layout.add_(target, self.layout.pick(found), fresh=fresh)
+        return out
+
+    def rows(self) -> Tensor:
+        return self.left(torch.stack([self._one_hot(example) for example in range(self.total())]))
+
+    def right(self, vectors: Tensor) -> Tensor:
+        """By one backward pass per example of all workers: FSDP2 has no second derivative."""
+        first, result = int(self.share.first), torch.empty(self.examples, vectors.shape[0], dtype=torch.float64)
+        result = result.to(self.layout.device)
+        for example in range(self.total()):
+            product = self.workers.sum_columns(project(vectors, self.left(self._one_hot(example)[None])[0]))
+            if 0 <= example - first < self.examples:
+                result[example - first] = product
+        return result
+
+
+@contextmanager
+def _aside(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Put `.grad` aside and back again."""
+    held = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, held, strict=True):
+            parameter.grad = gradient
+
+
+def _shard_dimension(tensor: Tensor) -> int:
+    assert isinstance(tensor, DTensor)
+    placement = tensor.placements[-1]
+    return placement.dim if isinstance(placement, Shard) else 0
+
+
+def _like(parameter: nn.Parameter, piece: Tensor, leading: int) -> Tensor:
+    """A local piece (k x shape) as a shard of the whole, for checkpoints."""
+    assert isinstance(parameter, DTensor)
+    shape = torch.Size((leading, *parameter.shape))
+    return DTensor.from_local(
+        piece.contiguous(),
+        parameter.device_mesh,
+        [*parameter.placements[:-1], Shard(_shard_dimension(parameter) + 1)],
+        run_check=False,
+        shape=shape,
+        stride=torch.empty(shape, device="meta").stride(),
+    )
+
+
+def _check_not_offloaded(lies: str, runs: str) -> None:
+    if lies != runs:
+        raise ValueError(
+            f"the shards lie on {lies} while the model runs on {runs} (CPUOffloadPolicy), and V would have to follow them; leave "
+            "offload_policy= out (Accelerate: fsdp_offload_params: false). V in bf16 (basis_dtype=) or more workers save memory"
+        )
+
+
+def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None:
+    if not isinstance(parameter, DTensor):
+        if parameter.requires_grad:
+            raise ValueError(
+                f"parameter {name!r} is not sharded while others are (FSDP2), so nobody would reduce its gradient; call "
+                "fully_shard on the whole model too, not only on its parts"
+            )
+        return
+    *replicas, last = parameter.placements
+    if (
+        type(last) is not Shard
+        or any(not placement.is_replicate() for placement in replicas)
+        or parameter.device_mesh != first.device_mesh
+    ):
+        raise ValueError(
+            f"parameter {name!r} is laid out as {parameter.placements} on {parameter.device_mesh}; only one mesh with shards "
+            "(fully_shard), or replicas of shards (HSDP), is supported, without tensor parallelism"
+        )

@@ -1,0 +1,97 @@
+"""`attittud compare`: does the auxiliary data help, and which strategy uses it best?"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from attittud_lab.config.schema import Config
+
+
+def compare(
+    config: Annotated[
+        str | None, typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings to change, such as compare.seeds=10 or compare.strategies=[flip]."
+        ),
+    ] = None,
+    primary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="Without a YAML file: the data of the task that matters, as in `attittud init`."
+        ),
+    ] = None,
+    auxiliary: Annotated[
+        list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's.",
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Train the same job under several strategies with paired seeds, and say which one to use, if any.
+
+    primary_only (ignore the auxiliary data) and multitask (add the losses, weight tuned) always take part; the others are
+    compare.strategies. Every strategy tunes its auxiliary weight on validation with the same number of runs. Figures are
+    compared at equal steps and at equal training seconds. The last line is a decision: use a strategy, the auxiliary data
+    does not help, or more seeds are needed, and how many.
+
+    The folder is runs/CONFIG/compare (or in another one than runs: output=FOLDER); its report.html has the curves. The same
+    command again skips finished runs; more seeds, weights or strategies keep those that are there.
+    """
+    from rich.console import Console
+
+    from attittud_lab.compare.bars import CompareBars
+    from attittud_lab.compare.observers import QuietRuns, Runs
+    from attittud_lab.compare.run import compare as run
+    from attittud_lab.compare.table import show
+    from attittud_lab.output.interrupts import interruptible
+    from attittud_lab.report.page import write_report
+
+    settings, name = _settings(config, overrides or [], primary, auxiliary or [], budget)
+    folder = Path(settings.output) / name / "compare"
+    with ExitStack() as stack:
+        bars = sys.stderr.isatty() and not quiet
+        progress: Runs = stack.enter_context(CompareBars()) if bars else QuietRuns()
+        again = "the same command without --fresh" if fresh else "the same command"
+        stack.enter_context(interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"))
+        result = run(settings, folder, progress, fresh=fresh)
+    show(result, Console(), write_report(folder))
+
+
+def _settings(
+    config: str | None, overrides: list[str], primary: str | None, auxiliary: list[str], budget: str | None
+) -> tuple[Config, str]:
+    """The configuration and a name for its folder."""
+    from attittud_lab.commands.proposal import propose
+    from attittud_lab.config.load import load, loads
+    from attittud_lab.errors import InputError
+
+    if budget is not None:
+        overrides = [*overrides, f"compare.budget={budget}"]
+    if primary is None:
+        if config is None or auxiliary:
+            raise InputError(
+                "give a CONFIG, or both --primary PATH and --auxiliary PATH; `attittud init` writes a CONFIG"
+            )
+        return load(config, overrides), Path(config).stem
+    if config is not None and "=" not in config:
+        raise InputError(f"give either a CONFIG ({config}) or --primary, not both; change data.primary.path instead")
+    if not auxiliary:
+        raise InputError("--primary alone has nothing to be compared with; name the other data by --auxiliary PATH")
+    first = [] if config is None else [config]  # it is the first KEY=VALUE
+    text = propose(None, primary, auxiliary)
+    return loads(text, [*first, *overrides], name="the proposed configuration"), Path(primary.rstrip("/")).stem

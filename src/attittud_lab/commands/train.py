@@ -1,0 +1,83 @@
+"""`attittud train`: one strategy, one seed, one run folder."""
+
+from __future__ import annotations
+
+import math
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attittud_lab.output.interrupts import interruptible
+from attittud_lab.output.logs import CHOICES
+from attittud_lab.output.progress import Bars, Quiet
+from attittud_lab.strategies.registry import names
+
+
+def train(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings to change, such as strategy=flip or training.guided.lr=1e-4."
+        ),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help=f"Also report to {', '.join(CHOICES)}; may be given several times."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the run folder has a run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
+    from attittud_lab.config.load import load
+    from attittud_lab.training.train import default_run_dir, run
+
+    settings = load(config, overrides or [])
+    run_dir = default_run_dir(settings, config.stem)
+    with ExitStack() as stack:
+        bars = sys.stderr.isatty() and not quiet
+        progress = stack.enter_context(Bars()) if bars else Quiet()
+        stack.enter_context(interruptible(lambda: _kept(run_dir, fresh=fresh)))
+        result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
+    figures = {"validation": result.validation, "test": result.test}
+    for part, values in figures.items():
+        words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
+        typer.echo(f"{part:<10} " + "  ".join(words))
+    note = " (was finished before; --fresh trains again)" if result.skipped else ""
+    typer.echo(
+        f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
+    )
+    typer.echo(str(run_dir))
+
+
+def _kept(run_dir: Path, *, fresh: bool) -> str:
+    """What a run leaves that was interrupted."""
+    again = "the same command without --fresh" if fresh else "the same command"
+    if (run_dir / "result.json").exists():
+        return f"the run was at its end, {again} shows it"
+    if (run_dir / "checkpoint.safetensors").exists():
+        return f"{again} continues from the last checkpoint in {run_dir}"
+    return "there is no checkpoint yet, the same command starts from the beginning"
+
+
+# Where the names are, so that --help is never behind the code.
+train.__doc__ = "\n\n".join(
+    [
+        train.__doc__ or "",
+        (
+            "A run that was interrupted, even killed, continues when the same command is given again, and ends with the same "
+            "result. Its folder is runs/CONFIG/STRATEGY/seed-SEED (or in another one than runs: output=FOLDER). Every setting "
+            "and its meaning: `attittud schema`."
+        ),
+        (
+            "The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME "
+            "without whatever else CONFIG says under `strategy:`, its rank for example:"
+        ),
+        *(f"- **{name}**: {about}" for name, about in names().items()),
+    ]
+)

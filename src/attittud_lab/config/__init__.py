@@ -1,0 +1,1 @@
+"""What a job may say: fields, files, overrides, and complaints with a line number."""

@@ -1,0 +1,1 @@
+"""A look at a job's gradients before a day is spent on it."""

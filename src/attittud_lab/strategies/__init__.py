@@ -1,0 +1,1 @@
+"""How the gradients of the primary and the auxiliary tasks become one update."""

@@ -1,0 +1,252 @@
+"""One phase of training: steps, evaluations, the choice of the best model, and a state that can be saved anywhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attittud_lab.config.schema import PhaseConfig
+from attittud_lab.data.tasks import mix
+from attittud_lab.errors import InputError
+from attittud_lab.strategies.registry import Guided, Strategy, Telemetry
+from attittud_lab.training.capture import Steps
+from attittud_lab.training.compiling import clock
+from attittud_lab.training.streams import Streams
+
+PLATEAU = 4
+"""Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
+
+
+class DivergedError(InputError):
+    """The loss is not a number any more."""
+
+
+@dataclass(frozen=True)
+class _Update:
+    """What a step leaves to be read: its figures and its losses. Of a captured step they are those of the last replay."""
+
+    telemetry: Telemetry
+    values: Mapping[str, Tensor]
+
+
+@dataclass
+class PhaseState:
+    """Where a phase stands."""
+
+    step: int = 0
+    best: list[float] | None = None
+    """[metric, -loss] of the best evaluation so far; compared in this order."""
+    best_step: int = 0
+    best_values: dict[str, float] = field(default_factory=dict)
+    last_values: dict[str, float] = field(default_factory=dict)
+    worse: int = 0
+    plateau: int = 0
+    scale: float = 1.0
+    seconds: float = 0.0
+    stopped: str | None = None
+
+
+class Phase:
+    """Runs steps from wherever its state stands."""
+
+    def __init__(
+        self,
+        name: str,
+        config: PhaseConfig,
+        steps: int,
+        streams: Streams,
+        strategy: Strategy,
+        *,
+        metric: str,
+        evaluate: Callable[[], dict[str, float]],
+        log_every: int,
+        log_layers: bool,
+        checkpoint_every: int | None,
+        captured: Steps[_Update] | None = None,
+    ) -> None:
+        self.name, self.config, self.steps, self.streams, self.strategy = name, config, steps, streams, strategy
+        self.model = streams.model
+        self.metric, self._evaluate = metric, evaluate
+        self.log_every, self.log_layers, self.checkpoint_every = log_every, log_layers, checkpoint_every
+        self.captured = captured
+        self.evaluate_every = max(1, steps // config.evaluations)
+        self.optimizer = _optimizer(self.model, config, streams.device if captured else None)
+        self.state = PhaseState()
+        self.best_weights: dict[str, Tensor] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.state.step >= self.steps or self.state.stopped is not None
+
+    def run(
+        self,
+        record: Callable[[Mapping[str, Any]], None],
+        checkpoint: Callable[[], None],
+        advanced: Callable[[int, Mapping[str, float]], None],
+    ) -> None:
+        """Go on to the end. `record` takes a line of metrics, `checkpoint` is called where all is consistent."""
+        state, device = self.state, self.streams.device
+        started, reported = clock(), state.step
+        while not self.done:
+            telemetry = self.step()
+            last = state.step == self.steps
+            logging = state.step % self.log_every == 0 or last
+            evaluating = state.step % self.evaluate_every == 0 or last
+            saving = self.checkpoint_every is not None and state.step % self.checkpoint_every == 0
+            if not (logging or evaluating or saving):
+                continue
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            state.seconds += clock() - started
+            if logging:
+                values = self.read(telemetry)
+                record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **values})
+                advanced(state.step - reported, values)
+                reported = state.step
+            if self.config.seconds is not None and state.seconds >= self.config.seconds:
+                state.stopped, evaluating = "seconds", True
+            if evaluating:
+                found = self._look()
+                values = {f"validation/{name}": value for name, value in found.items()}
+                if isinstance(self.strategy, Guided) and self.log_layers:
+                    # The seconds of training have stopped counting.
+                    values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
+                record({"step": state.step, "seconds": state.seconds, **values})
+            if saving or (evaluating and self.checkpoint_every is not None):
+                checkpoint()
+            started = clock()
+
+    def finish(self) -> dict[str, float]:
+        """Put the chosen model in place; its figures on validation."""
+        if self.best_weights is not None:
+            self.model.load_state_dict(self.best_weights)
+            return self.state.best_values
+        return self.state.last_values
+
+    def step(self) -> Telemetry:
+        """One update of the model; what is returned reads its figures."""
+        number, streams, strategy = self.state.step, self.streams, self.strategy
+        streams.load(number)
+        for group in self.optimizer.param_groups:
+            _set_lr(group, self._lr(number))
+        if self.captured is None:
+            telemetry = self._update().telemetry
+        else:
+            # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
+            torch.manual_seed(mix(streams.seed, streams.name, number))
+            kind = strategy.kind()
+            name = None if kind is None else f"{kind}{streams.shape(kind)}"
+            update, replayed = self.captured.run(name, self._update)
+            if replayed and kind is not None:
+                strategy.replayed(kind)
+            streams.values, telemetry = dict(update.values), update.telemetry
+        self.state.step += 1
+        return telemetry
+
+    def _update(self) -> _Update:
+        """All of a step that happens on the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        telemetry = self.strategy.step(self.streams)
+        if self.config.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+        return _Update(telemetry, self.streams.values)
+
+    def read(self, telemetry: Telemetry) -> dict[str, float]:
+        """Losses and figures of the last step, which waits for the device; refuses to go on where they diverged."""
+        values = {name: float(value) for name, value in self.streams.values.items()}
+        if not math.isfinite(values["loss/primary"]):
+            raise DivergedError(
+                f"training diverged in step {self.state.step} of phase {self.name}: the primary loss is "
+                f"{values['loss/primary']}; lower training.{self.name}.lr, or set training.{self.name}.clip"
+            )
+        return values | {f"attittud/{name}": float(value) for name, value in telemetry().items()}
+
+    def _look(self) -> dict[str, float]:
+        """Evaluate, and draw the consequences."""
+        state, config = self.state, self.config
+        found = self._evaluate()
+        value = -found["loss"] if self.metric == "loss" else found[self.metric]
+        score = [
+            value if math.isfinite(value) else -math.inf,
+            -found["loss"] if math.isfinite(found["loss"]) else -math.inf,
+        ]
+        state.last_values = found
+        if state.best is None or score > state.best:
+            state.best, state.best_step, state.best_values, state.worse, state.plateau = score, state.step, found, 0, 0
+            if config.select == "best":
+                self.best_weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        else:
+            state.worse, state.plateau = state.worse + 1, state.plateau + 1
+        if config.schedule == "plateau" and state.plateau >= PLATEAU:
+            state.scale, state.plateau = state.scale / 2, 0
+        if config.patience is not None and state.worse >= config.patience:
+            state.stopped = "patience"
+        return found
+
+    def _lr(self, step: int) -> float:
+        config = self.config
+        if step < config.warmup:
+            return config.lr * (step + 1) / config.warmup
+        end = min(config.lr_min, config.lr)
+        if config.schedule == "plateau":
+            return max(end, config.lr * self.state.scale)
+        done = (step - config.warmup) / max(1, self.steps - config.warmup)
+        if config.schedule == "cosine":
+            return end + (config.lr - end) * (1 + math.cos(math.pi * done)) / 2
+        if config.schedule == "linear":
+            return config.lr + (end - config.lr) * done
+        return config.lr
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "state": asdict(self.state),
+            "best": self.best_weights,
+            "optimizer": self.optimizer.state_dict(),
+            "strategy": self.strategy.state_dict(),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        device = self.streams.device
+        self.state = PhaseState(**saved["state"])
+        best = saved["best"]
+        self.best_weights = None if best is None else {name: tensor.to(device) for name, tensor in best.items()}
+        self.optimizer.load_state_dict(saved["optimizer"])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = group["lr"].to(device)
+        strategy = {
+            key: value.to(device) if isinstance(value, Tensor) else value for key, value in saved["strategy"].items()
+        }
+        self.strategy.load_state_dict(strategy)
+
+
+def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device | None) -> torch.optim.Optimizer:
+    """`captured_on`: the device on which its step will be replayed, so that its learning rate has to lie there."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    lr: Any = config.lr
+    options: dict[str, Any] = {}
+    if captured_on is not None:
+        lr = torch.tensor(config.lr, device=captured_on)
+        options = {"fused": True} if captured_on.type == "cuda" else {"foreach": False}
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr, momentum=config.momentum, weight_decay=config.weight_decay, **options)
+    if captured_on is not None and captured_on.type == "cuda":
+        options["capturable"] = True
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    found = kind(parameters, lr, weight_decay=config.weight_decay, **options)
+    # Its first steps are not captured, and that is how it is meant to be.
+    found._warned_capturable_if_run_uncaptured = True
+    return found
+
+
+def _set_lr(group: dict[str, Any], value: float) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(value)
+    else:
+        group["lr"] = value

@@ -1,0 +1,209 @@
+"""A whole run: data, network, phases, and a folder that holds everything about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attittud_lab.config.schema import Config, StrategyConfig, to_dict
+from attittud_lab.data.prepare import Prepared, prepare
+from attittud_lab.data.tasks import mix
+from attittud_lab.errors import InputError, one_line
+from attittud_lab.files import make_folder, only_one_process
+from attittud_lab.models.build import build_model, reader
+from attittud_lab.output.logs import Log, check_log, open_log
+from attittud_lab.output.progress import Progress, Quiet
+from attittud_lab.runs.folder import RunFolder
+from attittud_lab.runs.result import RunResult
+from attittud_lab.training.capture import own_stream
+from attittud_lab.training.compiling import compile_body, compiling, is_compiled
+from attittud_lab.training.devices import captures, choose_device, on_device, repeatable
+from attittud_lab.training.evaluate import default_metric, evaluate, has_both
+from attittud_lab.training.make_phase import make_phase
+
+
+def default_run_dir(config: Config, name: str) -> Path:
+    """The folder of a run: output/NAME/STRATEGY/seed-SEED."""
+    return Path(config.output) / name / config.strategy.name / f"seed-{config.seed}"
+
+
+def load_data(config: Config, seed: int | None = None, known: Sequence[Prepared] = ()) -> Prepared:
+    """The data of a job; compare several runs on one object to read and decode them once.
+
+    `known` are data of the same folders whose images need not be decoded again.
+    """
+    cache = Path(config.output) / "tokens" if config.data.cache is None else Path(config.data.cache)
+    used = reader(config.model, config.data, cache)
+    return prepare(config.data, config.seed if seed is None else seed, used, known)
+
+
+def run(
+    config: Config,
+    seed: int | None = None,
+    strategy: StrategyConfig | str | None = None,
+    run_dir: str | Path | None = None,
+    *,
+    data: Prepared | None = None,
+    progress: Progress | None = None,
+    logs: Sequence[str] = (),
+    fresh: bool = False,
+) -> RunResult:
+    """Train one strategy with one seed and write its run folder.
+
+    A folder with the finished run is not trained again; one with an unfinished run is continued from its last
+    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must be that of the config. `logs`
+    are names of dashboards.
+    """
+    for name in logs:
+        check_log(name)
+    if isinstance(strategy, str):
+        strategy = StrategyConfig(name=strategy)
+    config = replace(config, seed=config.seed if seed is None else seed, strategy=strategy or config.strategy)
+    path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
+    make_folder(path)
+    with only_one_process(path):
+        folder = RunFolder(path, config, fresh=fresh)
+        finished = folder.result()
+        if finished is not None:
+            return _read_result(finished, path)
+        device = choose_device(config.device)
+        prepared = on_device(data or load_data(config), device)
+        forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
+        training = config.training
+        compiled = compiling(training.compile, deterministic=training.deterministic)
+        with forked, repeatable(training.deterministic, device), streamed, compiled, ExitStack() as opened:
+            job = _Job(config, prepared, device, folder, progress or Quiet())
+            # Last: a run that is refused, or was finished before, shall not appear there.
+            job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
+            result = job.run()
+        folder.finish(result.plain())
+        return result
+
+
+def _read_result(values: Any, path: Path) -> RunResult:
+    try:
+        return RunResult.read(values, path)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path}/result.json: is not what a run writes ({error}); start over with --fresh") from None
+
+
+class _Job:
+    """The phases of one run, one after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: Prepared,
+        device: torch.device,
+        folder: RunFolder,
+        progress: Progress,
+    ) -> None:
+        self.config, self.data, self.device, self.folder = config, data, device, folder
+        self.progress = progress
+        self.logs: Sequence[Log] = ()
+        self.model = build_model(config.model, data, config.seed).to(device).train()
+        if config.training.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
+        if config.training.compile:
+            compile_body(self.model)
+        wanted = config.training.metric
+        self.metric = default_metric(data.primary) if wanted == "auto" else wanted
+        if self.metric == "auc" and data.primary.objective != "multi_label":
+            raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
+        targets = data.validation.targets
+        if self.metric == "auc" and targets is not None and not has_both(targets.cpu().numpy()).any():
+            raise InputError(
+                "data.primary.validation: no label has both positive and negative validation examples, so the AUC that chooses "
+                "the model is not defined; raise data.primary.validation, or use training.metric: macro_f1"
+            )
+        self.summaries: list[dict[str, Any]] = []
+        self.validation: dict[str, float] = {}
+        # Both are built before anything is written: a strategy that cannot be had takes no folder.
+        names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
+        captured = captures(config, data, device)
+        self.phases = [
+            make_phase(name, config, data, self.model, device, self.metric, captured=captured) for name in names
+        ]
+        self.phase = self.phases[0]
+
+    def run(self) -> RunResult:
+        self.folder.begin(self.data.record, self.device)
+        saved = self.folder.checkpoint()
+        if saved is None:
+            self.folder.truncate(0)
+        else:
+            self.restore(saved)
+        for phase in self.phases[len(self.summaries) :]:
+            self.phase = phase
+            name, state = phase.name, phase.state
+            if name == "finetune" and self.config.training.reset_head and state.step == 0:
+                torch.manual_seed(mix(self.config.seed, "head"))
+                self.model.reset_head(self.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear
+            self.progress.phase(name, phase.steps, state.step)
+            phase.run(self.record, self.checkpoint, self.progress.advance)
+            self.validation = phase.finish()
+            phase.captured = None  # graphs hold as much memory as a step needs
+            summary = {"name": name, "steps": state.step, "best_step": state.best_step}
+            self.summaries.append(summary | {"seconds": state.seconds, "stopped": state.stopped})
+        test = evaluate(self.model, self.data.primary, self.data.test, self.device)
+        if self.config.training.compile:
+            self.folder.note("compiled", is_compiled(self.model))
+        self.folder.save_weights(self.model.state_dict())
+        return self.result(test)
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go back to a checkpoint."""
+        try:
+            self.summaries, self.validation = saved["summaries"], saved["validation"]
+            self.phase = self.phases[len(self.summaries)]
+            self.model.load_state_dict(saved["model"])
+            self.phase.load_state_dict(saved["phase"])
+            size = int(saved["metrics_bytes"])
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise InputError(
+                f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)}); "
+                "delete it to start from the beginning"
+            ) from None
+        self.folder.truncate(size)
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """A line of metrics, for the file, the bar and the dashboards."""
+        self.folder.record({"phase": self.phase.name, **values})
+        if f"validation/{self.metric}" in values:
+            self.progress.evaluated({name: values[f"validation/{name}"] for name in (self.metric, "loss")})
+        step = sum(summary["steps"] for summary in self.summaries) + values["step"]
+        for log in self.logs:
+            # A dashboard may hold more than this run.
+            named = {f"attittud/{name.removeprefix('attittud/')}": v for name, v in values.items() if name != "step"}
+            log.log(named, step)
+
+    def checkpoint(self) -> None:
+        if not (self.phase.strategy.resumable or self.phase.done):
+            return
+        state = {"summaries": self.summaries, "validation": self.validation}
+        self.folder.save({**state, "model": self.model.state_dict(), "phase": self.phase.state_dict()})
+
+    def result(self, test: dict[str, float]) -> RunResult:
+        data = self.data
+        return RunResult(
+            strategy=self.config.strategy.name,
+            seed=self.config.seed,
+            metric=self.metric,
+            validation=self.validation,
+            test=test,
+            phases=self.summaries,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            examples={
+                "train": len(data.primary.examples),
+                "validation": len(data.validation),
+                "test": len(data.test),
+                **{f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
+            },
+            run_dir=self.folder.path,
+        )
