@@ -76,10 +76,9 @@ def check_callable(name: str, value: object) -> None:
 
 def check_dense(model: nn.Module, layout: Layout) -> None:
     """Refuse embeddings with sparse gradients before anything is computed from them."""
-    shared = layout.ids
     for path, module in model.named_modules():
         weight = getattr(module, "weight", None)
-        if getattr(module, "sparse", False) and id(weight) in shared:
+        if getattr(module, "sparse", False) and any(weight is parameter for parameter in layout.parameters):
             raise ValueError(sparse_message(f"{path}.weight" if path else "weight"))
 
 

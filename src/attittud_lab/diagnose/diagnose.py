@@ -135,7 +135,7 @@ def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
         )
     captured = {name: found["captured"]["all"] for name, found in sources.items()}
     alarms = [primary_alarm(primary["all"]), auxiliary_alarm(captured), sign_alarm(signs["all"])]
-    rank = guide.rank if space.stored else space.layout.total
+    rank = space.layout.total if space.rows is None else guide.rank
     return {
         "steps": len(series),
         "block": probe.block,

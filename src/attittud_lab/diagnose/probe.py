@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attittud.autograd.forward import isolated_forward
+from attittud.basis.subspace import Subspace
 from attittud.decompose import harmful_mask
 from attittud.guide import Guide
-from attittud.kernels.products import dot, project
+from attittud.kernels.products import dot
 from attittud.report import ratio
-from attittud.step.forward import untraced_forward
-from attittud.step.subspace import Subspace
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.layers import flat_gradient, groups, part_squares
+from attittud_lab.strategies.layers import groups
 
 SHORTEST_BLOCK = 5
 """Steps of a block, or `refresh_every` if that is more. Blocks are taken to be independent: they share no basis."""
@@ -64,24 +64,26 @@ class Probe:
 
     def measure(self, step: int) -> Figures:
         """The figures before update number `step`, counted from 0."""
-        with untraced_forward(self.guide.model, self.guide.batch_norm, seed=mix(self.seed, step)), torch.enable_grad():
+        with isolated_forward(self.guide.model, self.guide.batch_norm, seed=mix(self.seed, step)), torch.enable_grad():
             if step % self.guide.refresh_every == 0:
                 self._refresh(step)
             space = self.guide.subspace
             assert space is not None
             # Two passes rather than two halves of one: BatchNorm would connect them.
-            first, second = (flat_gradient(self.primary(rows).mean(), space) for rows in self.halves(step))
-            p, q = _directions(space, first), _directions(space, second)
+            first, second = (space.gradient(self.primary(rows).mean()) for rows in self.halves(step))
+            p, q = space.coordinates(first), space.coordinates(second)
             compared = (p != 0) & (q != 0)
             fresh = (first + second) / 2
-            own = _directions(space, fresh)
+            own = space.coordinates(fresh)
             squares, gradients, opposed = {}, {}, {}
             for name, loss in self.auxiliary().items():
-                gradient = flat_gradient(loss, space)
-                squares[name] = self._by_group(space, part_squares(self.guide, space, fresh, gradient))
+                gradient = space.gradient(loss)
+                squares[name] = self._by_group(
+                    space, space.squares(fresh, gradient, include_mean=self.guide.include_mean)
+                )
                 pieces = torch.stack([piece.double().square().sum() for piece in space.layout.views(gradient)])
                 gradients[name] = self._by_group(space, pieces)
-                opposed[name] = ratio(harmful_mask(_directions(space, gradient), own).sum(), (own != 0).sum())
+                opposed[name] = ratio(harmful_mask(space.coordinates(gradient), own).sum(), (own != 0).sum())
         return Figures(
             ratio(own.double().square().sum(), dot(fresh, fresh)),
             (compared & (p.sign() == q.sign())).sum(),
@@ -142,8 +144,3 @@ def batch_sizes(examples: int, basis_batch: int, primary_batch: int) -> tuple[in
 
 def _permutation(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-
-
-def _directions(space: Subspace, gradient: Tensor) -> Tensor:
-    """V g; with the canonical basis the gradient itself."""
-    return project(space.rows, gradient) if space.stored else gradient

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud.step.forward import enough_examples
+from attittud.autograd.forward import enough_examples
 from attittud_lab.data.tasks import Examples, Order, Task, mix, per_example_losses
 from attittud_lab.errors import InputError
 from attittud_lab.training.capture import StepKind

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from attittud._torch import tree_flatten, tree_unflatten
 from attittud.engine.base import UnsupportedError
 
 Function = Callable[..., Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from attittud._torch import tree_flatten, tree_unflatten
 from attittud.engine.base import UnsupportedError, logger
 from attittud.engine.per_example.axes import Place, fits, place_of, single
 from attittud.engine.per_example.calls import LEADING, Call, Function, Gradients, tensors_in

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from attittud.autograd.graph import frontier
+from attittud._torch import BatchNorm, DisableTorchFunction
+from attittud.autograd.backward import frontier
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Jacobian, UnsupportedError
 from attittud.engine.loop import Loop
@@ -34,23 +34,34 @@ Visit = Callable[[Tensor, Piece], None]
 
 class Hooks(Loop):
     name = "hooks"
-    instead = "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
 
     def __init__(self) -> None:
         self.checked = Checked()
         self.places = Places()
         self.record: Recorder | None = None
 
+    @property
+    def instead(self) -> str:
+        """What to do where this engine cannot be used."""
+        if self.keeps_graph:
+            return "use basis='exact' with engine='loop', which stores the basis"
+        return "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
+
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
+        if self.record is not None:  # of a step that failed
+            self.record.close()
         refuse_coupled(model, self.instead)
         self.record = record = Recorder(model)
         try:
             record.begin()
             yield
         finally:
-            record.close()
-            self.record = None
+            if self.keeps_graph:
+                record.leave()
+            else:
+                record.close()
+                self.record = None
 
     def seen(self) -> None:
         if self.record is not None:
@@ -87,7 +98,7 @@ class Hooks(Loop):
 def refuse_coupled(model: nn.Module, instead: str) -> None:
     """Modules known to mix the examples of a batch."""
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
             raise UnsupportedError(
                 f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
                 "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
@@ -228,7 +239,7 @@ class HookedJacobian(Jacobian):
         try:
             # Before stepping aside: checkpointing may have to run a part of the model for it, which is to be seen.
             args, kwargs, data = call.arguments()
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            with DisableTorchFunction(), torch.no_grad():
                 found = bind(call, args, kwargs, data)
                 if found is not None and len(gradients) == 1 and gradients[0] is not None:
                     rule, arguments = found

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from attittud._torch import DisableTorchFunction, packs_saved_tensors
 from attittud.engine.per_example.calls import ADDITIONS, SPREADING, Call, Function, Gradients, tensors_in
 
 # Their result depends on shapes only.
@@ -161,7 +162,7 @@ class Recorder(TorchFunctionMode):
     def _call(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], data: list[Tensor]) -> Any:
         if func in _CAST and args:
             args, data = self._cast(args, data)
-        packed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        packed = packs_saved_tensors()
         self._repeats = self._repeats or packed
         in_place = _in_place(func)
         plain = func in ADDITIONS and "alpha" not in kwargs
@@ -221,7 +222,7 @@ class Recorder(TorchFunctionMode):
         def arrived(*gradients: Tensor | None) -> Tensor | None:
             if self.on_call is None:
                 return None
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if laid_out and gradients[0] is not None:
                     gradients = (gradients[0].contiguous(memory_format=torch.channels_last),)
                 shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
