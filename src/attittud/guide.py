@@ -287,7 +287,9 @@ class Guide:
         self._shared.update()
         if not self._shared.listing.parameters:
             raise ValueError("no parameter of the model wants a gradient; unfreeze some (requires_grad_(True))")
-        refreshing = self._refresher.decide(refresh, self.refresh_every)
+        space = self._refresher.subspace
+        held = space is None or self._shared.holds(space.layout)
+        refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
         norms = refreshing or self.report_norms == "always"
         self._step = Step(self._parts, refreshing=refreshing, include_mean=self.include_mean, norms=norms)
         return self._step

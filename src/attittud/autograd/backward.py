@@ -57,11 +57,6 @@ def walk(loss: Tensor) -> LossGraph:
     return LossGraph(nodes, leaves, inputs)
 
 
-def needed_later(graphs: Sequence[LossGraph]) -> list[bool]:
-    """For each graph whether a later one shares a part of it: only then it may not be freed."""
-    return [not all(graph.nodes.isdisjoint(later.nodes) for later in graphs[i + 1 :]) for i, graph in enumerate(graphs)]
-
-
 @contextmanager
 def written_into(layout: Layout, flat: Tensor, *, add: bool = False) -> Iterator[None]:
     """Inside, gradients of the layout's parameters go straight into `flat` and come back as zeros without memory.

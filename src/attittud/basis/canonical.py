@@ -12,7 +12,7 @@ from attittud.autograd.layout import Layout
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.subspace import Finished, Subspace
 from attittud.decompose import Cosines, Judges, Weights, correction, harmful_mask
-from attittud.kernels.products import chunk_size, dot
+from attittud.kernels import chunk_size, dot
 from attittud.report import Split, TaskReport
 from attittud.workers.one import Workers
 

@@ -21,7 +21,7 @@ from attittud.basis.orthonormal import tolerance
 from attittud.basis.subspace import Directions, Subspace
 from attittud.engine.base import Jacobian
 from attittud.engine.per_example.hooks import HookedJacobian
-from attittud.kernels.products import Products, dot
+from attittud.kernels import Products, dot
 from attittud.workers.one import Workers
 
 
@@ -91,15 +91,10 @@ class ProductsWithJ(Directions):
     def _products_with_mean(self, x: Tensor) -> Products:
         columns = self._columns([x])[:, 0]
         assert self._factor is not None and self._gram is not None
-        mean = self._mean(self._gram.dtype)
+        mean = _mean(self.jacobian, self.refresh, self._gram.dtype)
         of_mean = self._gram @ mean
         a, p = (self._factor @ torch.where(self.finite, rows, 0.0) for rows in (columns, of_mean))
         return Products(a, p, dot(x, x), mean @ of_mean, columns @ mean)
-
-    def _mean(self, dtype: torch.dtype) -> Tensor:
-        """Weights of J's rows that give the primary gradient."""
-        m = self.jacobian.examples
-        return torch.ones(m, dtype=dtype, device=self.layout.device) / (m * self.refresh.shrink)
 
     def add_(self, x: Tensor, weights: Tensor) -> None:
         assert self._factor is not None
@@ -111,7 +106,10 @@ class ProductsWithJ(Directions):
         if y is not None:
             return super().lift_(weights, x, y, x_factor, y_factor)
         assert self._factor is not None
-        jacobian, row = self.jacobian, weights @ self._factor + y_factor * self._mean(weights.dtype)
+        jacobian, row = (
+            self.jacobian,
+            weights @ self._factor + y_factor * _mean(self.jacobian, self.refresh, weights.dtype),
+        )
         x.mul_(x_factor)
         with self.refresh.scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
             weights = row.to(jacobian.losses)
@@ -145,3 +143,9 @@ class ProductsWithJ(Directions):
         factor = torch.zeros(self.rank, gram.shape[0], dtype=gram.dtype, device=gram.device)
         factor[:count] = torch.where(kept[:, None], vectors.T / torch.where(kept, values, 1.0).sqrt()[:, None], 0.0)
         return factor
+
+
+def _mean(jacobian: Jacobian, refresh: Refresh, dtype: torch.dtype) -> Tensor:
+    """Weights of J's rows that give the primary gradient."""
+    m = jacobian.examples
+    return torch.ones(m, dtype=dtype, device=jacobian.layout.device) / (m * refresh.shrink)

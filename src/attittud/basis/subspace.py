@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attittud.autograd.layout import Layout
 from attittud.decompose import Cosines, Residual, Weights, correction, harmful_mask, residual_tolerance
-from attittud.kernels.products import Products, add_rows_, dot, lift_, products, project, take_
+from attittud.kernels import Products, add_rows_, dot, lift_, products, project, take_
 from attittud.report import Split, TaskReport, ratio
 from attittud.workers.one import Workers
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attittud._torch import kept_graph
 from attittud.autograd.layout import Layout
-from attittud.kernels.products import gram, project
+from attittud.kernels import gram, project
 
 logger = logging.getLogger("attittud")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -45,6 +44,9 @@ class Refresher:
         self.model, self.workers, self.shared = model, workers, shared
         self.basis, self.engine = basis, engine
         self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
+        saved_as = basis.same_as or basis.name
+        self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
+        """What decides the meaning of a saved basis."""
         self.subspace: Subspace | None = None
         self.age: int | None = None
         """Steps that the basis has served; None: there is none."""
@@ -54,9 +56,9 @@ class Refresher:
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
 
-    def decide(self, asked: bool | None, every: int) -> bool:
-        """Whether the step that begins has a refresh."""
-        if self.subspace is not None and not self._belongs(self.subspace.layout):
+    def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
+        """Whether the step that begins has a refresh. `held`: the model still has the parameters of the basis."""
+        if not held:
             # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis is of none of these.
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
@@ -66,15 +68,6 @@ class Refresher:
                 "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
             )
         return self.due(every) if asked is None else asked
-
-    def _belongs(self, layout: Layout) -> bool:
-        """Whether all of these are still parameters of the model, where they were."""
-        if layout is self._seen[0] and self.shared.listing.named is self._seen[1]:
-            return layout.parameters[0].device == layout.device
-        self._seen = layout, self.shared.listing.named
-        return {id(p) for p in layout.parameters} <= {id(p) for _, p in self.shared.listing.named}
-
-    _seen: tuple[Layout | None, Any] = None, None
 
     def due(self, every: int) -> bool:
         return self.age is None or self.age >= every
@@ -91,12 +84,6 @@ class Refresher:
         """
         asks = self.basis.needs == "jacobian" and not self.basis.keeps_graph
         return examples < 2 and asks and self.workers.size == 1 and self.subspace is not None
-
-    def watch(self) -> AbstractContextManager[None]:
-        """Show a forward pass to the engine, unless parameters are in shards, which it could not tell apart."""
-        if self.workers.splits_columns:
-            return nullcontext()
-        return self.engine.watch(self.model)
 
     def start(self, layout: Layout) -> Refresh:
         """Begin a basis over the parameters that take part."""
@@ -131,7 +118,7 @@ class Refresher:
         """The same with losses that a callable returns, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
-        with refresh.scope(), self.watch(), torch.enable_grad():
+        with refresh.scope(), self.workers.watch(self.engine, self.model), torch.enable_grad():
             with enough_examples("basis_losses", "return the losses of at least two, better of many"):
                 losses = as_losses(
                     self.workers.losses(basis_losses(), "basis_losses"),
@@ -164,14 +151,11 @@ class Refresher:
         assert refresh.rows is not None
         rows, refresh.rows = refresh.rows, None
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
-            self.subspace = self._make(refresh.layout, refresh)
+            self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype, refresh)
         self.subspace.replace(rows, finite)
         self.index += 1
         self.count += 1
         return self.subspace
-
-    def _make(self, layout: Layout, refresh: Refresh | None = None) -> Subspace:
-        return self.basis.subspace(layout, self.rank, self.workers, self.dtype, refresh)
 
     def close(self, *, refreshed: bool) -> None:
         """The step is over."""
@@ -181,17 +165,6 @@ class Refresher:
         if self.basis.keeps_graph:
             self.subspace.release()
         self.age = 1 if refreshed else (self.age or 0) + 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What decides the meaning of a saved basis."""
-        dtype = None if self.dtype is None else str(self.dtype)
-        return {
-            "basis": self.basis.same_as or self.basis.name,
-            "rank": self.rank,
-            "basis_dtype": dtype,
-            "seed": self.seed,
-        }
 
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
@@ -217,7 +190,7 @@ class Refresher:
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             named = dict(self.shared.listing.named)
             layout = Layout((name, named[name]) for name in state["shared"])
-            subspace = self._make(layout)
+            subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype, None)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]))
         self.subspace = subspace

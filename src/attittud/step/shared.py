@@ -63,19 +63,20 @@ class Listing:
 
 
 @dataclass
-class KnownGraphs:
-    """What does not change from step to step about the graphs of a step's losses."""
+class KnownGraph:
+    """What does not change from step to step about the graph of a loss."""
 
-    reached: list[set[str]]
-    """For each loss the parameters that it reaches."""
-    needed_later: list[bool]
-    """For each loss whether a later one shares a part of its graph."""
+    reached: set[str]
+    """The parameters that the loss reaches."""
+    retained: bool
+    """A later loss of the step shares a part of the graph, so that it may not be freed."""
 
-    def confirm(self, number: int, loss: Tensor, reached: set[str]) -> None:
+    def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
         """Compare with the parameters that have got a gradient; where they differ the graph is looked at once more."""
-        if reached != self.reached[number]:
+        if reached != self.reached:
             walk(loss)  # raises where a gradient is missing that should be there
-            self.reached[number] = reached
+            self.reached = reached
+        return reached
 
 
 class GraphMemory:
@@ -86,21 +87,22 @@ class GraphMemory:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], KnownGraphs] = {}
+        self._known: dict[Any, dict[str, KnownGraph]] = {}
 
-    def learn(self, losses: Sequence[Tensor], known: KnownGraphs) -> KnownGraphs:
+    def learn(self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]) -> dict[str, KnownGraph]:
         if len(self._known) > 64:  # layers that are left out at random: a new number in every step
             self._known.clear()
-        self._known[_made_between(losses)] = known
-        return known
+        found = self._known[_made(losses)] = dict(zip(losses, known, strict=True))
+        return found
 
-    def recall(self, losses: Sequence[Tensor]) -> KnownGraphs | None:
-        return self._known.get(_made_between(losses))
+    def recall(self, losses: Mapping[str, Tensor]) -> dict[str, KnownGraph] | None:
+        return self._known.get(_made(losses))
 
 
-def _made_between(losses: Sequence[Tensor]) -> tuple[int, ...]:
-    numbers = [-1 if loss.grad_fn is None else sequence_number(loss.grad_fn) for loss in losses]
-    return tuple([number - numbers[0] for number in numbers])
+def _made(losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """The names of losses, and the nodes that were made between them."""
+    numbers = [-1 if loss.grad_fn is None else sequence_number(loss.grad_fn) for loss in losses.values()]
+    return tuple(losses), tuple([number - numbers[0] for number in numbers])
 
 
 class Shared:
@@ -121,6 +123,8 @@ class Shared:
         """Describes what must be the same on all workers."""
         self._latest: Layout | None = None
         """Mostly the next one too."""
+        self._held: tuple[Layout | None, Any] = None, None
+        """The layout that was found to be of these parameters."""
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
         self.auxiliary: set[str] | None = None
         """Parameters that auxiliary losses are known to reach; None while no step has seen them all."""
@@ -129,6 +133,15 @@ class Shared:
         """Follow changes of the model."""
         if self.listing.update():
             self._aligned = None, [], []
+
+    def holds(self, layout: Layout) -> bool:
+        """Whether the parameters of a layout are still those of the model, on the same device."""
+        if layout is not self._held[0] or self.listing.named is not self._held[1]:
+            known = {id(parameter) for _, parameter in self.listing.named}
+            if not known.issuperset(map(id, layout.parameters)):
+                return False
+            self._held = layout, self.listing.named
+        return layout.parameters[0].device == layout.device
 
     def names(self, leaves: set[int]) -> set[str]:
         """The parameters among the leaves of a graph."""

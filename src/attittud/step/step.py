@@ -12,19 +12,21 @@ from torch import Tensor
 
 from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
-from attittud.autograd.backward import LossGraph, needed_later, walk, written_into
+from attittud.autograd.backward import LossGraph, walk, written_into
 from attittud.autograd.forward import enough_examples
 from attittud.autograd.layout import Layout
 from attittud.basis.base import Refresh
 from attittud.basis.subspace import Directions, Finished, Subspace
 from attittud.decompose import Judges, Weights
 from attittud.eta import Eta
-from attittud.kernels.products import dot
+from attittud.kernels import dot
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
 from attittud.step.refresh import Losses, Refresher
-from attittud.step.shared import GraphMemory, KnownGraphs, Shared
+from attittud.step.shared import GraphMemory, KnownGraph, Shared
 from attittud.workers.one import EVERYTHING, Share, Workers
+
+PRIMARY = ""  # the primary losses among named ones
 
 
 @dataclass(frozen=True)
@@ -298,69 +300,56 @@ class Step(Gradients):
         keeps_graph = self.refresher.basis.keeps_graph
         self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
         ahead = _ahead(self, tasks) if self.in_span else None
-        given, replayed = [task.loss for task in tasks.values()], self.replayed
+        given, replayed = {name: task.loss for name, task in tasks.items()}, self.replayed
         # Tensors go to their backward passes, which reclaim the memory: then nothing else may hold it.
-        held = [saved_by_compiled(walk(loss).nodes) for loss in given if replayed and callable(primary) and not ahead]
+        waiting = given.values() if replayed and callable(primary) and ahead is None else ()
+        held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
         with _computed(self, primary, basis_losses) as losses:
-            every = [losses, *given]
-            shares = self.workers.shares(every) if self.workers.size > 1 else [EVERYTHING] * len(every)
-            recalled = None if self.refreshing or replayed else self.parts.graphs.recall(every)
-            known = recalled or _walked(self, every)
-            self.reached, self.reach_complete = set().union(*known.reached[1:]), True
-            reached = self._take_primary(losses, shares[0], basis_losses, known.reached[0], known.needed_later[0])
-            if recalled is not None:
-                recalled.confirm(0, losses, reached)
+            graphs = _graphs(self, {PRIMARY: losses} | given)
+            shares = (
+                self.workers.shares([losses, *given.values()]) if self.workers.size > 1 else [EVERYTHING] * len(graphs)
+            )
+            self.reached, self.reach_complete = set().union(*[graphs[name].reached for name in given]), True
+            self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
         self.primary_complete = True
         held.clear()
-        retained = known.needed_later[1:]
-        early = _early(self, tasks, shares[1:], retained) if replayed else {}
-        for at, (name, task) in enumerate(tasks.items()):
-            reached = self._take_auxiliary(name, task, shares[at + 1], retained[at], ahead or early.get(name))
-            if recalled is not None:
-                recalled.confirm(at + 1, task.loss, reached)
+        early = _early(self, tasks, shares[1:], graphs) if replayed else {}
+        for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
+            self._take_auxiliary(name, task, share, graphs[name], ahead or early.get(name))
 
     def primary(self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool) -> None:
         """Take in primary losses; others may follow."""
         with _computed(self, primary, basis_losses) as losses:
-            graph = walk(losses) if self.subspace is None else None
-            self.kept = graph if self.refresher.basis.keeps_graph and basis_losses is None else None
-            share = self.workers.shares([losses])[0]
-            reached = set() if graph is None else self.shared.names(graph.leaves)
-            self._take_primary(losses, share, basis_losses, reached, retain_graph)
+            graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
+            self.kept = walk(losses) if self.refresher.basis.keeps_graph and basis_losses is None else None
+            self._take_primary(losses, self.workers.shares([losses])[0], basis_losses, graph)
 
     def auxiliary(self, tasks: Mapping[str, Given], *, retain_graph: bool) -> None:
         """Take in auxiliary losses; others may follow."""
-        given = [task.loss for task in tasks.values()]
-        shares = self.workers.shares(given)
-        graphs = [walk(loss) for loss in given]
-        self.reached = self.reached.union(*(self.shared.names(graph.leaves) for graph in graphs))
-        later = needed_later(graphs if self.kept is None else [*graphs, self.kept])
-        retained = [retain_graph or needed for needed in later[: len(graphs)]]
-        early = _early(self, tasks, shares, retained) if self.replayed else {}
-        for at, (name, task) in enumerate(tasks.items()):
-            self._take_auxiliary(name, task, shares[at], retained[at], early.get(name))
+        given = {name: task.loss for name, task in tasks.items()}
+        shares = self.workers.shares(list(given.values()))
+        graphs = _graphs(self, given, retain_graph=retain_graph)
+        self.reached = self.reached.union(*[graph.reached for graph in graphs.values()])
+        early = _early(self, tasks, shares, graphs) if self.replayed else {}
+        for (name, task), share in zip(tasks.items(), shares, strict=True):
+            self._take_auxiliary(name, task, share, graphs[name], early.get(name))
 
     # ------------------------------------------------------------------------------------------------ gradients
 
-    def _take_primary(
-        self, losses: Tensor, share: Share, basis_losses: Losses | None, leaves: set[str], retain_graph: bool
-    ) -> set[str]:
-        """From primary losses to gradients, and into the basis where one is in the making.
-
-        `leaves`: the parameters in the graph of the losses, known in a step with a refresh. Returns those with a gradient.
-        """
+    def _take_primary(self, losses: Tensor, share: Share, basis_losses: Losses | None, graph: KnownGraph) -> None:
+        """From primary losses to gradients, and into the basis where one is in the making."""
         pending, basis = self.subspace is None, self.refresher.basis
         if self.refreshing and self.basis_losses is None and self.primary_calls:
             _check_order(fixed=not pending, basis_losses=basis_losses)
         if pending and self.refresh is None:
-            self.layout = self.shared.begin(leaves, self.reached if self.reach_complete else None)
+            self.layout = self.shared.begin(graph.reached, self.reached if self.reach_complete else None)
             self.refresh = self.refresher.start(self.layout)
         if pending and basis_losses is not None and self.primary_calls == 0:
             self.basis_losses = basis_losses
         contributes = self.refresh if pending and self.basis_losses is None else None
         if contributes is not None:
             self.refresher.take_in(contributes, losses, share, scaled=True)
-        retain_graph = retain_graph or (contributes is not None and basis.keeps_graph)
+        retain_graph = graph.retained or (contributes is not None and basis.keeps_graph)
         assert self.layout is not None
         found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
         pieces, rest = self.shared.split(self.layout, found)
@@ -371,12 +360,11 @@ class Step(Gradients):
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
             # The running sum itself: earlier calls are in it.
             contributes.rows = self.primary_gradient[None].clone()
-        return self.shared.reached(found)
+        if not self.in_span:
+            graph.confirm(losses, self.shared.reached(found))
 
-    def _take_auxiliary(
-        self, name: str, task: Given, share: Share, retain_graph: bool, found: Found | None
-    ) -> set[str]:
-        """From an auxiliary loss to its gradient. `found`: it was computed before. Returns the parameters it reaches."""
+    def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
+        """From an auxiliary loss to its gradient. `found`: it was computed before."""
         if self.subspace is not None or (self.primary_calls and self.shared.auxiliary is not None):
             self.fix()
         if found is not None:
@@ -384,16 +372,14 @@ class Step(Gradients):
         else:
             flat = self._room(name) if self.tasks or self.judges is not None else None
             with nullcontext() if flat is None or self.layout is None else written_into(self.layout, flat):
-                found = Found(_gradients(self, task.loss, share, retain_graph), self.layout, flat)
-        reached = self.shared.reached(found.gradients)
-        self.reached |= reached
+                found = Found(_gradients(self, task.loss, share, graph.retained), self.layout, flat)
+        self.reached |= graph.confirm(task.loss, self.shared.reached(found.gradients))
         if self.subspace is None and self.primary_calls:
             self.fix()
         auto = self.parts.auto
         eta = task.eta if isinstance(task.eta, Eta) else auto.weights(name, task.loss.device)
         self.tasks.setdefault(name, AuxiliaryGradient(eta, task.weight, whole=not self.workers.splits_examples))
         self._add_auxiliary(name, found)
-        return reached
 
     def _add_auxiliary(self, name: str, found: Found) -> None:
         task = self.tasks[name]
@@ -459,14 +445,14 @@ class Step(Gradients):
         primary, auxiliary = shared.settle(self.reached_primary, self.reached)
         others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
         others = [(name, p) for name, p in others if name in primary or name in auxiliary]
-        rest, unsummed = self._rest_updates(primary_weight, auxiliary), None
+        rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
         if self.workers.size > 1:
             rest, unsummed = self.workers.rest(rest, others)
         done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
         shared.write(layout, done.update, rest)
         self.refresher.close(refreshed=self.refreshing)
         if self.parts.auto.wanted:
-            self._close_auto(done)
+            _close_auto(self, done)
         return Report(
             done.captured_primary,
             done.active,
@@ -476,22 +462,24 @@ class Step(Gradients):
             _warn=self.parts.warn,
         )
 
-    def _close_auto(self, done: Finished) -> None:
-        auto = self.parts.auto
-        auto.close(done.cosines, asked=self.judges is not None)
-        for name, task in self.tasks.items():
-            if isinstance(task.eta, Weights):
-                done.tasks[name] = replace(done.tasks[name], earned=auto.report(name, task.eta))
 
-    def _rest_updates(self, primary_weight: float, auxiliary: set[str]) -> dict[str, Tensor]:
-        """Updates of the parameters outside of the decomposition. `auxiliary`: what auxiliary losses of any worker reach."""
-        updates = dict(self.rest_auxiliary)
-        for name, gradient in self.rest_primary.items():
-            # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
-            # (Workers learn at the next refresh that an auxiliary loss has begun to do so too.)
-            weighted = primary_weight * gradient if name in auxiliary else gradient
-            updates[name] = updates[name] + weighted if name in updates else weighted
-        return updates
+def _close_auto(step: Step, done: Finished) -> None:
+    auto = step.parts.auto
+    auto.close(done.cosines, asked=step.judges is not None)
+    for name, task in step.tasks.items():
+        if isinstance(task.eta, Weights):
+            done.tasks[name] = replace(done.tasks[name], earned=auto.report(name, task.eta))
+
+
+def _rest_updates(step: Step, primary_weight: float, auxiliary: set[str]) -> dict[str, Tensor]:
+    """Updates of the parameters outside of the decomposition. `auxiliary`: what auxiliary losses of any worker reach."""
+    updates = dict(step.rest_auxiliary)
+    for name, gradient in step.rest_primary.items():
+        # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
+        # (Workers learn at the next refresh that an auxiliary loss has begun to do so too.)
+        weighted = primary_weight * gradient if name in auxiliary else gradient
+        updates[name] = updates[name] + weighted if name in updates else weighted
+    return updates
 
 
 def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
@@ -513,7 +501,8 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
         yield as_losses(losses, "primary", may_be_empty=several)
         return
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
-    with refresher.watch() if due and refresher.basis.needs == "jacobian" else nullcontext():
+    watched = due and refresher.basis.needs == "jacobian"
+    with step.workers.watch(refresher.engine, refresher.model) if watched else nullcontext():
         more = "return the losses of at least two, or put the BatchNorm layers into eval()"
         with torch.enable_grad(), enough_examples("primary", more):
             losses = as_losses(step.workers.losses(primary(), "primary"), "primary", may_be_empty=several)
@@ -521,10 +510,17 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
         yield losses
 
 
-def _walked(step: Step, losses: Sequence[Tensor]) -> KnownGraphs:
-    graphs = [walk(loss) for loss in losses]
-    known = KnownGraphs([step.shared.names(graph.leaves) for graph in graphs], needed_later(graphs))
-    return step.parts.graphs.learn(losses, known)
+def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False) -> dict[str, KnownGraph]:
+    """What is known about the graphs of losses; they are walked in a refresh, and where they come about in a new way."""
+    memory = step.parts.graphs
+    found = None if step.refreshing or step.replayed else memory.recall(losses)
+    if found is None:
+        walked = [walk(loss) for loss in losses.values()]
+        nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
+        needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
+        reached = [step.shared.names(graph.leaves) for graph in walked]
+        found = memory.learn(losses, [KnownGraph(*known) for known in zip(reached, needed[: len(walked)], strict=True)])
+    return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found
 
 
 def _gradients(
@@ -558,7 +554,7 @@ def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
 
 
 def _early(
-    step: Step, tasks: Mapping[str, Given], shares: Sequence[Share], retained: Sequence[bool]
+    step: Step, tasks: Mapping[str, Given], shares: Sequence[Share], graphs: Mapping[str, KnownGraph]
 ) -> dict[str, Found]:
     """Gradients of the tasks before a forward pass that is still to come, of judges or for the basis.
 
@@ -568,8 +564,8 @@ def _early(
     if not judges and (step.basis_losses is None or step.subspace is not None):
         return {}
     early = {}
-    for (name, task), share, keep in zip(tasks.items(), shares, retained, strict=True):
-        found = _gradients(step, task.loss, share, keep)
+    for (name, task), share in zip(tasks.items(), shares, strict=True):
+        found = _gradients(step, task.loss, share, graphs[name].retained)
         early[name] = Found([None if gradient is None else gradient.clone() for gradient in found])
     return early
 

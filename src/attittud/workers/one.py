@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -100,6 +100,10 @@ class Workers:
             return ()
         with kept_graph() if retain_graph else nullcontext():
             return torch.autograd.grad(loss, parameters, weights, retain_graph=retain_graph, allow_unused=True)
+
+    def watch(self, engine: Engine, model: nn.Module) -> AbstractContextManager[None]:
+        """Show a forward pass to the engine."""
+        return engine.watch(model)
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return engine.jacobian(losses, layout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from attittud._torch import fsdp_groups, unsharded
 from attittud.autograd.backward import Named, walk
 from attittud.autograd.layout import Layout, local
 from attittud.engine.base import Engine, Jacobian, logger
-from attittud.kernels.products import project
+from attittud.kernels import project
 from attittud.workers.one import Share
 from attittud.workers.replicas import OTHER_GUIDE, Group, described
 
@@ -120,6 +120,9 @@ class Shards(Group):
         if self._walked is None or self._walked[0]() is not loss:
             self._walked = weakref.ref(loss), walk(loss).inputs
         return self._walked[1]
+
+    def watch(self, engine: Engine, model: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()  # it could not tell parameters apart
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return _Joint(self, share, engine, losses, layout)

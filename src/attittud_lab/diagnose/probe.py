@@ -13,7 +13,7 @@ from attittud.autograd.forward import isolated_forward
 from attittud.basis.subspace import Subspace
 from attittud.decompose import harmful_mask
 from attittud.guide import Guide
-from attittud.kernels.products import dot
+from attittud.kernels import dot
 from attittud.report import ratio
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
