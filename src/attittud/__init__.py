@@ -8,7 +8,7 @@ from attittud.basis.subspace import Subspace
 from attittud.decompose import Decomposition, decompose
 from attittud.engine import UnsupportedError, engines, register_engine
 from attittud.eta import Eta, preset, presets
-from attittud.guide import Guide
+from attittud.guide import AccumulationWarning, Guide
 from attittud.report import Report
 
 try:
@@ -17,6 +17,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "AccumulationWarning",
     "Decomposition",
     "Eta",
     "Guide",

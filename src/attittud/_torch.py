@@ -39,13 +39,15 @@ def packs_saved_tensors() -> bool:
 # ---------------------------------------------------------------------------------------------------- torch.compile
 
 
-def keep_saved_tensors(model: nn.Module) -> None:
-    """Let a refresh walk the graph of a compiled model several times.
+def keep_saved_tensors(model: nn.Module | None = None) -> None:
+    """Let a refresh walk the graph of a compiled model several times; without a model, whatever is compiled.
 
     By default a compiled backward pass may overwrite what the forward pass saved ("donated buffers"), and torch refuses
     retain_graph=True.
     """
-    if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules()):
+    modules = () if model is None else model.modules()
+    compiled = any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in modules)
+    if compiled or model is None:
         from torch._functorch import config
 
         if config.donated_buffer:

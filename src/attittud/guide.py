@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from attittud._checks import (
 )
 from attittud._torch import keep_saved_tensors
 from attittud.autograd.forward import BatchNormMode
-from attittud.basis import make_basis
+from attittud.basis import Basis, make_basis
 from attittud.basis.subspace import Subspace
 from attittud.engine import make_engine
 from attittud.eta import Eta
@@ -35,7 +36,20 @@ from attittud.step.shared import GraphMemory, Predicate, Shared
 from attittud.step.step import Given, Parts, Step
 from attittud.workers import Workers, connect
 
+DEFAULT_RANK = 10
+EtaLike = Eta | str | tuple[float, float, float]
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
+
+
+class AccumulationWarning(UserWarning):
+    """`Guide.backward` was called once for every micro-batch, it seems."""
+
+
+ACCUMULATED = (
+    "backward() adds to a .grad that nothing has touched since its last call. If you forgot zero_grad(), call it. If you "
+    "accumulate: every call of backward() takes the signs of its own micro-batch, which is not the update of the whole batch; "
+    "call primary(losses / n) and auxiliary(loss / n) for each micro-batch, then combine() once"
+)
 
 
 class Guide:
@@ -52,8 +66,9 @@ class Guide:
     Args:
         model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model brings its
             process group along, one under `fully_shard` (FSDP2) its mesh.
-        eta: weights of the neutral, helpful and harmful part; for named auxiliary losses also a dict of them. "auto" lets
-            every part earn its weight, between 0 and 1, before judges (`judge=` of `backward`).
+        eta: weights of the neutral, helpful and harmful part, as an `Eta`, as three numbers, or by the name of a preset such
+            as "flip"; for named auxiliary losses also a dict of them. "auto" lets every part earn its weight, between 0 and
+            1, from held-out primary examples (`judge=` of `backward`).
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
         basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
@@ -80,10 +95,10 @@ class Guide:
         self,
         model: nn.Module,
         *,
-        eta: Eta | Literal["auto"] | Mapping[str, Eta | Literal["auto"]],
+        eta: EtaLike | Mapping[str, EtaLike],
         primary_weight: float = 1.0,
         basis: str = "sketch",
-        rank: int = 10,
+        rank: int = DEFAULT_RANK,
         refresh_every: int = 10,
         include_mean: bool = False,
         engine: str = "auto",
@@ -113,7 +128,7 @@ class Guide:
         self.engine = make_engine(self._workers.engine(engine))
         self.basis = make_basis(basis)
         self.engine.keeps_graph = self.basis.keeps_graph
-        self.rank = self.basis.rank(check_count("rank", rank))
+        self.rank = _check_rank(check_count("rank", rank), self.basis, self.model)
         self.refresh_every = 1 if self.basis.keeps_graph else check_count("refresh_every", refresh_every)
         self.include_mean = bool(include_mean)
         self.batch_norm: BatchNormMode = batch_norm
@@ -138,6 +153,8 @@ class Guide:
         self._warn = SkipWarning()
         self._parts = Parts(self._workers, self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
         self._step: Step | None = None
+        self._told = False
+        """A warning about accumulation has been given."""
 
     def __repr__(self) -> str:
         """For logs: what results depend on. It must be the same on all workers."""
@@ -182,6 +199,9 @@ class Guide:
         with self._discard_on_error():
             tasks = self._given(auxiliary)
             step = self._begin(refresh)
+            if self._shared.untouched and not self._told:
+                self._told = True
+                warnings.warn(ACCUMULATED, AccumulationWarning, stacklevel=2)
             if judge is not None or self._auto.wanted:
                 self._ask(step, judge)
                 self._check_judged(step, tasks)
@@ -291,7 +311,13 @@ class Guide:
         held = space is None or self._shared.holds(space.layout)
         refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
         norms = refreshing or self.report_norms == "always"
-        self._step = Step(self._parts, refreshing=refreshing, include_mean=self.include_mean, norms=norms)
+        self._step = Step(
+            self._parts,
+            refreshing=refreshing,
+            may_wait=refresh is None and not self.basis.keeps_graph,
+            include_mean=self.include_mean,
+            norms=norms,
+        )
         return self._step
 
     def _ask(self, step: Step, judge: Losses | None) -> None:
@@ -306,8 +332,16 @@ class Guide:
         """A step that failed half-way is forgotten; `.grad` has not been touched yet."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._step = None
+            if isinstance(error, RuntimeError) and "donated" in str(error):
+                # Code that was compiled where the guide could not see it: a function, or a wrapper around its model.
+                keep_saved_tensors()
+                raise RuntimeError(
+                    "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). That is "
+                    "switched off now: run the forward pass and this step once more. To have it off from the start, give "
+                    "Guide the compiled model"
+                ) from error
             raise
 
     def _given(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Given]:
@@ -345,6 +379,18 @@ class Guide:
         self._auto.load(state.get("judges"))
         self._step = None
         self._warn.seen = state["skipped_refreshes"]
+
+
+def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
+    rank, size = basis.rank(asked), sum(parameter.numel() for parameter in model.parameters())
+    if rank > max(size, 1):
+        raise ValueError(
+            f"rank={rank} asks for more directions than the model has parameters, {size:,}; give at most as many, better "
+            "about as many as a refresh has primary examples: a basis never has more directions than these"
+        )
+    if rank != asked and asked != DEFAULT_RANK:
+        warnings.warn(f"basis={basis.name!r} has rank {rank}; rank={asked} is not used", stacklevel=3)
+    return rank
 
 
 def _implicit(basis: str, engine: str, workers: Workers) -> tuple[str, str]:

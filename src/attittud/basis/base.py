@@ -29,10 +29,14 @@ class Refresh:
     index: Tensor
     workers: Workers
     rows: Tensor | None = None
+    single: Tensor | None = None
+    """Rows of J, one for each example, for a basis that contracts them later."""
     jacobian: Jacobian | None = None
     """J itself, for a basis that keeps it until the step is over."""
     examples: int | Tensor = 0
     """Examples of all workers in earlier primary calls (on the device where there are several workers)."""
+    complete: bool = False
+    """No further primary call will contribute."""
     calls: int = 0
     share: Share = field(default_factory=Share)
     """This worker's part of the examples of the current call."""
@@ -52,8 +56,9 @@ class Refresh:
             self.rows = self.layout.empty(self.rank).zero_()
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
 
-    def orthonormalise_(self, rows: Tensor) -> Rows:
-        return orthonormalise_(rows, self.workers.sum_columns)
+    def orthonormalise_(self, rows: Tensor, *, most: int | Tensor | None = None) -> Rows:
+        """Gram-Schmidt; see the function of that name."""
+        return orthonormalise_(rows, self.workers.sum_columns, most=most)
 
     def gaussian(
         self, rows: int, first: int | Tensor, columns: int, *, first_row: int = 0, dtype: torch.dtype
@@ -73,6 +78,8 @@ class Refresh:
         """Leave out the columns of parameters that turned out not to be shared."""
         if self.rows is not None:
             self.rows = self.layout.narrow_(self.rows, kept)
+        if self.single is not None:
+            self.single = self.layout.narrow_(self.single, kept)
         self.layout = kept
 
 
@@ -114,10 +121,10 @@ class Basis(ABC):
         """Leave orthonormal (or zero) rows in `refresh.rows`; returns whether they are finite (on the device)."""
 
 
-def orthonormal_rows(refresh: Refresh) -> Tensor:
-    """Gram-Schmidt of what was added up."""
+def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
+    """Gram-Schmidt of what was added up; `most`: how many directions there can be."""
     assert refresh.rows is not None
-    return refresh.orthonormalise_(refresh.rows).finite
+    return refresh.orthonormalise_(refresh.rows, most=most).finite
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers

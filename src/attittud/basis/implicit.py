@@ -62,7 +62,7 @@ class ProductsWithJ(Directions):
         self._gram: Tensor | None = None
         """K."""
         self._factor: Tensor | None = None
-        """A (k x m); all zero where K is not finite."""
+        """A (k x m, k at most m); all zero where K is not finite."""
 
     @property
     def jacobian(self) -> HookedJacobian:
@@ -139,10 +139,8 @@ class ProductsWithJ(Directions):
         # Squared singular values: rounding in K itself hides what is smaller.
         smallest = max(tolerance(self.layout.dtype) ** 2, 8 * gram.shape[0] * torch.finfo(gram.dtype).eps)
         kept = values > smallest * values[0]
-        self.active[:count] = kept
-        factor = torch.zeros(self.rank, gram.shape[0], dtype=gram.dtype, device=gram.device)
-        factor[:count] = torch.where(kept[:, None], vectors.T / torch.where(kept, values, 1.0).sqrt()[:, None], 0.0)
-        return factor
+        self.active = kept
+        return torch.where(kept[:, None], vectors.T / torch.where(kept, values, 1.0).sqrt()[:, None], 0.0)
 
 
 def _mean(jacobian: Jacobian, refresh: Refresh, dtype: torch.dtype) -> Tensor:

@@ -31,18 +31,24 @@ def tolerance(dtype: torch.dtype) -> float:
     return max(100 * float(torch.finfo(dtype).eps), 1e-7)
 
 
-def orthonormalise_(rows: Tensor, sum_columns: Callable[[Tensor], Tensor] = lambda x: x) -> Rows:
+def orthonormalise_(
+    rows: Tensor, sum_columns: Callable[[Tensor], Tensor] = lambda x: x, *, most: int | Tensor | None = None
+) -> Rows:
     """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own become zero.
 
     By Cholesky of the Gram matrix, twice: two reads and a write of the matrix per pass instead of a D x k QR. The Gram
     matrix and the k x k factor are float64.
 
-    Where workers hold different columns, `sum_columns` adds up the k x k Gram matrices of their parts.
+    Where workers hold different columns, `sum_columns` adds up the k x k Gram matrices of their parts. `most`: how many
+    rows may have a direction; later ones become zero too.
     """
     first = sum_columns(gram(rows))
     finite = torch.isfinite(first).all()
     # Zeros pass through what follows without a special case; the caller looks at `finite`.
     factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
+    if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
+        kept = torch.arange(rows.shape[0], device=rows.device) < most
+        factor, inverse = torch.where(kept, factor, 0.0), torch.where(kept[:, None], inverse, 0.0)
     transform_(rows, inverse, lower=True)
     again, inverse = factorise(torch.where(finite, sum_columns(gram(rows)), 0.0), 0.5)
     transform_(rows, inverse, lower=True)

@@ -18,7 +18,7 @@ from attittud.report import Split, TaskReport, ratio
 from attittud.workers.one import Workers
 
 if TYPE_CHECKING:
-    from attittud.step.step import Gradients
+    from attittud.step.step import AuxiliaryGradient, Gradients
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Subspace(ABC):
         self.rank = rank
         self.finite = torch.ones((), dtype=torch.bool, device=layout.device)
         """Whether the latest refresh succeeded."""
-        self.active = torch.zeros(rank, dtype=torch.bool, device=layout.device)
+        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)
         """Which rows are not zero."""
 
     @property
@@ -171,7 +171,8 @@ class Directions(Subspace):
             if residual is not None:
                 in_span, times_primary = residual.lift(change[-1])
                 change = change[:-1] + in_span
-                primary_factor = primary_factor + times_primary
+                missing = _missing(task, inner, change * p, times_primary * square, square, self.layout.dtype)
+                primary_factor = primary_factor + times_primary + missing
             weights = change if weights is None else weights + change
             reports[name] = TaskReport(partial(Split.of, a, harmful, active), aa, inner, square)
         assert weights is not None
@@ -196,6 +197,24 @@ class Directions(Subspace):
         return total.add_(scaled) if step.primary_whole else total
 
 
+def _missing(
+    task: AuxiliaryGradient, inner: Tensor, in_span: Tensor, along: Tensor, square: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The multiple of g_prim that an auxiliary update lacks, so as not to point against it.
+
+    `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the correction in V, and of
+    the multiple of g_prim in it. Where g_prim lies almost in the span, a row along the rest of it cannot be told from
+    rounding and is dropped; but a large auxiliary gradient may lie along just that rest.
+    """
+    eta, nothing = task.eta, torch.zeros_like(square)
+    if isinstance(eta, Weights) or task.weight < 0 or not eta.helpful >= 0 >= eta.harmful:
+        return nothing
+    terms = torch.cat([(task.weight * eta.neutral * inner)[None], in_span, along[None]])
+    served = terms.sum()
+    lacking = served < -8 * torch.finfo(dtype).eps * terms.abs().sum()
+    return torch.where(lacking & (square > 0), -served / square, nothing)
+
+
 def _captured(p: Tensor, residual: Tensor | None, square: Tensor) -> Tensor:
     inside = p.square().sum() if residual is None else p.square().sum() + residual.square()
     return ratio(inside, square)
@@ -217,27 +236,31 @@ class Stored(Directions):
     def replace(self, rows: Tensor, finite: Tensor) -> None:
         """Take new rows (at most `rank`) where they are finite, else keep the old ones.
 
-        Before any success V is zero, and every gradient neutral.
+        Before any success V is zero, and every gradient neutral. No more rows are stored than there were examples.
         """
         self.finite = finite
-        if self._rows is None and rows.shape[0] == self.rank and rows.dtype == self.dtype:
+        count, known = rows.shape[0], 0 if self._rows is None else self._rows.shape[0]
+        if known == 0 and rows.dtype == self.dtype:
             self._rows = rows  # the first time without a copy
             rows.masked_fill_(~finite, 0.0)
         else:
-            if self._rows is None:
-                self._rows = torch.zeros(self.rank, self.layout.size, dtype=self.dtype, device=self.layout.device)
-            count = rows.shape[0]
+            if self._rows is None or known < count:
+                more = torch.zeros(count - known, self.layout.size, dtype=self.dtype, device=self.layout.device)
+                self._rows = more if self._rows is None else torch.cat([self._rows, more])
             take_(self.rows[:count], rows, finite)
             self.rows[count:].masked_fill_(finite, 0.0)
+        if self.active.shape[0] != self.rows.shape[0]:
+            self.active = torch.zeros(self.rows.shape[0], dtype=torch.bool, device=self.layout.device)
         # Not in float64, for which torch would copy all of V: rows are of length 1 or 0.
         wide = torch.promote_types(self.rows.dtype, torch.float32)
         squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide).square()
         self.active.copy_(self.workers.sum_columns(squares) > 0.25)
 
     def load(self, rows: Tensor) -> None:
-        expected = (self.rank, self.layout.size)
-        if tuple(rows.shape) != expected:
-            raise ValueError(f"the saved basis has shape {tuple(rows.shape)}, this model needs {expected}")
+        if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:
+            raise ValueError(
+                f"the saved basis has shape {tuple(rows.shape)}, this model needs at most {self.rank} x {self.layout.size}"
+            )
         rows = rows.to(self.layout.device, self.dtype, copy=True)
         self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))
 

@@ -77,13 +77,13 @@ class Refresher:
         self.age = 1 if refresh else (self.age or 0) + 1
         self.count += refresh
 
-    def can_wait(self, examples: int) -> bool:
-        """Whether a step of so many primary examples had better go on with the old basis: one spans no subspace.
+    def waits(self, refresh: Refresh) -> bool:
+        """Whether the old basis goes on to serve, since one example, such as the last of an epoch, spans no subspace.
 
-        (On several workers nobody knows how many the others have.)
+        (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
         """
-        asks = self.basis.needs == "jacobian" and not self.basis.keeps_graph
-        return examples < 2 and asks and self.workers.size == 1 and self.subspace is not None
+        few = self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2
+        return few and self.subspace is not None and self.subspace.layout.same(refresh.layout)
 
     def start(self, layout: Layout) -> Refresh:
         """Begin a basis over the parameters that take part."""
@@ -91,20 +91,22 @@ class Refresher:
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
         return Refresh(layout, self.rank, self.seed, self.index, self.workers)
 
-    def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool) -> None:
+    def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool, complete: bool) -> None:
         """Let the examples behind `losses` contribute to the basis in the making.
 
-        `scaled`: the losses are those that train, and may carry a loss scale.
+        `scaled`: the losses are those that train, and may carry a loss scale. `complete`: no others will follow.
         """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
                 f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
-        refresh.share = share
+        refresh.share, refresh.complete = share, complete
         if self.subspace is None and refresh.calls == 0 and self.basis.stored:
-            working = partial(self.basis.working_rows, examples=losses.shape[0] * self.workers.size)
-            check_fits(refresh.layout, self.rank, working, self.dtype or refresh.layout.dtype)
+            examples = losses.shape[0] * self.workers.size
+            rank = min(self.rank, examples) if complete and self.basis.needs == "jacobian" else self.rank
+            working = partial(self.basis.working_rows, examples=examples)
+            check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
         if self.basis.needs == "jacobian":
             if refresh.calls == 0 and scaled:
                 refresh.shrink = _shrink(share.count(losses))
@@ -134,14 +136,13 @@ class Refresher:
                     "Guide"
                 )
             share = self.workers.shares([losses])[0]
-            self.take_in(refresh, losses, share, scaled=False)
+            self.take_in(refresh, losses, share, scaled=False, complete=True)
             if self.basis.needs == "mean":
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.rows = self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones)
 
     def fix(self, refresh: Refresh) -> Subspace:
         """Orthonormalise what was added up; from here on gradients can be projected."""
-        # (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
         if self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2:
             raise ValueError(
                 "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "

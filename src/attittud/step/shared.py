@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, getitem, is_
@@ -126,13 +127,25 @@ class Shared:
         self._held: tuple[Layout | None, Any] = None, None
         """The layout that was found to be of these parameters."""
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
+        self._written: tuple[nn.Parameter, weakref.ref[Tensor], int] | None = None
+        """The first shared parameter with its `.grad` and the version of that, as the last update left it."""
+        self.untouched = False
+        """This `.grad` is still so: not set to None or zero, nor clipped."""
         self.auxiliary: set[str] | None = None
         """Parameters that auxiliary losses are known to reach; None while no step has seen them all."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_written": None}  # a reference that does not keep its tensor cannot be pickled
 
     def update(self) -> None:
         """Follow changes of the model."""
         if self.listing.update():
             self._aligned = None, [], []
+        parameter, gradient, version = self._written or (None, None, 0)
+        found = None if parameter is None else parameter.grad
+        self.untouched = (
+            found is not None and gradient is not None and found is gradient() and found._version == version
+        )
 
     def holds(self, layout: Layout) -> bool:
         """Whether the parameters of a layout are still those of the model, on the same device."""
@@ -221,6 +234,8 @@ class Shared:
         if present:
             old = [local(grad) if sharded else grad for grad, _ in present]
             foreach_add_(old, [value for _, value in present])
+        first = layout.parameters[0].grad
+        self._written = (layout.parameters[0], weakref.ref(first), first._version) if first is not None else None
         for p, _, _ in gradients:
             if p._post_accumulate_grad_hooks:  # such as an optimizer that steps during the backward pass
                 for hook in p._post_accumulate_grad_hooks.values():

@@ -264,15 +264,15 @@ class Gradients:
 class Step(Gradients):
     """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
 
-    def __init__(self, parts: Parts, *, refreshing: bool, include_mean: bool, norms: bool) -> None:
+    def __init__(self, parts: Parts, *, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
         super().__init__(
             parts.workers, None if refreshing else parts.refresher.subspace, include_mean=include_mean, norms=norms
         )
         self.parts, self.shared, self.refresher = parts, parts.shared, parts.refresher
         self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
         """Passes may be CUDA graphs, which write into the same memory again and again."""
-        self.refreshing = refreshing
-        """A refresh is due in this step."""
+        self.refreshing, self.may_wait = refreshing, may_wait
+        """A refresh is due in this step, but may wait for a step with more examples."""
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
         self.basis_losses: Losses | None = None
@@ -348,7 +348,7 @@ class Step(Gradients):
             self.basis_losses = basis_losses
         contributes = self.refresh if pending and self.basis_losses is None else None
         if contributes is not None:
-            self.refresher.take_in(contributes, losses, share, scaled=True)
+            self.refresher.take_in(contributes, losses, share, scaled=True, complete=self.reach_complete)
         retain_graph = graph.retained or (contributes is not None and basis.keeps_graph)
         assert self.layout is not None
         found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
@@ -405,7 +405,11 @@ class Step(Gradients):
             if self.basis_losses is not None:
                 # Not before the shared parameters are known, and after the primary graph is gone.
                 self.refresher.take_in_from(self.refresh, self.basis_losses)
-            self.subspace, self.refresh = self.refresher.fix(self.refresh), None
+            if self.may_wait and self.refresher.waits(self.refresh):
+                self.subspace, self.refreshing = self.refresher.subspace, False
+            else:
+                self.subspace = self.refresher.fix(self.refresh)
+            self.refresh = None
         if self.judge is not None and self.judges is None:
             assert self.layout is not None
             self.judges = self.parts.auto.gradient(self.judge, self.layout)

@@ -105,6 +105,7 @@ class Replicas(Group):
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         super().__init__(group, device)
         self._agreed: tuple[list[str], set[str], set[str]] | None = None
+        self._compared = False
 
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
         return torch.zeros(0, device=self.device, requires_grad=True) if losses is None else losses
@@ -127,6 +128,8 @@ class Replicas(Group):
         As in DistributedDataParallel, it is parameters that no loss reaches that cost an exchange in every step.
         """
         every = [name for name, _ in named]
+        if not self._compared:
+            self._compare(named)
         if reset:
             self._agreed = None
         if self._agreed is not None and self._agreed[0] == every:
@@ -141,6 +144,23 @@ class Replicas(Group):
         if complete and bool((of_primary | of_auxiliary).all()):
             self._agreed = every, primary, auxiliary
         return primary, auxiliary
+
+    def _compare(self, named: Named) -> None:
+        """Once: replicas that start from other parameters would get the same updates and stay different for ever."""
+        parameters = [parameter.detach().double() for _, parameter in named]
+        sums = [torch.stack([x.sum(), x.square().sum()]) for x in parameters if x.numel()]
+        found = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
+        found[self.number] = torch.stack(sums).sum(0).to(self.device) if sums else 0.0
+        every = self.all_reduce_(found, "a comparison of parameters").cpu()
+        # Sums of the same numbers may differ in rounding from one kind of device to another.
+        same = torch.isclose(every, every[:1], rtol=1e-9, atol=0.0, equal_nan=True).all(1)
+        if others := [worker for worker, equal in enumerate(same.tolist()) if not equal]:
+            raise ValueError(
+                f"workers {others} start from other parameters than worker 0, and their replicas would stay different. Wrap the "
+                "model in DistributedDataParallel, which copies those of worker 0, load the same weights on all workers, or "
+                "copy them: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+            )
+        self._compared = True
 
     def sum_examples_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
         return self.all_reduce_(x, what, *others)
