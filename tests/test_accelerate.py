@@ -65,16 +65,11 @@ class Plain:
     def combine(self) -> Any:
         return SimpleNamespace(refreshed=True, tasks={}, to_dict=lambda: defaultdict(float))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise AssertionError(state)
-
 
 def test_equal_weights_reproduce_plain_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guided = accelerate_loop.train(tmp_path, strategy=preset("multitask"))
     monkeypatch.setattr(accelerate_loop, "Guide", Plain)
+    monkeypatch.setattr(accelerate_loop.checkpoint, "save", lambda *_: None)
     assert guided == pytest.approx(accelerate_loop.train(tmp_path), rel=1e-4)
 
 

@@ -1,5 +1,6 @@
 """Hugging Face's Trainer: the same losses as the stock one, the same run after a kill, and clear refusals."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +23,7 @@ from transformers import Trainer
 
 from attittud import Eta, preset
 from attittud.integrations.refusals import FSDP2, check_trainer
-from attittud.integrations.state import STATE_FILE
-from attittud.integrations.transformers import AttittudTrainer
+from attittud.integrations.transformers import FOLDER, AttittudTrainer
 from attittud.losses import per_sequence
 
 pytestmark = WARNINGS
@@ -251,7 +251,7 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     assert resumed._initial_global_step == 5
     assert_same_run(resumed, whole)
     # The saved state made that possible: without it the curve is another one.
-    (tmp_path / "whole" / "checkpoint-5" / STATE_FILE).unlink()
+    shutil.rmtree(tmp_path / "whole" / "checkpoint-5" / FOLDER)
     forgetful = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
     forgetful.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-5"))
     assert curve(forgetful) != curve(whole)
@@ -419,7 +419,7 @@ def test_eta_auto_with_judges(tmp_path: Path, accumulate: int) -> None:
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert curve(resumed) == curve(whole) and len(curve(whole)) == 8
     scores = whole.report.tasks
-    assert float(scores["up"].earned.score.sum()) > float(scores["down"].verdict.score.sum())
+    assert float(scores["up"].earned.score.sum()) > float(scores["down"].earned.score.sum())
     assert curve(whole, "attittud/up/weight_helpful")[-1] > curve(whole, "attittud/down/weight_helpful")[-1]
 
 

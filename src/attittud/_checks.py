@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, cast
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout, sparse_message
 from attittud.eta import Eta, preset, presets
+from attittud.report import SCORED
 
 AnyEta = Eta | Literal["auto"]
 T = TypeVar("T")
@@ -151,37 +152,102 @@ def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dic
 
 
 def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
-    """Whether a saved state fits the guide that is to load it."""
-    if state.get("version") != 1:
-        raise ValueError(f"not a state of a Guide this version can read (version {state.get('version')!r}, not 1)")
-    missing = {
-        "settings",
-        "since_refresh",
-        "refreshes",
-        "skipped_refreshes",
-        "shared",
-        "reached_by_auxiliary",
-        "basis",
-    } - set(state)
-    if missing:
+    """Whether a saved state fits the guide that is to load it. It may come from a damaged or a crafted file."""
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if type(version) is not int or version != 1:
+        raise ValueError(f"not a state of a Guide this version can read (version {shortened(version)}, not 1)")
+    needed = {"settings", "since_refresh", "refreshes", "skipped_refreshes", "shared", "reached_by_auxiliary", "basis"}
+    if missing := needed - set(state):
         raise ValueError(
             f"the state of the Guide is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
     judges = state.get("judges")
-    if judges and (missing := {"age", "count", "records"} - set(judges)):
+    if isinstance(judges, Mapping) and judges and (missing := {"age", "count", "records"} - set(judges)):
         raise ValueError(
             f"what the judges said is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
+    for name in sorted(needed | {"judges"}):
+        if not _right_type(name, state.get(name)):
+            raise ValueError(
+                f"{name!r} in the state of the Guide cannot be {shortened(state[name])}: the file is damaged or was made by "
+                "hand; load another copy, or leave it out and let the next step compute the basis again"
+            )
     for key, value in settings.items():
         saved = state["settings"].get(key)
-        if saved != value:
+        if not isinstance(saved, (str, int, type(None))) or saved != value:
             raise ValueError(
-                f"the state was saved with {key}={saved!r}, this guide has {value!r}; build the guide with the settings "
-                "of the saved run"
+                f"the state was saved with {key}={shortened(saved)}, this guide has {value!r}; build the guide with the "
+                "settings of the saved run"
             )
     for name, shape in state["shared"].items():
         found = tuple(named[name].shape) if name in named else "no such parameter"
         if found != tuple(shape):
             raise ValueError(
                 f"the state belongs to another model: parameter {name!r} has shape {tuple(shape)} in it, here: {found}"
+            )
+    _check_basis(state["basis"], state["shared"])
+
+
+def shortened(value: object) -> str:
+    """What a file holds, short enough for a message."""
+    text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:56]} ..."
+
+
+def _right_type(name: str, value: Any) -> bool:
+    """Whether a field of a guide's state has the type that `state_dict` gives it."""
+    if name == "settings":
+        return isinstance(value, Mapping)
+    if name == "shared":
+        return isinstance(value, Mapping) and all(
+            isinstance(key, str) and _is_list(shape, _is_count) for key, shape in value.items()
+        )
+    if name == "reached_by_auxiliary":
+        return value is None or _is_list(value, lambda item: isinstance(item, str))
+    if name == "basis":
+        tensors = list(value.values()) if isinstance(value, Mapping) else [] if value is None else [value]
+        return all(isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0 for x in tensors)
+    if name == "judges":
+        if not value:
+            return value is None or isinstance(value, Mapping)
+        counts = _is_count(value["count"]) and (value["age"] is None or _is_count(value["age"]))
+        records = value["records"]
+        return counts and isinstance(records, Mapping) and all(map(_is_record, records.values()))
+    return _is_count(value) or (value is None and name == "since_refresh")
+
+
+def _is_record(value: Any) -> bool:
+    """Whether this is the state of one task's scores."""
+    if not isinstance(value, Mapping) or {"moments", "weights", "skipped"} - set(value):
+        return False
+    moments = value["moments"]
+    shape = _is_list(moments, lambda row: _is_list(row, _is_number) and len(row) == len(SCORED)) and len(moments) == 3
+    return (
+        shape and _is_list(value["weights"], _is_number) and len(value["weights"]) == 3 and _is_count(value["skipped"])
+    )
+
+
+def _is_list(value: Any, item: Callable[[Any], bool]) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(item, value))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _check_basis(basis: Any, shared: Mapping[str, Any]) -> None:
+    """Whether a saved basis by parameter covers the parameters that it is said to cover."""
+    if basis is not None and not shared:
+        raise ValueError("the state holds a basis, but for no parameter; save it by state_dict()")
+    if isinstance(basis, Mapping):
+        rows = {tensor.shape[0] for tensor in basis.values()}
+        shapes = {name: tuple(tensor.shape[1:]) for name, tensor in basis.items()}
+        if len(rows) != 1 or shapes != {name: tuple(shape) for name, shape in shared.items()}:
+            raise ValueError(
+                "the saved basis is incomplete: it needs as many rows over every shared parameter "
+                f"({', '.join(shared)}); load another copy of the checkpoint"
             )
