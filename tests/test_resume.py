@@ -16,7 +16,7 @@ SETTINGS = {
     "sketch": {"basis": "sketch", "include_mean": True},
     "svd": {"basis": "svd"},
     "exact": {"basis": "exact"},
-    "mean": {"basis": "mean", "rank": 1},
+    "mean": {"basis": "mean"},
     "random": {"basis": "random"},
     "canonical": {"basis": "canonical"},
     "bf16": {"basis_dtype": torch.bfloat16},

@@ -133,8 +133,8 @@ def _as_eta(eta: object, where: str) -> AnyEta:
     if isinstance(eta, (tuple, list)) and len(eta) == 3:
         return Eta(*eta)
     raise TypeError(
-        f"{where} must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a preset "
-        f"({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
+        f"{where} must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a "
+        f"preset ({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
     )
 
 
@@ -152,22 +152,23 @@ def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dic
 
 
 def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
-    """Whether a saved state fits the guide that is to load it. It may come from a damaged or a crafted file."""
+    """Check that a saved state, which may come from a damaged or a crafted file, fits the guide that is to load it."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != 1:
-        raise ValueError(f"not a state of a Guide this version can read (version {shortened(version)}, not 1)")
-    needed = {"settings", "since_refresh", "refreshes", "skipped_refreshes", "shared", "reached_by_auxiliary", "basis"}
-    if missing := needed - set(state):
+        raise ValueError(
+            f"not a state of a Guide this version can read (version {shortened(version)}, not 1); save it by state_dict()"
+        )
+    if missing := TYPES.keys() - {"judges"} - set(state):
         raise ValueError(
             f"the state of the Guide is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
     judges = state.get("judges")
-    if isinstance(judges, Mapping) and judges and (missing := {"age", "count", "records"} - set(judges)):
+    if isinstance(judges, Mapping) and (missing := {"age", "count", "records"} - set(judges)):
         raise ValueError(
             f"what the judges said is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
-    for name in sorted(needed | {"judges"}):
-        if not _right_type(name, state.get(name)):
+    for name, fits in TYPES.items():
+        if not fits(state.get(name)):
             raise ValueError(
                 f"{name!r} in the state of the Guide cannot be {shortened(state[name])}: the file is damaged or was made by "
                 "hand; load another copy, or leave it out and let the next step compute the basis again"
@@ -185,69 +186,67 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
             raise ValueError(
                 f"the state belongs to another model: parameter {name!r} has shape {tuple(shape)} in it, here: {found}"
             )
-    _check_basis(state["basis"], state["shared"])
+    if not _covers(state["basis"], state["shared"]):
+        raise ValueError("the saved basis does not have as many rows over every shared parameter; load another copy")
+
+
+def _covers(basis: Any, shared: Mapping[str, Any]) -> bool:
+    if not isinstance(basis, Mapping):
+        return basis is None or bool(shared)
+    shapes = {name: tuple(tensor.shape[1:]) for name, tensor in basis.items()}
+    rows = {tensor.shape[0] for tensor in basis.values()}
+    return len(rows) == 1 and shapes == {name: tuple(shape) for name, shape in shared.items()}
 
 
 def shortened(value: object) -> str:
-    """What a file holds, short enough for a message."""
-    text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else f"a {type(value).__name__}"
+    """Describe what a file holds, short enough for a message."""
+    text = repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:56]} ..."
-
-
-def _right_type(name: str, value: Any) -> bool:
-    """Whether a field of a guide's state has the type that `state_dict` gives it."""
-    if name == "settings":
-        return isinstance(value, Mapping)
-    if name == "shared":
-        return isinstance(value, Mapping) and all(
-            isinstance(key, str) and _is_list(shape, _is_count) for key, shape in value.items()
-        )
-    if name == "reached_by_auxiliary":
-        return value is None or _is_list(value, lambda item: isinstance(item, str))
-    if name == "basis":
-        tensors = list(value.values()) if isinstance(value, Mapping) else [] if value is None else [value]
-        return all(isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0 for x in tensors)
-    if name == "judges":
-        if not value:
-            return value is None or isinstance(value, Mapping)
-        counts = _is_count(value["count"]) and (value["age"] is None or _is_count(value["age"]))
-        records = value["records"]
-        return counts and isinstance(records, Mapping) and all(map(_is_record, records.values()))
-    return _is_count(value) or (value is None and name == "since_refresh")
-
-
-def _is_record(value: Any) -> bool:
-    """Whether this is the state of one task's scores."""
-    if not isinstance(value, Mapping) or {"moments", "weights", "skipped"} - set(value):
-        return False
-    moments = value["moments"]
-    shape = _is_list(moments, lambda row: _is_list(row, _is_number) and len(row) == len(SCORED)) and len(moments) == 3
-    return (
-        shape and _is_list(value["weights"], _is_number) and len(value["weights"]) == 3 and _is_count(value["skipped"])
-    )
-
-
-def _is_list(value: Any, item: Callable[[Any], bool]) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(item, value))
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def _is_list(value: Any, fits: Callable[[Any], bool], length: int | None = None) -> bool:
+    return isinstance(value, (list, tuple)) and length in (None, len(value)) and all(map(fits, value))
 
 
-def _check_basis(basis: Any, shared: Mapping[str, Any]) -> None:
-    """Whether a saved basis by parameter covers the parameters that it is said to cover."""
-    if basis is not None and not shared:
-        raise ValueError("the state holds a basis, but for no parameter; save it by state_dict()")
-    if isinstance(basis, Mapping):
-        rows = {tensor.shape[0] for tensor in basis.values()}
-        shapes = {name: tuple(tensor.shape[1:]) for name, tensor in basis.items()}
-        if len(rows) != 1 or shapes != {name: tuple(shape) for name, shape in shared.items()}:
-            raise ValueError(
-                "the saved basis is incomplete: it needs as many rows over every shared parameter "
-                f"({', '.join(shared)}); load another copy of the checkpoint"
-            )
+def _is_mapping(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) and fits(item) for name, item in value.items())
+
+
+def _are_numbers(value: Any, length: int) -> bool:
+    return _is_list(value, lambda x: type(x) is float and math.isfinite(x), length)
+
+
+def _are_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
+
+
+def _are_scores(value: Any) -> bool:
+    """Whether this is the state of `attittud.step.auto.Scores`."""
+    return (
+        isinstance(value, Mapping)
+        and _is_list(value.get("moments"), lambda row: _are_numbers(row, len(SCORED)), 3)
+        and _are_numbers(value.get("weights"), 3)
+        and _is_count(value.get("skipped"))
+    )
+
+
+def _are_judges(value: Mapping[str, Any]) -> bool:
+    known = value["age"] is None or _is_count(value["age"])
+    return known and _is_count(value["count"]) and _is_mapping(value["records"], _are_scores)
+
+
+TYPES: dict[str, Callable[[Any], bool]] = {
+    "settings": lambda x: isinstance(x, Mapping),
+    "since_refresh": lambda x: x is None or _is_count(x),
+    "refreshes": _is_count,
+    "skipped_refreshes": _is_count,
+    "shared": lambda x: _is_mapping(x, lambda shape: _is_list(shape, _is_count)),
+    "reached_by_auxiliary": lambda x: x is None or _is_list(x, lambda name: isinstance(name, str)),
+    "basis": lambda x: x is None or _are_rows(x) or _is_mapping(x, _are_rows),
+    "judges": lambda x: x is None or (isinstance(x, Mapping) and _are_judges(x)),
+}
+"""The fields of a guide's state, and whether a value is of their type."""

@@ -358,6 +358,6 @@ def _stored(stored: Mapping[_Record, _Record], prefix: str) -> Iterator[tuple[Me
         if name.startswith(prefix):
             fields = ("relative_path", "offset", "length", "transform_descriptors")
             where = SimpleNamespace(**dict(zip(fields, info.fields("_StorageInfo", *fields), strict=True)))
-            if Path(where.relative_path).name != where.relative_path:
+            if Path(where.relative_path).name != where.relative_path or where.relative_path == "..":
                 raise ValueError(f"it points to the file {where.relative_path!r} outside of its folder")
             yield MetadataIndex(name, offset, hint), where
