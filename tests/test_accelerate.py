@@ -16,6 +16,7 @@ pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
 
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from hostile import payloads
 
 from attittud import preset
 
@@ -48,6 +49,24 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     resumed = accelerate_loop.train(tmp_path, resume=True)
     whole = accelerate_loop.train(tmp_path / "whole")
     assert len(resumed) == 7 and resumed == whole[5:]
+
+
+def test_planted_and_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
+    """What the guide adds to a checkpoint is safetensors and JSON, without one of Accelerate's pickles."""
+    accelerate_loop.train(tmp_path, steps=5)
+    folder, mark = tmp_path / "step_5", tmp_path / "ran"
+    assert not list(folder.glob("custom_checkpoint*"))
+    files = sorted(path for path in (folder / "guide").rglob("*") if path.is_file())
+    assert [path.name for path in files] == ["rows.safetensors", "guide.json"]
+    for file in files:
+        honest = file.read_bytes()
+        for content in (*list(payloads(mark))[:4], b"", honest[:50]):
+            file.write_bytes(content)
+            with pytest.raises(ValueError, match=f"^{file}: .*another copy"):
+                accelerate_loop.train(tmp_path, steps=6, resume=True)
+            assert not mark.exists()
+        file.write_bytes(honest)
+    assert len(accelerate_loop.train(tmp_path, steps=6, resume=True)) == 1
 
 
 class Plain:

@@ -213,7 +213,7 @@ def test_a_planted_pickle_does_not_run(tmp_path: Path, form: str, name: str) -> 
     run, mark = saved(tmp_path / "guide", form), tmp_path / "ran"
     for content in payloads(mark):
         (tmp_path / "guide" / name).write_bytes(content)
-        refused(run, tmp_path / "guide", name, "basis", "")
+        refused(run, tmp_path / "guide", name)
         assert not mark.exists()
 
 

@@ -154,7 +154,7 @@ def reading(path: Path) -> Iterator[None]:
         found = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
         if isinstance(found, UnreadableError):
             raise UnreadableError(*found.args) from None
-        reason = " ".join(f"{type(found).__name__}: {found}".split())[:200]
+        reason = " ".join(f"{type(found).__name__} {found}".split())[:200]
         if isinstance(found, pickle.UnpicklingError) and not isinstance(found, ForbiddenError):
             # (torch's own message goes on to recommend weights_only=False.)
             reason = "it is damaged, or holds more than tensors, numbers and texts, which could run code"
@@ -180,7 +180,10 @@ def _load_saved(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, T
     rows = state.pop("rows", None)
     if rows is None:
         return state, {}
-    _import_safetensors("load")
+    safetensors = _import_safetensors("load")
+    for file in sorted((folder / BASIS).glob("*.safetensors")):
+        with reading(file), safetensors.safe_open(file, "pt"):
+            pass  # torch reads all headers below, and would not say which one is damaged
     reader = _SafetensorsReader(str(folder / BASIS))
     with reading(folder / BASIS):
         room = _room(guide, reader.read_metadata().state_dict_metadata, "", folder / BASIS)
