@@ -89,6 +89,8 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
     if writes:
         (folder / STATE).write_text(json.dumps(state | {"rows": rows}), encoding="utf-8")
+    if guide.sharded:
+        dist.all_gather_object([None] * dist.get_world_size(), None)  # nobody loads before the state is there
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:
@@ -103,10 +105,7 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
             f"{folder}: there is no guide, since neither {STATE} nor {METADATA} is in this folder; {CURE}"
         )
     state, basis = _load_saved(guide, folder) if file.name == STATE else _load_entries(guide, folder, key)
-    try:
-        guide.load_state_dict(state | {"basis": basis or None})
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+    restore(guide, state | {"basis": basis or None}, file)
 
 
 def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -159,6 +158,14 @@ def reading(path: Path) -> Iterator[None]:
             # (torch's own message goes on to recommend weights_only=False.)
             reason = "it is damaged, or holds more than tensors, numbers and texts, which could run code"
         raise UnreadableError(f"{path}: cannot be read as part of a guide's checkpoint ({reason}); {CURE}") from None
+
+
+def restore(guide: Guide, state: Mapping[str, Any], file: Path) -> None:
+    """Load a guide's state; errors name the file that it comes from."""
+    try:
+        guide.load_state_dict(state)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

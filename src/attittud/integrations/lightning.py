@@ -61,13 +61,13 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             check_strategy(self.trainer.strategy)
             several = self.trainer.world_size > 1
             group = torch.distributed.group.WORLD if several else None
-            self._guide = Guide(self, process_group=group, **self.guide_settings)
+            guide = Guide(self, process_group=group, **self.guide_settings)
             if self._saved is not None:
-                saved, self._saved = self._saved, None
                 try:
-                    self._guide.load_state_dict(saved)
+                    guide.load_state_dict(self._saved)
                 except ValueError as error:
                     raise ValueError(f"the entry {STATE_KEY!r} of Lightning's checkpoint: {error}") from None
+            self._guide, self._saved = guide, None
         return self._guide
 
     def guided_backward(

@@ -33,14 +33,12 @@ except ImportError as error:
         f"attittud.integrations.transformers needs the extra 'transformers': pip install 'attittud[transformers]' ({error})"
     ) from error
 
-
 logger = logging.getLogger("attittud")
 
 FOLDER = "attittud"  # in a Trainer's checkpoint: the guide, by attittud.checkpoint, and the next file
 AUXILIARY = "auxiliary.json"
-OLD_FILE = (
-    "attittud.pt"  # what earlier versions wrote, with a folder of torch.distributed.checkpoint for a sharded model
-)
+# What earlier versions wrote, for a sharded model together with a folder of torch.distributed.checkpoint.
+OLD_FILE = "attittud.pt"
 
 
 class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types for a checker
@@ -197,11 +195,8 @@ def _load_old(guide: Guide, file: Path) -> dict[str, int]:
         drawn, saved = _check_drawn(state["drawn"]), state["guide"]
     if saved is None:
         checkpoint.load(guide, file.with_suffix(""))
-        return drawn
-    try:
-        guide.load_state_dict(saved)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+    else:
+        checkpoint.restore(guide, saved, file)
     return drawn
 
 
