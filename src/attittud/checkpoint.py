@@ -23,6 +23,7 @@ from importlib import import_module
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
+from pickletools import genops
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -285,8 +286,14 @@ class _EntriesReader(_Reader):
     def __init__(self, folder: Path, prefix: str) -> None:
         super().__init__(folder)
         with reading(folder / METADATA):
-            with (folder / METADATA).open("rb") as file:
-                described, stored = _Unpickler(file).load().fields("Metadata", "state_dict_metadata", "storage_data")
+            content = (folder / METADATA).read_bytes()
+            for opcode, argument, _ in genops(content):
+                # The unpickler sets aside as much memory as a damaged or crafted number asks for.
+                if "PUT" in opcode.name and int(argument or 0) > len(content):
+                    raise ValueError(f"it counts to {argument}")
+            described, stored = (
+                _Unpickler(BytesIO(content)).load().fields("Metadata", "state_dict_metadata", "storage_data")
+            )
             self.keys = {name.split(".")[0] for name in described}
             own = {name: _described(entry) for name, entry in described.items() if name.startswith(prefix)}
             self.metadata = Metadata(own, storage_data=dict(_stored(stored, prefix)))
