@@ -132,8 +132,8 @@ def _as_eta(eta: object, where: str) -> AnyEta:
     if isinstance(eta, (tuple, list)) and len(eta) == 3:
         return Eta(*eta)
     raise TypeError(
-        f"{where} must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a preset "
-        f"({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
+        f"{where} must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a "
+        f"preset ({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
     )
 
 
