@@ -1,15 +1,10 @@
-"""Who is told about the runs of a comparison: a progress bar, and an archive of their results."""
+"""Progress of a comparison."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from attittud_lab.output.progress import Progress, Quiet
-
-if TYPE_CHECKING:
-    from attittud_lab.config.schema import Config
-    from attittud_lab.runs.result import Diverged, RunResult
 
 
 class Runs(Progress, Protocol):
@@ -23,23 +18,6 @@ class Runs(Progress, Protocol):
 
     def end(self) -> None:
         """It is finished."""
-
-
-class BusyError(Exception):
-    """Another process is at this run."""
-
-
-class Archive(Protocol):
-    """Results that outlive their run folders."""
-
-    def find(self, path: Path, config: Config) -> RunResult | Diverged | None:
-        """What was kept of a run; one that is to be trained may also be refused, `BusyError` among others."""
-
-    def keep(self, path: Path, config: Config, result: RunResult | Diverged, seconds: float) -> None:
-        """A run has ended, after so many seconds."""
-
-    def leave(self, config: Config) -> None:
-        """A run that was to be trained is over, whether it was kept or not."""
 
 
 class QuietRuns(Quiet):

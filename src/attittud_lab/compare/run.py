@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +13,7 @@ from typing import Any
 from attittud_lab.compare.candidates import Candidate, Steps, Tuned, candidates, job, run_dir
 from attittud_lab.compare.decide import MULTITASK, PRIMARY_ONLY
 from attittud_lab.compare.duration import parse_duration
-from attittud_lab.compare.observers import Archive, BusyError, QuietRuns, Runs
+from attittud_lab.compare.observers import QuietRuns, Runs
 from attittud_lab.compare.outcome import ByLabel, content
 from attittud_lab.compare.timing import costs, slow
 from attittud_lab.compare.variants import Variant, variants
@@ -23,7 +22,7 @@ from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, without_nan, write_atomically, write_json
-from attittud_lab.runs.result import Diverged, RunResult
+from attittud_lab.runs.result import RunResult
 from attittud_lab.training.make_phase import phase_steps
 from attittud_lab.training.phase import DivergedError
 from attittud_lab.training.train import load_data
@@ -41,9 +40,7 @@ class Comparison:
     folder: Path
     progress: Runs = field(default_factory=QuietRuns)
     fresh: bool = False
-    archive: Archive | None = None
-    data: dict[str, Prepared] = field(default_factory=dict)
-    """What has been read, for several comparisons on the same data."""
+    _data: dict[str, Prepared] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         settings = self.config.compare
@@ -55,19 +52,12 @@ class Comparison:
         self._same_work: dict[tuple[str, tuple[str, ...], Steps], dict[Path, RunResult]] = {}
 
     def run(self) -> dict[str, Any]:
-        """Everything that is not there yet; returns the content of comparison.json.
-
-        With an archive, `BusyError` says that all the rest is being done by other processes; call it again later.
-        """
-        make_folder(self.folder, shared=self.archive is not None)  # with an archive other processes may share the work
+        """Run everything that is not there yet; returns the content of comparison.json."""
+        make_folder(self.folder)
         write_atomically(self.folder / "config.yaml", dump(self.config).encode())
         steps = self._steps()
         self.progress.comparison(self._count())
-        try:
-            rows = self._tune(steps)
-        except BusyError:
-            self._each(self._settled(steps))
-            raise
+        rows = self._tune(steps)
         at_steps = self._all_seeds(rows, {row.label: steps for row in rows})
         equal = self._equal_seconds(rows, steps)
         at_seconds = None
@@ -99,66 +89,36 @@ class Comparison:
     def _prepared(self, seed: int) -> Prepared:
         config = self.config
         key = json.dumps([to_dict(config.data), split_seed(config.data, seed), config.model.name])
-        if key not in self.data:
-            if sum(data.bytes for data in self.data.values()) > KEPT_BYTES:
-                self.data.clear()
-            self.data[key] = load_data(config, seed, list(self.data.values()))
-        return self.data[key]
-
-    def _settled(self, steps: Steps) -> Iterator[tuple[Candidate, Variant, Steps, int]]:
-        """Runs that do not depend on the choice that others are still at work for: of strategies without one."""
-        for seed in self.seeds:
-            for candidate in self.candidates:
-                first, *others = self._variants(candidate)
-                if not others:
-                    yield candidate, first, steps, seed
-
-    def _each(self, runs: Iterable[tuple[Candidate, Variant, Steps, int]]) -> None:
-        """Leaves out, and complains about in the end, those that another process is at."""
-        busy: BusyError | None = None
-        for run in runs:
-            try:
-                self._one(*run)
-            except BusyError as error:
-                busy = error
-        if busy is not None:
-            raise busy
+        if key not in self._data:
+            if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
+                self._data.clear()
+            self._data[key] = load_data(config, seed, list(self._data.values()))
+        return self._data[key]
 
     def _one(self, candidate: Candidate, variant: Variant, steps: Steps, seed: int) -> RunResult | None:
         """A finished run, trained if need be; None where it diverged."""
         path = run_dir(self.folder, candidate, variant, steps, seed)
         if path not in self._results:
             at = f" at {variant.weight:g}" if candidate.tuned else ""
-            wanted = replace(job(self.config, candidate, variant, steps), seed=seed)
-            kept = self.archive.find(path, wanted) if self.archive else None
             self.progress.begin(f"{candidate.label}{at}, seed {seed}")
-            found = self._train(wanted, path) if kept is None else kept
-            self._results[path] = found if isinstance(found, RunResult) else None
-            if isinstance(found, RunResult):  # whatever its weight and seed
+            found = self._train(replace(job(self.config, candidate, variant, steps), seed=seed), path)
+            self._results[path] = found
+            if found is not None:  # whatever its weight and seed
                 self._same_work.setdefault((candidate.label, variant.changes, steps), {})[path] = found
             self.progress.end()
         return self._results[path]
 
-    def _train(self, wanted: Config, path: Path) -> RunResult | Diverged:
+    def _train(self, wanted: Config, path: Path) -> RunResult | None:
         finished = (path / "result.json").exists() and not self.fresh
-        result: RunResult | Diverged
+        data = None if finished else self._prepared(wanted.seed)
         try:
-            data, started = None if finished else self._prepared(wanted.seed), time.perf_counter()
-            try:
-                result = train(wanted, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
-            except DivergedError as error:
-                result = Diverged(str(error))
-            if self.archive:
-                self.archive.keep(path, wanted, result, time.perf_counter() - started)
-        finally:
-            if self.archive:
-                self.archive.leave(wanted)
-        return result
+            return train(wanted, run_dir=path, data=data, progress=self.progress, fresh=self.fresh)
+        except DivergedError:
+            return None
 
     def _all_seeds(self, rows: list[Tuned], steps: Mapping[str, Steps]) -> ByLabel:
         """Seed by seed, so that an interrupted comparison has as many runs of one strategy as of another."""
         found: ByLabel = {row.label: {} for row in rows}
-        self._each((row.candidate, row.variant, steps[row.label], seed) for seed in self.seeds for row in rows)
         for seed in self.seeds:
             for row in rows:
                 result = self._one(row.candidate, row.variant, steps[row.label], seed)
@@ -172,13 +132,11 @@ class Comparison:
     def _tune(self, steps: Steps) -> list[Tuned]:
         """Every strategy chooses among as many tries on the same seeds, by its mean on validation."""
         most = max(len(self._variants(candidate)) for candidate in self.candidates)
-        self._each(
-            (candidate, variant, steps, seed)
-            for seed in self.tuning_seeds
-            for number in range(most)  # strategies take turns, so that a busy hour makes none of them look dear
-            for candidate in self.candidates
-            for variant in self._variants(candidate)[number : number + 1]
-        )
+        for seed in self.tuning_seeds:
+            for number in range(most):  # strategies take turns, so that a busy hour makes none of them look dear
+                for candidate in self.candidates:
+                    for variant in self._variants(candidate)[number : number + 1]:
+                        self._one(candidate, variant, steps, seed)
         rows = []
         for candidate in self.candidates:
             scores: dict[Variant, float | None] = {}
