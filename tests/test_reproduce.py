@@ -13,7 +13,8 @@ import pytest
 from attittud_lab import cli
 from attittud_lab.compare import run as comparison
 from attittud_lab.compare.candidates import candidates
-from attittud_lab.compare.observers import BusyError, QuietRuns
+from attittud_lab.compare.progress import Runs
+from attittud_lab.compare.run import BusyError
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
@@ -82,7 +83,7 @@ def test_rows_of_the_chest_xray_table_start_from_the_weights_of_their_seed(work:
 
 
 def quick(work: Path, **options: Any) -> Any:
-    usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": QuietRuns(), "overrides": []}
+    usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": Runs(), "overrides": []}
     usual |= {"names": ["figure2-samples"], "data": None, "quick": True}
     return reproduce(**(usual | options))
 
@@ -252,7 +253,7 @@ def test_what_needs_no_choice_goes_on_while_another_process_is_at_one_run(
         return RunResult(config.strategy.name, config.seed, "accuracy", {}, {}, [], 1, {}, tmp_path)
 
     monkeypatch.setattr(comparison, "train", train)
-    monkeypatch.setattr(comparison.Comparison, "_prepared", lambda *_: None)
+    monkeypatch.setattr(comparison.Trainer, "prepared", lambda *_: None)
     config = load(CONFIGS / "figure2-samples.yaml", ["training.guided.epochs=null", "training.guided.steps=2"])
     config = replace(config, compare=replace(config.compare, seeds=2, strategies=[]))
     with pytest.raises(BusyError):
@@ -310,10 +311,10 @@ def test_committed_runs_are_those_of_the_configurations(name: str, tmp_path: Pat
         lines = {
             line["run"]: line for line in read_lines(CONFIGS / "results" / f"{name}.jsonl") if line["part"] == part
         }
-        steps = comparison.Steps(*(phase["steps"] for phase in next(iter(lines.values()))["result"]["phases"]))
+        steps = comparison.Budget(*(phase["steps"] for phase in next(iter(lines.values()))["result"]["phases"]))
         plan, planned = comparison.Comparison(config, tmp_path), dict[str, str]()
         for candidate, seed in itertools.product(plan.candidates, range(config.compare.seeds)):
-            for variant in plan._variants(candidate):
+            for variant in plan.variants[candidate.label]:
                 path = comparison.run_dir(tmp_path, candidate, variant, steps, seed)
                 job = replace(comparison.job(config, candidate, variant, steps), seed=seed)
                 planned[path.relative_to(tmp_path / "runs").as_posix()] = fingerprint(job)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from attittud_lab.compare.candidates import candidates
-from attittud_lab.compare.variants import variants
+from attittud_lab.compare.candidates import candidates, variants
 from attittud_lab.config.load import load
 from experiments import page as module
 from experiments import paper

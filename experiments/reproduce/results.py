@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attittud_lab.compare.observers import BusyError
+from attittud_lab.compare.run import BusyError
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.files import cannot_write, read_json

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from attittud_lab.compare.observers import BusyError, Runs
-from attittud_lab.compare.run import Comparison
+from attittud_lab.compare.progress import Runs
+from attittud_lab.compare.run import BusyError, Comparison
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from attittud_lab.compare.observers import BusyError, Runs
+from attittud_lab.compare.progress import Runs
+from attittud_lab.compare.run import BusyError
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.training.train import load_data, run

@@ -35,9 +35,8 @@ def _work(
     import torch
     from rich.console import Console
 
-    from attittud_lab.compare.bars import Lines
-    from attittud_lab.compare.observers import QuietRuns, Runs
+    from attittud_lab.compare.progress import Lines, Runs
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
-    progress: Runs = QuietRuns() if quiet else Lines(Console(), f"{number}: ")
+    progress = Runs() if quiet else Lines(Console(), f"{number}: ")
     return reproduce(names, data, progress=progress, **settings)
