@@ -10,6 +10,8 @@ from attittud_lab.output.interrupts import Interruption
 from attittud_lab.starting import INTERRUPTED, interruptible_start
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
 
 EXTRA = "attittud[cli]"
@@ -25,7 +27,6 @@ def build() -> typer.Typer:
     from attittud_lab.commands.help import Command, Group
     from attittud_lab.commands.init import init
     from attittud_lab.commands.report import report
-    from attittud_lab.commands.reproduce import reproduce
     from attittud_lab.commands.root import attittud
     from attittud_lab.commands.schema import schema
     from attittud_lab.commands.train import train
@@ -33,16 +34,31 @@ def build() -> typer.Typer:
     app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
     app.callback()(attittud)
-    for command in (demo, init, diagnose, train, compare, report, reproduce, schema):
+    for command in (demo, init, diagnose, train, compare, report, schema):
         app.command(cls=Command)(command)
+    # It had a command once: whatever is asked of it, the answer is where it is now.
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(hidden=True, add_help_option=False, context_settings=anything)(reproduce)
     return app
 
 
+def reproduce() -> None:
+    """Say where the paper's experiments are."""
+    raise InputError(
+        "the paper's experiments are not part of the installed package; in a checkout of the repository, run `python -m "
+        "experiments.reproduce` with the same arguments"
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit: with 2 and one paragraph on what to change when the input was wrong, 130 after Ctrl-C."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run a command of `attittud` and exit."""
+    run_and_exit(build, (sys.argv[1:] if arguments is None else arguments) or ["--help"])
+
+
+def run_and_exit(build: Callable[[], typer.Typer], arguments: list[str], name: str = "attittud") -> None:
+    """Exit with 2 and one paragraph on what to change when the input was wrong, with 130 after Ctrl-C."""
     try:
-        code = _run(arguments)
+        code = _run(build, arguments, name)
     except Interruption as stopped:
         _end(str(stopped), INTERRUPTED)
     except KeyboardInterrupt:
@@ -52,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> int:
     try:
         with interruptible_start():
             app = build()
@@ -65,7 +81,7 @@ def _run(arguments: list[str]) -> int:
     import typer
 
     try:
-        code = app(arguments or ["--help"], prog_name="attittud", standalone_mode=False)
+        code = app(arguments, prog_name=name, standalone_mode=False)
     except typer.Abort:  # an older typer's word for Ctrl-C; a newer one returns 130
         return INTERRUPTED
     except InputError as error:
@@ -77,14 +93,9 @@ def _run(arguments: list[str]) -> int:
         # Newer typer has its own copy of Click, older one uses Click itself: what their usage errors share is this.
         if not hasattr(error, "format_message"):
             raise
-        _fail(f"{error.format_message()} (`attittud {_command(error)}--help` lists what is possible)")
+        command = getattr(getattr(error, "ctx", None), "command_path", name)
+        _fail(f"{error.format_message()} (`{command} --help` lists what is possible)")
     return code if isinstance(code, int) else 0
-
-
-def _command(error: Exception) -> str:
-    """The command that an error belongs to, as one types it after `attittud`."""
-    path = getattr(getattr(error, "ctx", None), "command_path", "")
-    return "".join(f"{word} " for word in path.split()[1:])
 
 
 def _fail(message: str) -> NoReturn:

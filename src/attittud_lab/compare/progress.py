@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from attittud_lab.errors import InputError
-from attittud_lab.output.progress import Bars, Quiet
+from attittud_lab.output.progress import Bars, Progress, Quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,36 +99,39 @@ class Forecast:
     It speaks twice: after the first steps, and again when every strategy has been run once.
     """
 
-    def __init__(self, progress: Runs, labels: Iterable[str], steps: int, budget: tuple[int, float | None]) -> None:
+    def __init__(self, progress: Runs, labels: Iterable[str], steps: int, at_budget: tuple[int, float | None]) -> None:
         """`steps` are those of a run. The last runs are so many at equal seconds, which may be given."""
-        self._progress, self._untimed, self._steps, self._budget = progress, set(labels), steps, budget
+        self._progress, self._untimed, self._steps, self._at_budget = progress, set(labels), steps, at_budget
         self._seconds: list[float] = []
-        self._label, self._left, self._began = "", 0, 0.0
+        self._label, self._runs, self._left = "", 0, 0
         self._warm: float | None = None
         self._told = False
 
-    def begin(self, label: str, left: int) -> None:
-        """A run of this strategy is trained now; with it so many are left."""
-        self._label, self._left, self._began = label, left, time.monotonic()
+    def plan(self, runs: int) -> None:
+        """So many runs are planned, finished ones among them."""
+        self._runs = runs
+        self._progress.comparison(runs)
 
-    def end(self) -> None:
-        seconds, left = time.monotonic() - self._began, self._left - 1
-        if self._label in self._untimed:
-            self._untimed.remove(self._label)
+    @contextmanager
+    def timed(self, label: str, done: int) -> Iterator[Progress]:
+        """A run of this strategy is trained in here, after so many others."""
+        self._label, self._left, began = label, self._runs - done, time.monotonic()
+        yield self
+        self._left, seconds = self._left - 1, time.monotonic() - began
+        if label in self._untimed:
+            self._untimed.remove(label)
             self._seconds.append(seconds)
             if not self._untimed:
-                self._tell(fmean(self._seconds), left, "now that every strategy has been run once")
+                self._tell(fmean(self._seconds), "now that every strategy has been run once")
         if not self._told:
-            self._tell(
-                seconds, left, f"if all are like the first one, of {self._label}; the next forecast knows better"
-            )
+            self._tell(seconds, f"if all are like this one of {label}; the next forecast knows all strategies")
 
-    def _tell(self, seconds: float, left: int, reason: str) -> None:
+    def _tell(self, seconds: float, reason: str) -> None:
         self._told = True
-        if left > 0:
-            at_budget = min(left, self._budget[0])
-            all_of_them = (left - at_budget) * seconds + at_budget * (self._budget[1] or seconds)
-            self._progress.say(f"Forecast: about {readable(all_of_them)} for the {left} runs that are left, {reason}.")
+        at_budget = min(self._left, self._at_budget[0])
+        total = (self._left - at_budget) * seconds + at_budget * (self._at_budget[1] or seconds)
+        if total > 0:
+            self._progress.say(f"Forecast: about {readable(total)} for the {self._left} runs that are left, {reason}.")
 
     def phase(self, name: str, steps: int, done: int) -> None:
         self._warm = None
@@ -139,7 +143,7 @@ class Forecast:
         if not self._told and self._warm is not None:
             step = (now - self._warm) / steps
             text = f"as a step of {self._label} takes {step:.2g} s; the next forecast knows all strategies"
-            self._tell(step * self._steps, self._left, text)
+            self._tell(step * self._steps, text)
         self._warm = now  # the first steps, in which much is set up, do not count
 
     def evaluated(self, values: Mapping[str, float]) -> None:

@@ -12,13 +12,6 @@ from attittud_lab.files import without_nan
 
 
 @dataclass(frozen=True)
-class Diverged:
-    """What a run found whose loss was not a number any more."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
 class RunResult:
     """The content of result.json."""
 

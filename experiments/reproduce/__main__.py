@@ -1,4 +1,4 @@
-"""`attittud reproduce`: the paper's experiments, run again."""
+"""`python -m experiments.reproduce`: the paper's experiments, run again. Inside a checkout, from its root."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from attittud_lab.cli import run_and_exit
+from attittud_lab.commands.help import Command
+
+HERE = Path(__file__).parents[1]
 
 
 def reproduce(
@@ -57,13 +62,11 @@ def reproduce(
             help="Only this part of the experiments; repeat it for several, in this order. An unknown name lists them.",
         ),
     ] = None,
-    configs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")] = Path(
-        "experiments"
-    ),
+    configs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")] = HERE / "configs",
     results: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder for the results. Default: CONFIGS/results; with --quick WORK/results."
+            metavar="FOLDER", help="Folder for the results. Default: experiments/results; with --quick WORK/results."
         ),
     ] = None,
     work: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for run folders and their weights.")] = Path(
@@ -71,11 +74,11 @@ def reproduce(
     ),
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
-    """Run one of the paper's experiments again, through the same `compare` that is there for data of your own.
+    """Run one of the paper's experiments again, with the strategies, the search and the training of `attittud compare`.
 
     A line is added to RESULTS/NAME.jsonl after every run; a run whose line is there is not repeated, also on another machine,
     nor one that diverged, whose line says so.
-    `python -m experiments.page` turns them into docs/reproduction.md, beside the paper's own numbers.
+    `python -m experiments.paper.page` turns them into docs/reproduction.md, beside the paper's own numbers.
 
     Every part is a whole comparison: primary_only, multitask and the configuration's own strategy are in it whatever
     compare.strategies says, and runs that another part has made are copied into its lines. A line does not tell which
@@ -89,7 +92,7 @@ def reproduce(
     from attittud_lab.output.interrupts import interruptible
     from experiments.reproduce.experiments import EXPERIMENTS
     from experiments.reproduce.run import reproduce as run
-    from experiments.reproduce.workers import side_by_side
+    from experiments.reproduce.run import side_by_side
 
     console = Console()
     if name is None:
@@ -106,7 +109,7 @@ def reproduce(
     if data is None and not quick:
         encoder = "" if EXPERIMENTS[name].encoder is None else " and that with a text encoder by --model"
         raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick")
-    results = results or (work / "results" if quick else configs / "results")
+    results = results or (work / "results" if quick else HERE / "results")
     settings: dict[str, Any] = {
         "configs": configs,
         "results": results,
@@ -123,7 +126,7 @@ def reproduce(
         if workers > 1:
             outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
         else:
-            progress: Runs = Runs() if quiet or quick else Lines(console)
+            progress = Runs() if quiet or quick else Lines(console)
             if sys.stderr.isatty() and not quiet:
                 progress = stack.enter_context(CompareBars())
             outcome = run(names, data, progress=progress, **settings)
@@ -131,3 +134,17 @@ def reproduce(
         console.print(f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on.")
     for path in outcome.results:
         console.print(f"Results: {path}", soft_wrap=True)
+
+
+def build() -> typer.Typer:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    app.command(cls=Command)(reproduce)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    run_and_exit(build, sys.argv[1:] if arguments is None else arguments, "python -m experiments.reproduce")
+
+
+if __name__ == "__main__":
+    main()

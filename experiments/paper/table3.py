@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import paper
+from . import printed
 from .claims import MISSING, Claim, claim_table, table
 from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched, summarise_figures
@@ -41,7 +41,7 @@ def section() -> str:
         [
             "## Tables 3 and 5, chest X-rays",
             ABOUT,
-            beside_paper(found, paper.TABLE3, same_data=False),
+            beside_paper(found, printed.TABLE3, same_data=False),
             BEYOND,
             beyond_paper(found, MORE),
             claim_table(CLAIMS, found.claimed),
@@ -68,19 +68,19 @@ def rows() -> Part:
 
 def by_finding(found: Part) -> str:
     lines = []
-    printed = {label: name for label, (name, _, _) in paper.TABLE3.items()}
+    names = {label: name for label, (name, _, _) in printed.TABLE3.items()}
     of_paper = {"none": ["No-Pretraining"], "primary_only": ["Pretrained"]}
     of_paper["orthogonal_flip-primary_weight=0"] = ["Pretrained + Ours (50k)", "Pretrained + Ours (100k)"]
-    for label, name in (printed | MORE).items():
+    for label, name in (names | MORE).items():
         lines += [
-            [f"paper: {theirs}", *(f"{mean} ± {half}" for mean, half in paper.TABLE5[theirs])]
+            [f"paper: {theirs}", *(f"{mean} ± {half}" for mean, half in printed.TABLE5[theirs])]
             for theirs in of_paper.get(label, ())
         ]
         lines.append([f"ours: {name}", *_cells(found.rows.get(label))])
-    return table(["row", *paper.FINDINGS], lines)
+    return table(["row", *printed.FINDINGS], lines)
 
 
 def _cells(row: Row | None) -> list[str]:
     if row is None:
-        return [MISSING, *[""] * (len(paper.FINDINGS) - 1)]
-    return [summarise_figures(row, f"auc/{name}") for name in paper.FINDINGS]
+        return [MISSING, *[""] * (len(printed.FINDINGS) - 1)]
+    return [summarise_figures(row, f"auc/{name}") for name in printed.FINDINGS]

@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
-from attittud_lab.statistics import Difference, Summary, paired, summarise
+from attittud_lab.statistics import FEWEST, PROPORTION, Difference, Summary, paired, summarise
 from attittud_lab.strategies.mixing import MIXERS
-from experiments.reproduce.results import read_lines
+from experiments.reproduce.results import merit, read_lines
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
+CONFIGS = HERE / "configs"
 RESULTS = HERE / "results"
 
 
@@ -63,17 +63,18 @@ class Row:
 
     @property
     def summary(self) -> Summary:
-        return summarise(list(self.test.values()))
+        return summarise(list(self.test.values()), PROPORTION)
 
     def validation(self, seeds: Sequence[int]) -> tuple[float, float]:
         """Mean of the metric and, for ties, the negative mean loss."""
-        found = [self.runs[seed]["result"]["validation"] for seed in seeds]
-        return fmean(line[self.metric] for line in found), -fmean(line["loss"] for line in found)
+        return merit(self.runs[seed] for seed in seeds)
 
     def minus(self, other: Row) -> Difference | None:
-        """Paired over the seeds that both have; None where there are fewer than two."""
+        """Paired over the seeds that both have; None where there are too few for an interval."""
         seeds = sorted(seed for seed in self.runs if seed in other.runs)
-        return paired([self.test[s] for s in seeds], [other.test[s] for s in seeds]) if len(seeds) > 1 else None
+        if len(seeds) < FEWEST:
+            return None
+        return paired([self.test[s] for s in seeds], [other.test[s] for s in seeds], PROPORTION)
 
 
 @dataclass
@@ -111,7 +112,7 @@ def part(
 
     `also` are parts with the same search, which have further strategies or seeds; `overrides` fill in what the file leaves open.
     """
-    config = load(HERE / f"{file or name}.yaml", list(overrides))
+    config = load(CONFIGS / f"{file or name}.yaml", list(overrides))
     lines = [line for line in read_lines(RESULTS / f"{experiment}.jsonl") if line["part"] in (name, *also)]
     tried: dict[str, dict[str, Row]] = {}
     for line in lines:

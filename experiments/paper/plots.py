@@ -6,12 +6,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attittud_lab.statistics import Difference, Summary
+from attittud_lab.statistics import FEWEST, Difference, Summary
 
-from . import paper
+from . import printed
 from .rows import Part, Row
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PLOTS = DOCS / "reproduction"
 
 
@@ -22,14 +22,14 @@ def shown(name: str) -> list[str]:
 
 def draw(folder: Path) -> None:
     """Those for which there are runs."""
-    from .bases import everything, labels
     from .figure2 import rank_parts, samples_part
+    from .table4 import everything, labels
 
     _beside_multitask(folder / "cat-vs-dog.svg")
     table4 = everything().rows
     curves = {
         basis: [row for label in labels(basis) if (row := table4.get(label))]
-        for basis in paper.TABLE4
+        for basis in printed.TABLE4
         if basis != "canonical"
     }
     _lines({50: samples_part()}, "examples m that build the basis", folder / "samples.svg")
@@ -44,7 +44,7 @@ FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "mar
 
 def _half(found: Summary | Difference) -> float:
     """Of the interval, in points."""
-    return 100 * (found.high - found.mean) if found.n > 1 else 0.0
+    return 100 * (found.high - found.mean) if found.n >= FEWEST else 0.0
 
 
 def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:
@@ -67,7 +67,7 @@ def _beside_multitask(path: Path) -> None:
     """Every row of Table 2 with its seeds and the paper's, and how far it is from multitask over the seeds of both."""
     from .table2 import NAMES, everything
 
-    found, names = everything().rows, {label: printed[0] for label, printed in paper.TABLE2.items()} | NAMES
+    found, names = everything().rows, {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES
     rows = {label: found[label] for label in reversed(names) if label in found and found[label].runs}
     if "multitask" not in rows or len(rows) < 2:
         return
@@ -77,8 +77,8 @@ def _beside_multitask(path: Path) -> None:
         left.plot(values, [at] * len(values), "o", **FAINT)
         solid: dict[str, Any] = {"fmt": "o", "capsize": 3, "color": "#4477aa"}
         left.errorbar(100 * ours.mean, at, xerr=_half(ours), label="ours, and its seeds", **solid)
-        if label in paper.TABLE2:
-            _, mean, half = paper.TABLE2[label]
+        if label in printed.TABLE2:
+            _, mean, half = printed.TABLE2[label]
             left.errorbar(mean, at - 0.3, xerr=half, fmt="D", capsize=2, color="#cc6677", markersize=4, label="paper")
         difference = row.minus(rows["multitask"])
         if label != "multitask" and difference is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from . import paper
+from . import printed
 from .claims import DIVERGED, Claim, against_paper, claim_table, summary_cells, table
 from .plots import shown
 from .rows import Part, Row, part
@@ -22,7 +22,7 @@ and a basis with the mean included all of the primary gradient. Claims are about
 
 TABLE4_CLAIMS = [
     *(
-        Claim(f"`sketch` beats `{b}`", "sketch", b, round(62.2 - paper.TABLE4[b][1], 1))
+        Claim(f"`sketch` beats `{b}`", "sketch", b, round(62.2 - printed.TABLE4[b][1], 1))
         for b in ("canonical", "random", "mean")
     ),
     *(Claim(f"`{b}` beats `sketch`", b, "sketch") for b in ("svd", "exact", "sketch, mean included")),
@@ -55,14 +55,14 @@ def best_rows() -> dict[str, Row]:
     Where both diverged, a row without a run.
     """
     found = everything()
-    best = {basis: found.best(labels(basis)) for basis in paper.TABLE4}
-    lost = {basis: Row(basis, "") for basis in paper.TABLE4 if missing(found, *labels(basis)) == DIVERGED}
+    best = {basis: found.best(labels(basis)) for basis in printed.TABLE4}
+    lost = {basis: Row(basis, "") for basis in printed.TABLE4 if missing(found, *labels(basis)) == DIVERGED}
     return lost | {basis: row for basis, row in best.items() if row is not None}
 
 
 def table4() -> str:
     lines, found, best = [], everything(), best_rows()
-    for basis, (name, mean, half) in paper.TABLE4.items():
+    for basis, (name, mean, half) in printed.TABLE4.items():
         chosen = best[basis] if basis in best and best[basis].runs else None
         ours = chosen.summary if chosen else None
         met = against_paper(ours, mean, half) if ours and mean is not None else ""
@@ -86,7 +86,7 @@ def shares() -> dict[str, Row]:
     """
     every, found = everything(), dict[str, Row]()
     rows = every.rows
-    for basis in paper.TABLE4:
+    for basis in printed.TABLE4:
         if basis == "canonical":
             continue  # all of every gradient, by definition
         for side in ("auxiliary", "primary"):
@@ -105,7 +105,7 @@ def shares() -> dict[str, Row]:
 def captured() -> str:
     every, found, lines = everything(), shares(), []
     rows = every.rows
-    for basis in paper.TABLE4:
+    for basis in printed.TABLE4:
         if basis == "canonical":
             continue
         sides = [found.get(f"{basis}/{side}") for side in ("auxiliary", "primary")]

@@ -1,4 +1,4 @@
-"""docs/reproduction.md and its plots from the committed results: `python -m experiments.page`."""
+"""docs/reproduction.md and its plots from the committed results: `python -m experiments.paper.page`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from attittud_lab.statistics import Summary, summarise
 from experiments.reproduce.results import read_lines
 
-from . import paper, text, xray
-from .bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
+from . import printed, table1, table3
 from .claims import MISSING, Claim, against_paper, judged, spread_falls, summary_cells, table
 from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
 from .plots import DOCS, PLOTS, draw
 from .rows import HERE, RESULTS, Row, part
 from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, NAMES, TABLE2_CLAIMS, everything, outcome, table2, with_chosen
+from .table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
 
 PAGE = DOCS / "reproduction.md"
 
@@ -42,10 +42,10 @@ ATTITTUD's rows are named by the weights of the neutral, the helpful and the har
 `orthogonal_flip` (1, 0, −1), `drop_harmful` (1, 1, 0) and `flip` (1, 1, −1). `primary_only` trains on the primary data alone,
 `pcgrad` is one-sided; `auto` finds the weights while it trains.
 
-The page is made by `python -m experiments.page` from the runs in `experiments/results/`. To run one again, from a checkout:
+The page is made by `python -m experiments.paper.page` from the runs in `experiments/results/`. To run one again, from a checkout:
 
-    attittud reproduce                                     # lists the experiments, and the data each needs
-    attittud reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
+    python -m experiments.reproduce                                     # lists the experiments, and the data each needs
+    python -m experiments.reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
 
 Finished runs are not repeated; move `experiments/results/` away to start from scratch. `--part table2-cat-vs-dog` runs
 the five rows of the paper alone; `--workers 2` shares the runs among two processes."""
@@ -56,14 +56,24 @@ with and the same batches. Rows of a table, and seeds of a row, may be of both k
 the minutes."""
 
 NO_CIFAR100 = """\
-CIFAR-100 was not at hand. `attittud reproduce table2-multicifar100 --data FOLDER` runs it; the figures will be means over the
-20 superclasses, with standard deviation and interval over them."""
+CIFAR-100 was not at hand. `python -m experiments.reproduce table2-multicifar100 --data FOLDER` runs it; the figures will be means
+over the 20 superclasses, with standard deviation and interval over them."""
 
 
 def page() -> str:
     """The whole page; what was not run yet says so."""
     vision = [table2(), table4(), samples(), rank(), captured(), multicifar()]
-    sections = [ABOUT, in_short(), READING, *vision, text.section(), xray.section(), *diverged(), costs(), protocol()]
+    sections = [
+        ABOUT,
+        in_short(),
+        READING,
+        *vision,
+        table1.section(),
+        table3.section(),
+        *diverged(),
+        costs(),
+        protocol(),
+    ]
     return "\n\n".join(sections) + "\n"
 
 
@@ -84,7 +94,7 @@ def in_short() -> str:
     n, said, _ = spread_falls(by_samples())
     place = [line[1] for line in every].index(SAMPLES_CLAIMS[-1].text) + 1
     every.insert(place, ["Figure 2", SPREAD, str(n), said])
-    elsewhere = [*text.groups(), ("Table 3, other data", xray.CLAIMS, xray.rows().claimed)]
+    elsewhere = [*table1.groups(), ("Table 3, other data", table3.CLAIMS, table3.rows().claimed)]
     others = [verdicts(*group) for group in elsewhere]
     count = Counter(line[-1] for line in itertools.chain(every, *others))
     waiting = count.pop(MISSING, 0)
@@ -96,7 +106,7 @@ def in_short() -> str:
     ]
     means = [
         f"{NAMES.get(label, name)} {beside(found.rows[label].summary, mean, half) if label in found.rows else MISSING}"
-        for label, (name, mean, half) in paper.TABLE2.items()
+        for label, (name, mean, half) in printed.TABLE2.items()
     ]
     return "\n\n".join(
         [
@@ -134,7 +144,7 @@ def multicifar() -> str:
     anyone = ["data.primary.classes=null"]  # the file names none: each part has its own
     found = {name: part("table2-multicifar100", name, "table2-multicifar100", overrides=anyone).rows for name in names}
     rows = []
-    for label, (name, mean) in paper.MULTICIFAR.items():
+    for label, (name, mean) in printed.MULTICIFAR.items():
         means = [found[n][label].summary.mean for n in names if label in found[n]]
         ours = summary_cells(summarise(means)) if means else summary_cells(None)
         rows.append([name, str(mean), *ours])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from . import paper
+from . import printed
 from .claims import MISSING, Claim, claim_table, difference_cells, judged, table
 from .plots import shown
 from .rows import Part, Row, part
@@ -77,7 +77,7 @@ def table2() -> str:
         [
             "## Table 2, Cat-vs-Dog",
             *(each for figure in shown("cat-vs-dog") for each in (figure, UNCORRECTED)),
-            beside_paper(found, paper.TABLE2),
+            beside_paper(found, printed.TABLE2),
             SEEDS,
             claim_table(TABLE2_CLAIMS, rows),
             "Beyond the paper, with the same search:",
@@ -112,8 +112,8 @@ def outcome(found: Part) -> list[str]:
     points, interval, n, _ = difference_cells(fair.minus(released))
     common = [seed for seed in released.test if seed in fair.test]
     before, after = (100 * fmean(row.test[seed] for seed in common) for row in (released, fair))
-    smallest, *_, largest = sorted(printed for printed, _ in leads)
-    lead = paper.TABLE2["orthogonal"][1] - paper.TABLE2["pretrain"][1]
+    smallest, *_, largest = sorted(points for points, _ in leads)
+    lead = printed.TABLE2["orthogonal"][1] - printed.TABLE2["pretrain"][1]
     multitask = f"""\
 * ATTITTUD beside a multitask with the same search: of {len(less)} rows {better or "none"} significantly better, {worse or "none"}
   significantly worse; they differ from it by {min(less)[0]:+.1f} to {max(less)[0]:+.1f} points."""
@@ -129,7 +129,7 @@ def outcome(found: Part) -> list[str]:
 def by_subset(found: Part) -> str:
     """Rows that have more than one subset; the count of seeds beside each mean."""
     lines = []
-    for label, name in {**{label: printed[0] for label, printed in paper.TABLE2.items()}, **MORE}.items():
+    for label, name in {**{label: name for label, (name, *_) in printed.TABLE2.items()}, **MORE}.items():
         values: dict[int, list[float]] = {}
         for seed, value in found.rows[label].test.items() if label in found.rows else ():
             values.setdefault(found.rows[label].runs[seed]["split"], []).append(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Table 1 by task, under the names that experiments/text.py gives to our rows. Its encoder is RoBERTa, its labels are all.
+# Table 1 by task, under the names that table1.py gives to our rows. Its encoder is RoBERTa, its labels are all.
 TABLE1 = {
     "imdb": {
         "primary_only": ("RoBERTa, plain fine-tuning", 95.4, 0.14),
@@ -49,7 +49,7 @@ TABLE4 = {
     "sketch, mean included": ("", None, None),
 }
 
-# Table 3: mean AUC over the five findings, by the names that experiments/xray.py gives to our rows.
+# Table 3: mean AUC over the five findings, by the names that table3.py gives to our rows.
 TABLE3 = {
     "none": ("No-Pretraining", 78.3, 0.87),
     "primary_only": ("Pretrained-ResNet", 81.4, 1.34),

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.reproduce.text import FOLDERS, LABELS, part_name
 
-from . import paper
+from . import printed
 from . import rows as reader
 from .claims import MISSING, Claim, claim_table, table
 from .rows import Part, Row, part
@@ -37,10 +37,10 @@ above replay CUDA graphs; without them launching kernels is what counts, and `ho
 
 def claims(task: str) -> list[Claim]:
     """The paper's, with its differences and in its order; then what a baseline and `auto` have to say."""
-    printed = {label: mean for label, (_, mean, _) in paper.TABLE1[task].items()}
+    means = {label: mean for label, (_, mean, _) in printed.TABLE1[task].items()}
 
     def better(where: str, first: str, second: str) -> Claim:
-        points = round(printed[first] - printed[second], 1) if first in printed and second in printed else None
+        points = round(means[first] - means[second], 1) if first in means and second in means else None
         if points is not None and points < 0:  # what the paper found is the opposite
             first, second, points = second, first, -points
         names = [_NAMES[label.removeprefix(SWAPPED)] for label in (first, second)]
@@ -127,7 +127,7 @@ def _column(task: str, labels: str) -> str:
     return "\n\n".join(
         [
             f"### {TASKS[task]}, {SIZES[labels]}",
-            beside_paper(found, paper.TABLE1[task], same_data=False),
+            beside_paper(found, printed.TABLE1[task], same_data=False),
             "With the same search:",
             beyond_paper(found, MORE),
             claim_table(claims(task), found.claimed),
