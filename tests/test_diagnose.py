@@ -100,7 +100,7 @@ def test_figures_of_a_step(basis: str, include_mean: bool) -> None:
         assert found.squares[name].tolist() == pytest.approx(np.array(wanted), rel=1e-9, abs=1e-12)
         opposed = ((rows @ gradient) * (rows @ fresh) < 0).double().mean()
         assert float(found.opposed[name]) == pytest.approx(float(opposed))
-    assert probe.groups == ["a", "b"]
+    assert probe.span.groups == ["a", "b"]
 
 
 def test_the_basis_never_sees_what_it_is_judged_by() -> None:

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from attittud_lab import cli
 from attittud_lab.compare import run as module
-from attittud_lab.compare.bars import CompareBars
-from attittud_lab.compare.candidates import candidates
+from attittud_lab.compare.candidates import Budget, Tuned, Variant, candidates
+from attittud_lab.compare.progress import CompareBars
 from attittud_lab.compare.run import compare
 from attittud_lab.compare.table import notes, show
 from attittud_lab.config.load import dump, load, loads
@@ -209,22 +209,22 @@ def test_runs_that_were_timed_on_a_busy_machine_are_named(
 def test_budget_stretches_both_phases(tmp_path: Path) -> None:
     comparison = module.Comparison(config("compare.budget=1h"), tmp_path)
     rows = [
-        module.Tuned(candidate, module.Variant(), {}, cost, 6.0)
+        Tuned(candidate, Variant(), {}, cost, 6.0)
         for candidate, cost in zip(comparison.candidates, (0.5, 2.0, 4.0), strict=True)
     ]
-    found = comparison._equal_seconds(rows, module.Steps(12, 4))
+    seconds, found = comparison.equal_seconds(rows, Budget(12, 4))
     # Multitask takes 12 * 2 + 6 = 30 s, so an hour is 120 times as much.
-    assert comparison.seconds == 3600
-    assert found["multitask"] == module.Steps(1440, 480)
-    assert found["primary_only"] == module.Steps(5760, 480) and found["flip"] == module.Steps(720, 480)
+    assert seconds == 3600
+    assert found["multitask"] == Budget(1440, 480)
+    assert found["primary_only"] == Budget(5760, 480) and found["flip"] == Budget(720, 480)
 
 
 def test_epochs_become_steps(tmp_path: Path) -> None:
     comparison = module.Comparison(config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path)
-    data = comparison._prepared(0)
+    data = comparison.trainer.prepared(0)
     guided = -(-2 * len(data.auxiliary["more"].examples) // 16)
-    assert comparison._steps() == module.Steps(guided, -(-3 * 60 // 16))
-    assert module.Comparison(config("training.mode=joint"), tmp_path)._steps() == module.Steps(12, 0)
+    assert comparison.configured_budget() == Budget(guided, -(-3 * 60 // 16))
+    assert module.Comparison(config("training.mode=joint"), tmp_path).configured_budget() == Budget(12, 0)
 
 
 def test_diverging_strategies_are_left_out_and_baselines_may_not_be(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attittud_lab.compare.decide import Scores, Verdict, decide
-from attittud_lab.compare.duration import parse_duration, readable
+from attittud_lab.compare.decide import ComparedTable, Scores, decide
+from attittud_lab.compare.progress import parse_duration, readable
 from attittud_lab.errors import InputError
 
 SEEDS = 6
@@ -27,7 +27,7 @@ def rows(spread: float = 0.001, **means: float | tuple[float, float]) -> list[Sc
     return found
 
 
-def outcome(verdict: Verdict) -> tuple[str, str | None]:
+def outcome(verdict: ComparedTable) -> tuple[str, str | None]:
     return verdict.decision.outcome, verdict.decision.strategy
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from attittud_lab import cli
-from attittud_lab.compare.candidates import Steps, candidates
-from attittud_lab.compare.observers import QuietRuns
+from attittud_lab.compare.candidates import Budget, candidates
+from attittud_lab.compare.progress import Runs
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
@@ -83,7 +83,7 @@ def test_rows_of_the_chest_xray_table_start_from_the_weights_of_their_seed(work:
 
 
 def quick(work: Path, **options: Any) -> Any:
-    usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": QuietRuns(), "overrides": []}
+    usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": Runs(), "overrides": []}
     usual |= {"names": ["figure2-samples"], "data": None, "quick": True}
     return reproduce(**(usual | options))
 
@@ -180,7 +180,7 @@ def jobs(plan: Plan, done: dict[str, dict[str, Any]]) -> list[tuple[str, str, in
 def a_plan(*overrides: str) -> Plan:
     steps = ["training.guided.epochs=null", "training.guided.steps=2"]
     config = load(CONFIGS / "figure2-samples.yaml", [*steps, "compare.strategies=[]", "compare.seeds=2", *overrides])
-    return Plan("x", {"x": config}, ["x"], ["x"], lambda _: Steps(2, 2))
+    return Plan("x", {"x": config}, ["x"], ["x"], lambda _: Budget(2, 2))
 
 
 def line_of(validation: float, **more: Any) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_what_needs_no_choice_is_run_before_the_search_is_over() -> None:
 def test_a_search_is_over_all_of_its_parts_and_leaves_out_what_diverged() -> None:
     plan = a_plan("compare.draws=2", "compare.space={training.guided.lr: ['1e-2', '1e-3']}")
     config = next(iter(plan.parts.values()))
-    shared = Plan("x", dict.fromkeys("abc", config), ["a", "b"], ["b", "c"], lambda _: Steps(2, 2))
+    shared = Plan("x", dict.fromkeys("abc", config), ["a", "b"], ["b", "c"], lambda _: Budget(2, 2))
     multitask = next(c for c in shared.candidates if c.label == "multitask")
     first, second = shared.variants["multitask"]
     figures = {("a", first): 0.9, ("b", first): 0.1, ("a", second): 0.6, ("b", second): 0.6}
@@ -228,7 +228,7 @@ def test_a_search_is_over_all_of_its_parts_and_leaves_out_what_diverged() -> Non
 
 def test_processes_that_share_parts_begin_with_different_ones() -> None:
     config = next(iter(a_plan().parts.values()))
-    plan = Plan("x", dict.fromkeys("abcd", config), ["a"], list("abcd"), lambda _: Steps(2, 2))
+    plan = Plan("x", dict.fromkeys("abcd", config), ["a"], list("abcd"), lambda _: Budget(2, 2))
 
     def order(share: float) -> str:
         every = list(plan.jobs(lambda _: None, share))[len(list(plan._search(0.0))) :]
@@ -266,8 +266,8 @@ def test_while_others_are_busy_a_later_run_is_made(tmp_path: Path, monkeypatch: 
     for part, rank in (("first", 5), ("second", 6)):
         config = next(iter(a_plan(f"strategy.rank={rank}", f"model.dropout=0.{rank}").parts.values()))
         config = replace(config, compare=replace(config.compare, seeds=1))
-        plans.append(Plan("x", {part: config}, [part], [part], lambda _: Steps(2, 2)))
-    found = runner.Runner(Results(tmp_path, tmp_path / "locks"), tmp_path, QuietRuns(), runner.Clock()).run(plans)
+        plans.append(Plan("x", {part: config}, [part], [part], lambda _: Budget(2, 2)))
+    found = runner.Runner(Results(tmp_path, tmp_path / "locks"), tmp_path, Runs(), runner.Clock()).run(plans)
     assert found.finished == ["first", "second"] and found.missing == []
     names = ("primary_only", "multitask", "orthogonal")
     assert order == [
@@ -320,7 +320,7 @@ def test_committed_runs_are_those_of_the_configurations(name: str, tmp_path: Pat
     """
     for part, config in parts(name, tmp_path, CONFIGS, []).items():
         lines = {line["run"]: line for line in read_lines(RESULTS / f"{name}.jsonl") if line["part"] == part}
-        steps = Steps(*(phase["steps"] for phase in next(iter(lines.values()))["result"]["phases"]))
+        steps = Budget(*(phase["steps"] for phase in next(iter(lines.values()))["result"]["phases"]))
         plan, planned = Plan(name, {part: config}, [part], [part], lambda _, steps=steps: steps), dict[str, str]()
         for candidate, seed in itertools.product(plan.candidates, range(config.compare.seeds)):
             for variant in plan.variants[candidate.label]:

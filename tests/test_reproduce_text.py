@@ -10,9 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attittud_lab.compare.candidates import Steps, candidates, job
-from attittud_lab.compare.observers import QuietRuns
-from attittud_lab.compare.variants import variants
+from attittud_lab.compare.candidates import Budget, candidates, job, variants
+from attittud_lab.compare.progress import Runs
 from attittud_lab.config.schema import Config
 from attittud_lab.data.parts import read_parts
 from attittud_lab.data.prepare import split_seed
@@ -50,7 +49,7 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
         assert {len(some) for some in tries} == {3}  # an equal search
         for candidate, some in zip(candidates(config), tries, strict=True):
             for variant in some:
-                found = fingerprint(job(config, candidate, variant, Steps(4, 2)))
+                found = fingerprint(job(config, candidate, variant, Budget(4, 2)))
                 # Plain fine-tuning is the same whatever the auxiliary text is: trained once, for both columns.
                 place = name.removesuffix("-swapped") if candidate.label == "primary_only" else name
                 assert seen.setdefault(found, place) == place, f"{name} and {seen[found]}: {candidate.label}"
@@ -69,7 +68,7 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
     options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path / "results", "work": tmp_path / "work"}
     # The guided phase does not move, and fine-tuning leaves the heads of texts alone: they stay what they began with.
     still = ["compare.space={training.guided.lr: [0]}", "training.guided.weight_decay=0"]
-    reproduce(["table1-text"], None, progress=QuietRuns(), overrides=still, quick=True, **options)
+    reproduce(["table1-text"], None, progress=Runs(), overrides=still, quick=True, **options)
     lines = read_lines(tmp_path / "results" / "table1-text.jsonl")
     assert {found["part"] for found in lines} == {"start", *QUICK_PARTS}
     assert all(found["result"]["metric"] == "macro_f1" for found in lines)
@@ -155,7 +154,7 @@ def test_the_tiny_encoder_is_the_same_from_every_process(tmp_path: Path) -> None
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": QuietRuns()}
+    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": Runs()}
     data = write_texts(tmp_path)
     with pytest.raises(InputError, match=r"--model is not given; table1-text needs one"):
         reproduce(["table1-text"], data, overrides=[], **options)

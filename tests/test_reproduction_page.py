@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from attittud_lab.compare.candidates import candidates
-from attittud_lab.compare.variants import variants
+from attittud_lab.compare.candidates import candidates, variants
 from attittud_lab.config.load import load
 from experiments.paper import multicifar, printed
 from experiments.paper import page as module

@@ -6,8 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from attittud_lab.compare.candidates import candidates
-from attittud_lab.compare.variants import variants
+from attittud_lab.compare.candidates import candidates, variants
 from attittud_lab.config.load import load
 from experiments.paper import printed, table3
 from experiments.paper import rows as reader

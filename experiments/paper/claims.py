@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from attittud_lab.statistics import ALPHA, ROUNDING, Difference, Summary, holm
+from attittud_lab.statistics import ALPHA, FEWEST, ROUNDING, Difference, Summary, holm
 
 from .rows import Row
 
@@ -43,7 +43,7 @@ def _lost(claim: Claim, rows: Mapping[str, Row]) -> bool:
     """Whether there is nothing to wait for: a row has no run at all, or both were run with seeds of which too few are left."""
     pair = [rows[name] for name in (claim.first, claim.second) if name in rows]
     common = set.intersection(*({*row.runs, *row.diverged} for row in pair)) if len(pair) == 2 else ()
-    return any(not row.runs for row in pair) or len(common) > 1
+    return any(not row.runs for row in pair) or len(common) >= FEWEST
 
 
 def verdict(difference: Difference | None, *, flat: bool = False) -> str:
@@ -84,8 +84,8 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
 
 def against_paper(ours: Summary, mean: float, half: float) -> str:
     """Whether the two 95 % intervals meet."""
-    if ours.n < 2:
-        return "one seed"
+    if ours.n < FEWEST:
+        return "one seed" if ours.n == 1 else f"{ours.n} seeds"
     if 100 * ours.low > mean + half:
         return "above"
     return "below" if 100 * ours.high < mean - half else "agrees"
@@ -110,8 +110,8 @@ def summary_cells(found: Summary | None) -> list[str]:
     """Mean, standard deviation, 95 % t-interval and n."""
     if found is None:
         return [MISSING, "", "", "0"]
-    if found.n < 2:
-        return [f"{100 * found.mean:.1f}", "", "", "1"]
+    if found.n < FEWEST:
+        return [f"{100 * found.mean:.1f}", "", "", str(found.n)]
     return [
         f"{100 * found.mean:.1f}",
         f"{100 * found.std:.1f}",

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attittud_lab.statistics import Difference, Summary
+from attittud_lab.statistics import FEWEST, Difference, Summary
 
 from . import printed
 from .rows import Part, Row
@@ -45,7 +45,7 @@ FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "mar
 
 def _half(found: Summary | Difference) -> float:
     """Of the interval, in points."""
-    return 100 * (found.high - found.mean) if found.n > 1 else 0.0
+    return 100 * (found.high - found.mean) if found.n >= FEWEST else 0.0
 
 
 def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:

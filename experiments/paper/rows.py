@@ -10,7 +10,7 @@ from typing import Any
 
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
-from attittud_lab.statistics import Difference, Summary, paired, summarise
+from attittud_lab.statistics import FEWEST, PROPORTION, Difference, Summary, paired, summarise
 from attittud_lab.strategies.mixing import MIXERS
 from experiments.reproduce.results import Line, merit, read_lines
 
@@ -67,16 +67,18 @@ class Row:
 
     @property
     def summary(self) -> Summary:
-        return summarise(list(self.test.values()))
+        return summarise(list(self.test.values()), PROPORTION)
 
     def validation(self, seeds: Sequence[Key]) -> tuple[float, float]:
         """Mean of the metric and, for ties, the negative mean loss."""
         return merit(self.runs[seed] for seed in seeds)
 
     def minus(self, other: Row) -> Difference | None:
-        """Paired over the seeds that both have; None where there are fewer than two."""
+        """Paired over the seeds that both have; None where there are too few for an interval."""
         seeds = sorted(seed for seed in self.runs if seed in other.runs)
-        return paired([self.test[s] for s in seeds], [other.test[s] for s in seeds]) if len(seeds) > 1 else None
+        if len(seeds) < FEWEST:
+            return None
+        return paired([self.test[s] for s in seeds], [other.test[s] for s in seeds], PROPORTION)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attittud_lab.statistics import summarise
+from attittud_lab.statistics import FEWEST, summarise
 
 from .claims import DIVERGED, MISSING, against_paper, summary_cells, table
 from .rows import Part, Row
@@ -75,4 +75,4 @@ def searched(found: Part) -> str:
 def summarise_figures(row: Row, name: str) -> str:
     """Mean and half of the 95 % interval over seeds of another figure than the metric."""
     found = summarise(list(row.figures(name).values()))
-    return f"{100 * found.mean:.1f}" + (f" ± {100 * (found.high - found.mean):.1f}" if found.n > 1 else "")
+    return f"{100 * found.mean:.1f}" + (f" ± {100 * (found.high - found.mean):.1f}" if found.n >= FEWEST else "")

@@ -87,15 +87,12 @@ def reproduce(
     from rich.console import Console
     from rich.table import Table
 
-    from attittud_lab.compare.bars import CompareBars
-    from attittud_lab.compare.duration import parse_duration
-    from attittud_lab.compare.observers import QuietRuns, Runs
+    from attittud_lab.compare.progress import CompareBars, Lines, Runs, parse_duration
     from attittud_lab.errors import InputError
     from attittud_lab.output.interrupts import interruptible
     from experiments.reproduce.experiments import EXPERIMENTS
     from experiments.reproduce.run import reproduce as run
     from experiments.reproduce.run import side_by_side
-    from experiments.reproduce.runner import Lines
 
     console = Console()
     if name is None:
@@ -129,7 +126,7 @@ def reproduce(
         if workers > 1:
             outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
         else:
-            progress: Runs = QuietRuns() if quiet or quick else Lines(console)
+            progress = Runs() if quiet or quick else Lines(console)
             if sys.stderr.isatty() and not quiet:
                 progress = stack.enter_context(CompareBars())
             outcome = run(names, data, progress=progress, **settings)

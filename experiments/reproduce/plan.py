@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from attittud_lab.compare.candidates import Candidate, Steps, candidates, job, run_dir
-from attittud_lab.compare.variants import Variant, variants
+from attittud_lab.compare.candidates import Budget, Candidate, Variant, candidates, job, run_dir, variants
 from attittud_lab.config.schema import Config
 from experiments.reproduce.results import Job, Line, merit
 
@@ -24,10 +23,10 @@ class Plan:
     """Parts whose validation examples choose the settings."""
     wanted: Sequence[str]
     """Parts that are run with all seeds."""
-    steps: Callable[[Config], Steps]
+    steps: Callable[[Config], Budget]
     """Returns the updates of a part, which may have to look at its data."""
     _jobs: dict[tuple[str, str, Variant, int], Job] = field(default_factory=dict, repr=False)
-    _steps: dict[str, Steps] = field(default_factory=dict, repr=False)
+    _steps: dict[str, Budget] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         first = self.parts[self.searched[0]]

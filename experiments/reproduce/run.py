@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.compare.observers import QuietRuns, Runs
+from attittud_lab.compare.progress import Lines, Runs
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
@@ -15,7 +15,7 @@ from attittud_lab.output.interrupts import deaf_to_interrupts, worker_processes
 from experiments.reproduce.experiments import EXPERIMENTS, Experiment, Part
 from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Results
-from experiments.reproduce.runner import Clock, Lines, Outcome, Runner
+from experiments.reproduce.runner import Clock, Outcome, Runner
 
 # Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as it is.
 QUICK = (
@@ -150,5 +150,5 @@ def _work(
     from rich.console import Console
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
-    progress: Runs = QuietRuns() if quiet else Lines(Console(), f"{number + 1}: ")
+    progress = Runs() if quiet else Lines(Console(), f"{number + 1}: ")
     return reproduce(names, data, progress=progress, share=number / count, **settings)

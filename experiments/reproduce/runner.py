@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attittud_lab.compare.candidates import Steps
-from attittud_lab.compare.observers import QuietRuns, Runs
+from attittud_lab.compare.candidates import Budget
+from attittud_lab.compare.progress import Runs
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.training.make_phase import phase_steps
@@ -20,9 +20,6 @@ from attittud_lab.training.train import run as train
 from experiments.reproduce.fingerprint import fingerprint
 from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Job, Results
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 WAIT = 0.5
 """Seconds between two looks at what other processes are doing."""
@@ -132,7 +129,7 @@ class Runner:
             self._data[key] = load_data(config, known=list(self._data.values()))
         return self._data[key]
 
-    def steps(self, config: Config) -> Steps:
+    def steps(self, config: Config) -> Budget:
         """Return the updates of the two phases; only epochs need the data for that."""
         training, sources = config.training, config.data.auxiliary
         guided, finetune = training.guided, None if training.mode == "joint" else training.finetune
@@ -142,7 +139,7 @@ class Runner:
             batches = {name: source.batch_size or guided.batch_size for name, source in sources.items()}
             phases = {"guided": guided} | ({} if finetune is None else {"finetune": finetune})
             counts = [phase_steps(name, phase, data, batches) for name, phase in phases.items()]
-        return Steps(counts[0], counts[1] if finetune is not None else 0)
+        return Budget(counts[0], counts[1] if finetune is not None else 0)
 
     def started(self, experiment: str, start: Config, config: Config) -> Config:
         """Return a configuration whose runs start from the weights of `start`, seed by seed, if it starts from any."""
@@ -176,23 +173,3 @@ class Runner:
 
 def _made(folder: Path) -> bool:
     return (folder / "result.json").exists() and (folder / "weights.safetensors").exists()
-
-
-class Lines(QuietRuns):
-    """Progress where there is no terminal: a line for each run, with the seconds since the first one."""
-
-    def __init__(self, console: Console, worker: str = "") -> None:
-        self._console, self._began, self._worker = console, time.monotonic(), worker
-        self._last = ""
-
-    def begin(self, what: str) -> None:
-        seconds = time.monotonic() - self._began
-        self._console.print(f"{self._worker}{seconds:7.1f} s  {what}", highlight=False, soft_wrap=True)
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self._last = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
-
-    def end(self) -> None:
-        if self._last:
-            self._console.print(f"{self._worker}{'':11}validation {self._last}", highlight=False)
-        self._last = ""
