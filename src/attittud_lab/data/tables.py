@@ -165,17 +165,26 @@ def _choose(table: pa.Table, where: str, wanted: str | None, usual: Sequence[str
 
 
 def _names(table: pa.Table) -> str:
-    names = [name[:40] for name in table.column_names]
+    names = [" ".join(name.split())[:40] for name in table.column_names]
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def _plain(values: Any) -> Any:
-    """A column without pandas' numbering of the different values."""
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    """A column without pandas' numbering of the different values, and without views, which cannot be taken by row."""
+    kind = _plain_type(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def _plain_type(kind: Any) -> Any:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_plain_type(part.type)) for part in kind])
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
 
 
 def _is(values: Any, kind: str) -> bool:
-    return any(getattr(pa.types, f"is_{name}")(values.type) for name in (kind, f"large_{kind}", f"{kind}_view"))
+    return any(getattr(pa.types, f"is_{name}")(values.type) for name in (kind, f"large_{kind}"))
 
 
 def _raw(value: Any, where: str, column: str) -> Raw:
@@ -234,17 +243,29 @@ def _multi_label(values: Any, names: list[str] | None, where: str, column: str) 
 
 
 def _class_names(table: pa.Table, column: str) -> list[str] | None:
-    """The names that the schema's metadata give a column: in the hub's own form, or as a list under `class_names`."""
+    """The names that the schema's metadata give the classes of one column.
+
+    They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or
+    in a list `class_names`. A list is for the column that is read if none is named, or for one that has all its classes.
+    """
     metadata = table.schema.metadata or {}
+    keys = (f"{stem}_{what}" for stem in (column, column.removesuffix("_label")) for what in ("names", "class_names"))
+    own = next((key for key in keys if key.encode() in metadata), "class_names")
     try:
         if b"huggingface" in metadata:
             feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
             names = feature.get("names") or feature.get("feature", {}).get("names")
         else:
-            names = json.loads(metadata[b"class_names"])
-            names = names.get(column) if isinstance(names, dict) else names
+            names = json.loads(metadata[own.encode()])
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
+    if isinstance(names, dict):
+        names = names.get(column)
+    elif own == "class_names" and b"huggingface" not in metadata and isinstance(names, list):
+        usual = next((name for name in LABELS if name in table.column_names), column)
+        values = table[column]
+        if column != usual and not pa.types.is_nested(values.type) and len(values.unique()) != len(names):
+            return None
     if not isinstance(names, list) or not names or len({str(name) for name in names}) != len(names):
         return None
     return [str(name) for name in names]
@@ -258,26 +279,28 @@ def read_file(path: Path) -> pa.Table:
     suffix = path.suffix.lower()
     try:
         table = _parquet(path) if suffix == ".parquet" else _text_table(path, suffix)
+        names = table.column_names  # decoded here
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = re.sub(r"in row (\d+)", lambda found: f"in record {int(found[1]) + 1}", one_line(error, 200))
         raise InputError(f"{path}: cannot be read as {suffix[1:]} ({reason}); check the file") from None
     columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for name, column in zip(names, table.columns, strict=True):
         try:
             columns.append(column.cast(pa.string()) if suffix in (".csv", ".tsv") else column)
             column.validate(full=True)  # pyarrow does not do it by itself for jsonl and parquet
         except pa.ArrowInvalid:
             raise InputError(f"{path}: column {name!r} is not UTF-8 text; save the file in that encoding") from None
-    return pa.Table.from_arrays(columns, names=table.column_names, metadata=table.schema.metadata)
+    return pa.Table.from_arrays(columns, names=names, metadata=table.schema.metadata)
 
 
 def _parquet(path: Path) -> pa.Table:
-    about = pa.parquet.read_metadata(path)
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    # A repeated value takes no room in the file, but eight bytes or more in memory.
-    size = sum(group.total_byte_size for group in groups) + 8 * about.num_rows * about.num_columns
-    check_memory(size, f"{path}: its {about.num_rows:,} rows")
-    return pa.parquet.read_table(path, partitioning=None)
+    with pa.parquet.ParquetFile(path) as file:
+        about = file.metadata
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        # A repeated value takes no room in the file, but eight bytes or more in memory.
+        size = sum(group.total_byte_size for group in groups) + 8 * about.num_rows * about.num_columns
+        check_memory(size, f"{path}: its {about.num_rows:,} rows")
+        return file.read()
 
 
 def _text_table(path: Path, suffix: str) -> pa.Table:
