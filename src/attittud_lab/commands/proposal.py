@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
-from attittud_lab.data.images import Pixels
-from attittud_lab.data.listing import Listing, Rows, chosen
-from attittud_lab.data.parts import VALIDATION, Parts, read_parts
-from attittud_lab.data.source import open_listing, open_source
+from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
+from attittud_lab.data.prepare import Pixels
+from attittud_lab.data.source import Listing, Rows, open_listing, open_source
 from attittud_lab.errors import InputError
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
@@ -41,12 +40,6 @@ class Look:
         return f"{len(self.rows)} {self.listing.kind}s{size}, {labels}{own}"
 
 
-@dataclass
-class _Part:
-    listing: Listing
-    rows: Rows
-
-
 def look(path: str, config: SourceConfig, *, primary: bool) -> Look:
     source = open_source(config)
     split = "train" if "train" in source.splits else None
@@ -55,7 +48,7 @@ def look(path: str, config: SourceConfig, *, primary: bool) -> Look:
     rows, _, classes = chosen(listing, config, labelled=labelled)
     if not len(rows) and not primary:
         rows, _, classes = chosen(listing, config, labelled=False)  # a label column with nothing in it
-    size = Pixels.common([_Part(listing, rows)], None).size if listing.kind == "image" else None
+    size = Pixels.common([Part(listing, rows, None)], None).size if listing.kind == "image" else None
     groups = [name for name in source.columns(split) if name in GROUPS][:1]
     return Look(path, listing, rows, classes, source.splits, size, groups)
 

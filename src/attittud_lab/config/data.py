@@ -61,6 +61,14 @@ class PrimaryConfig(SourceConfig):
         "of validation and test are then upper bounds",
         later=True,
     )
+    unseen: Literal["refuse", "drop"] = option(
+        "refuse", "validation and test examples of classes that the training split lacks: refuse, or drop", later=True
+    )
+    overlap: Literal["refuse", "warn", "allow"] = option(
+        "refuse",
+        "examples that two of train, validation and test share: refuse (above 10 %, a warning below), warn, or allow",
+        later=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class AuxiliaryConfig(SourceConfig):
     """One set of other data. Examples that are also in the primary validation or test set are left out."""
 
     examples: Count = option(None, "how many to use: a count, a fraction below 1, or null for all")
-    objective: Literal["classify", "masked_lm"] = option(
+    objective: str = option(
         "classify", "classify: predict its labels; masked_lm: predict masked words of a text (needs no labels)"
     )
     share_head: bool = option(False, "predict with the primary task's head; its classes must be the primary ones")
