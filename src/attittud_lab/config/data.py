@@ -72,6 +72,16 @@ class PrimaryConfig(SourceConfig):
 
 
 @dataclass(frozen=True)
+class LabelNoise:
+    """Labels that are made wrong on purpose, to see what a strategy makes of such data."""
+
+    kind: Literal["random", "shifted"] = option(
+        "random", "random: any class, the right one among them; shifted: the next class in the list of classes"
+    )
+    share: float = option(0.5, "share of the examples whose label is replaced", minimum=0, maximum=1)
+
+
+@dataclass(frozen=True)
 class AuxiliaryConfig(SourceConfig):
     """One set of other data. Examples that are also in the primary validation or test set are left out."""
 
@@ -82,6 +92,7 @@ class AuxiliaryConfig(SourceConfig):
     share_head: bool = option(False, "predict with the primary task's head; its classes must be the primary ones")
     weight: float = option(1.0, "factor on this source's loss", minimum=0)
     batch_size: int | None = option(None, "its examples in each step; null takes training.guided.batch_size", minimum=1)
+    label_noise: LabelNoise | None = option(None, "replace some of its labels by wrong ones, as a test", later=True)
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,11 @@ class DataConfig:
         None, "folder in which tokenised texts are kept; null takes OUTPUT/tokens", path=True, later=True
     )
     seed: int | None = option(0, "of the splits; null draws another split for each seed of a run")
+    test_seed: int | None = option(
+        None,
+        "of the test examples alone, so that all splits are tested on the same ones; null takes the split's own",
+        later=True,
+    )
     subsets: int | None = option(
         None, "take turns among so many splits, as the seeds of the runs go up; null always has the same one", minimum=1
     )

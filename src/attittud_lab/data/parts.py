@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
+from attittud_lab.config.data import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig
 from attittud_lab.data.source import (
     Kind,
     Labels,
@@ -76,7 +76,8 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
             "step; put several into one file or folder"
         )
     opened: dict[str, Source] = {}
-    parts, classes = _primary_parts(config.primary, _opened(config.primary, opened), seed)
+    test_seed = seed if config.test_seed is None else config.test_seed
+    parts, classes = _primary_parts(config.primary, _opened(config.primary, opened), seed, test_seed)
     kind = parts["train"].listing.kind
     if config.kind not in ("auto", kind):
         raise InputError(f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s")
@@ -95,6 +96,8 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
                 f"data.auxiliary.{name}: every example of it is also in the primary data; name other data, or "
                 "lower data.primary.train so that some is left"
             )
+        if source.label_noise is not None:
+            kept.labels = with_noise(kept.labels, len(names), source.label_noise, mix(seed, name, "noise"), name)
         others[name] = (kept, names)
     return Parts(kind, parts, classes, others, left_out, copied)
 
@@ -128,7 +131,9 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, labe
 # ------------------------------------------------------------------------------------------------ the primary task
 
 
-def _primary_parts(config: PrimaryConfig, source: Source, seed: int) -> tuple[dict[str, Part], list[str]]:
+def _primary_parts(
+    config: PrimaryConfig, source: Source, seed: int, test_seed: int
+) -> tuple[dict[str, Part], list[str]]:
     train_split, own = _own_splits(config, source.splits)
     listing = open_listing(config, source, train_split)
     rows, labels, classes = chosen(listing, config, labelled=True)
@@ -143,11 +148,11 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int) -> tuple[di
             raise InputError(
                 f"data.primary.{name}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2"
             )
-        split = own[name]
+        split, own_seed = own[name], mix(test_seed if name == "test" else seed, name)
         if split is not None and split != train_split:
-            parts[name] = _own_part(config, source, split, name, listing, classes, mix(seed, name))
+            parts[name] = _own_part(config, source, split, name, listing, classes, own_seed)
         else:
-            parts[name], left = _drawn_part(left, wanted, total, name, mix(seed, name))
+            parts[name], left = _drawn_part(left, wanted, total, name, own_seed)
     size = amount(config.train, len(left.rows), "data.primary.train", total)
     taken, _ = stratified(np.arange(len(left.rows)), left.labels, size, mix(seed, "train"))
     parts["train"] = left.take(np.sort(taken))
@@ -410,3 +415,14 @@ def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: in
     size = amount(config.examples, len(rows), f"data.auxiliary.{name}.examples")
     taken = np.sort(stratified(np.arange(len(rows)), labels, size, seed)[0])
     return Part(listing, rows, labels).take(taken), classes
+
+
+def with_noise(labels: Labels | None, classes: int, noise: LabelNoise, seed: int, name: str) -> Labels:
+    """Replace exactly a share of the labels, drawn by the seed, by a random class or by the next one."""
+    if labels is None or labels.ndim != 1:
+        raise InputError(f"data.auxiliary.{name}.label_noise: needs examples with one class each; leave it out here")
+    generator, labels = np.random.default_rng(seed), labels.copy()
+    touched = generator.permutation(len(labels))[: round(noise.share * len(labels))]
+    random = generator.integers(classes, size=len(touched))
+    labels[touched] = random if noise.kind == "random" else (labels[touched] + 1) % classes
+    return labels
