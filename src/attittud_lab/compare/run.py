@@ -23,7 +23,7 @@ from attittud_lab.compare.candidates import (
     seeds,
     variants,
 )
-from attittud_lab.compare.decide import ByLabel, Finished, content, costs, slow
+from attittud_lab.compare.decide import ByLabel, Finished, checked, content, costs, slow
 from attittud_lab.compare.progress import Forecast, Runs, parse_duration
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
@@ -130,7 +130,7 @@ class Comparison:
     def _train(self, wanted: Config, path: Path, label: str) -> RunResult | None:
         try:
             if (path / "result.json").exists() and not self.fresh:
-                return train(wanted, run_dir=path)
+                return checked(train(wanted, run_dir=path))
             data = self.prepared(wanted.seed)
             with self.forecast.timed(label, len(self._results)) as progress:
                 return train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)
