@@ -3,17 +3,16 @@
 import contextlib
 import json
 import re
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attittud_lab.commands.reading import known_names
 from attittud_lab.config.data import DataConfig, PrimaryConfig
-from attittud_lab.config.json_schema import json_schema
 from attittud_lab.config.load import ConfigError, dump, load, loads
-from attittud_lab.config.schema import Config
+from attittud_lab.config.schema import Config, json_schema
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,11 +57,11 @@ MISTAKES = {
     "model: {pretrained: yes}": "expected true or false, got 'yes'",
     "model: [mlp]": "model: expected a mapping .* got a list",
     "training: {mode: jont}": r"expected one of two_phase, joint, got 'jont'; did you mean 'joint'\?",
-    "strategy: {basis: svdd}": r"did you mean 'svd'\?",
-    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful or null",
+    "strategy: {basis: svdd}": r"strategy.basis: unknown basis 'svdd'. Did you mean 'svd'\? Choose one of",
+    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful, got '3'",
     "strategy: {eta: {harmfull: 1}}": r"strategy.eta.harmfull: unknown key; did you mean 'harmful'\?",
-    "data: {primary: {classes: cat}}": "expected a list, each item text",
-    "data: {primary: {train: lots}}": "expected a whole number, a number or null",
+    "data: {primary: {classes: cat}}": r"expected a list, such as \[a, b\], got 'cat'",
+    "data: {primary: {train: lots}}": "expected a count, a fraction or null, got 'lots'",
     "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: the key is given twice",
     "data: {auxiliary: {a-b: digits}}": "the name 'a-b' must be letters",
     "data: {auxiliary: {primary: digits}}": "'primary' is taken",
@@ -88,7 +87,7 @@ MISTAKES = {
 @pytest.mark.parametrize("text", MISTAKES)
 def test_mistakes_name_place_and_cure(text: str) -> None:
     with pytest.raises(ConfigError, match=MISTAKES[text]) as caught:
-        loads(text, name="job.yaml")
+        loads(text, name="job.yaml", names=known_names())
     assert "\n" not in str(caught.value) and str(caught.value).startswith("job.yaml")
 
 
@@ -168,17 +167,13 @@ def test_overrides() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    waiting: list[type] = [Config]
-    seen = set()
-    while waiting:
-        kind = waiting.pop()
-        seen.add(kind)
-        assert kind.__doc__ and not kind.__doc__.startswith(kind.__name__)
-        for entry in fields(kind):
-            assert len(entry.metadata["doc"]) > 10, entry.name
-            default = getattr(kind(), entry.name)
-            waiting += [type(default)] if is_dataclass(default) else []
-    assert len(seen) > 6
+    definitions = {name: found.get("anyOf", [found])[-1] for name, found in json_schema()["$defs"].items()}
+    assert len(definitions) > 8
+    for name, found in definitions.items():
+        assert found["description"] and not found["description"].startswith(name)
+        for field, about in found["properties"].items():
+            assert len(about["description"]) > 10 and "\n" not in about["description"], (name, field)
+            assert "default" in about or field == "base", (name, field)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)

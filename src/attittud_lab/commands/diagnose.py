@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attittud_lab.output.interrupts import interruptible
+from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, Quiet
 
 
@@ -49,10 +49,11 @@ def diagnose(
     examples are measured, and the test set is not read. The figures are also written to
     runs/CONFIG/diagnose/diagnose.json (or in another folder than runs: output=FOLDER).
     """
-    from attittud_lab.config.load import load
-    from attittud_lab.diagnose.diagnose import diagnose as run
+    with starting():
+        from attittud_lab.commands.reading import read
+        from attittud_lab.diagnose.diagnose import diagnose as run
 
-    settings = load(config, overrides or [])
+    settings = read(config, overrides or [])
     folder = Path(settings.output) / config.stem / "diagnose"
     with ExitStack() as stack:
         progress = stack.enter_context(Bars()) if sys.stderr.isatty() and not quiet else Quiet()
