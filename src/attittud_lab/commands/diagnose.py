@@ -27,7 +27,12 @@ def diagnose(
         typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as strategy.rank=20 or strategy=multitask."),
     ] = None,
     steps: Annotated[
-        int, typer.Option(metavar="N", min=20, help="Training steps to measure, at most those of the job.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Training steps to measure: at least 20 and 4 times strategy.refresh_every, at most those of the job.",
+        ),
     ] = 200,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path, PurePath
@@ -54,41 +54,44 @@ def meant(word: Any, known: Sequence[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _number(value: Any, patterns: Sequence[tuple[Any, re.Pattern[str]]]) -> Any:
-    """A scalar as the first type whose pattern it has. So many digits that Python gives up on them are none."""
-    if isinstance(value, Scalar) and not value.quoted and len(value) < 400:
-        return next((kind(value) for kind, pattern in patterns if pattern.fullmatch(value)), value)
-    return value
-
-
 @dataclass(frozen=True)
 class Limits:
-    """The least and the most that a number may be; `why` is the reason, and `above` says that `least` is too little."""
+    """The least and the most that a number may be, and why no more; `above` says why it may not be the least either."""
 
     least: float
     most: float
     why: str = ""
-    above: bool = False
+    above: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         patterns: dict[Any, re.Pattern[str]] = {int: _WHOLE, float: _REAL}
-        kinds = [(kind, pattern) for kind, pattern in patterns.items() if kind in (source, *get_args(source))]
+        kinds = {kind: pattern for kind, pattern in patterns.items() if kind in (source, *get_args(source))}
+        expected = _WORDS.get(source, "a count, a fraction or null")
         low = {"exclusiveMinimum" if self.above else "minimum": self.least}
         return core_schema.no_info_before_validator_function(
-            lambda value: self.check(_number(value, kinds), _WORDS.get(source, "a count, a fraction or null")),
+            lambda value: self._read(value, kinds, expected),
             handler(source),
             metadata={"pydantic_js_updates": {**low, "maximum": self.most}},
         )
 
-    def check(self, value: Any, kind: str) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise refusal(f"expected {kind}, got {got(value)}")
-        low = value <= self.least if self.above else value < self.least
-        if low or not value <= self.most:
-            words = ("above" if self.above else "at least") if low else "at most"
-            limit = "finite" if abs(value) > 1e300 else f"{words} {self.least if low else self.most}"
-            raise refusal(f"must be {limit}, got {short(str(value))}{self.why and f': {self.why}'}")
-        return value
+    def _read(self, value: Any, kinds: Mapping[Any, re.Pattern[str]], expected: str) -> Any:
+        number = value
+        if isinstance(value, Scalar) and not value.quoted and len(value) < 400:  # longer ones Python may not convert
+            number = next((kind(value) for kind, pattern in kinds.items() if pattern.fullmatch(value)), value)
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise refusal(f"expected {expected}, got {got(value)}")
+        if not abs(number) < 1e300:
+            raise refusal(f"expected a finite number, got {short(str(value))}")
+        if number < self.least or (self.above and number == self.least):
+            words = (
+                f"above {self.least}, got {value}: {self.above}"
+                if self.above
+                else f"at least {self.least}, got {value}"
+            )
+            raise refusal(f"must be {words}")
+        if number > self.most:
+            raise refusal(f"must be at most {self.most}, got {short(str(value))}{self.why and f': {self.why}'}")
+        return number
 
 
 def _flag(value: Any) -> bool:
@@ -138,7 +141,7 @@ def known(kind: str) -> AfterValidator:
         ask: Callable[[str], object] | None = (info.context or {}).get(kind)
         try:
             if ask is not None:
-                ask(name)
+                ask(short(name, 200))
         except (InputError, ValueError) as error:
             raise refusal(str(error)) from None
         return name

@@ -16,7 +16,7 @@ _MOST_SOURCES, _MOST_TRIES = 100, 100
 _OVERFLOW = "32-bit weights overflow not far beyond it"
 
 Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
-LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above=True)]
+LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="it would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
 Runs = Annotated[int, Limits(1, 1000, "every strategy has a run for each")]
 
@@ -82,7 +82,7 @@ class ModelConfig(Section):
 
     name: Annotated[Place, known("model")] = "small-cnn"
     """mlp, small-cnn, resnet-18, wideresnet-22-4 (any wideresnet-DEPTH-WIDTH), text-cnn, hf:FOLDER or timm:NAME"""
-    width: Annotated[int, Limits(1, 8192, "a layer has the square of it as weights")] = 64
+    width: Annotated[int, Limits(1, 4096, "a layer has the square of it as weights")] = 64
     """hidden units of mlp, channels of small-cnn and text-cnn"""
     dropout: Annotated[float, Limits(0, 0.95)] = 0.0
     """share of activations dropped in training; 0 leaves hf: models their own"""
@@ -103,7 +103,7 @@ class PhaseConfig(Section):
 
     steps: Steps = 1000
     """updates, unless epochs is given"""
-    epochs: Annotated[float, Limits(0, 1e6, "null counts steps instead", above=True)] | None = None
+    epochs: Annotated[float, Limits(0, 10**6, above="null counts steps instead")] | None = None
     """instead of steps: passes over the largest auxiliary source (guided) or the primary set (finetune)"""
     batch_size: Batch = 64
     """examples of each auxiliary source in a step of the guided phase"""
@@ -116,7 +116,7 @@ class PhaseConfig(Section):
     """the optimizer"""
     lr: LearningRate = 1e-3
     """learning rate"""
-    weight_decay: Annotated[float, Limits(0, 1e6, _OVERFLOW)] = 0.0
+    weight_decay: Annotated[float, Limits(0, 10**6, _OVERFLOW)] = 0.0
     """weight decay of the optimizer"""
     momentum: Share = 0.9
     """momentum of sgd"""
@@ -126,7 +126,7 @@ class PhaseConfig(Section):
     """where cosine, linear and plateau end"""
     warmup: Annotated[int, Limits(0, 10**9)] = 0
     """steps in which the learning rate rises from 0"""
-    clip: Annotated[float, Limits(0, 1e30, "null does not clip", above=True)] | None = 1.0
+    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="null does not clip")] | None = 1.0
     """the combined gradient's norm is clipped to this; null does not clip"""
     patience: Steps | None = None
     """stop after this many evaluations without improvement; null never stops early"""
@@ -134,7 +134,7 @@ class PhaseConfig(Section):
     """how often validation is looked at, evenly over the phase"""
     select: Literal["best", "last"] = "best"
     """the model that leaves the phase: best on validation, or the last one"""
-    seconds: Annotated[float, Limits(0, 1e9)] | None = None
+    seconds: Annotated[float, Limits(0, 10**9)] | None = None
     """stop after so many seconds of training (the result then depends on the machine); null has no limit"""
 
 
@@ -300,10 +300,10 @@ class _Schema(GenerateJsonSchema):
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().dataclass_schema(schema)
-        for base in filter(is_dataclass, schema["cls"].__bases__):
-            # Of the texts below fields pydantic finds those of the class itself alone.
-            above = TypeAdapter(base).json_schema(schema_generator=_Schema)
-            for name, about in above["anyOf"][-1]["properties"].items():
+        above: list[Any] = [base for base in schema["cls"].__bases__ if is_dataclass(base)]
+        for base in above:  # pydantic finds the texts below the fields of the class itself, not those of its base
+            inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)["anyOf"][-1]["properties"]
+            for name, about in inherited.items():
                 found["properties"][name].setdefault("description", about["description"])
         for about in found["properties"].values():
             about["description"] = " ".join(about["description"].split())
