@@ -49,7 +49,6 @@ def streams(judges: int = 100, held: bool = False, basis_batch: int | None = Non
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
 def test_judges_never_train_and_take_turns(held):
     found = streams(held=held)
-    assert found.judging
     seen = set()
     for step in range(4):
         found.load(step)

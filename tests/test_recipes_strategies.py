@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from attittud import Guide, preset
 from attittud_lab.config.schema import EtaWeights, StrategyConfig
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.registry import Guided, make_strategy, names
+from attittud_lab.strategies import make_strategy, names
+from attittud_lab.strategies.guided import Guided
 
 
 class TwoHeads(nn.Module):

@@ -13,7 +13,7 @@ import typer
 from attittud_lab.output.interrupts import interruptible
 from attittud_lab.output.logs import CHOICES
 from attittud_lab.output.progress import Bars, Quiet
-from attittud_lab.strategies.registry import names
+from attittud_lab.strategies import names
 
 
 def train(

@@ -12,9 +12,9 @@ from attittud_lab.errors import InputError
 
 
 def _strategy_name(name: str) -> None:
-    from attittud_lab.strategies.registry import check_name
+    from attittud_lab.strategies import find
 
-    check_name(name)
+    find(name)
 
 
 def _model_name(name: str) -> None:

@@ -33,8 +33,8 @@ from attittud_lab.models.patterns import check_shared
 from attittud_lab.output.progress import Progress, Quiet
 from attittud_lab.runs.provenance import provenance
 from attittud_lab.statistics import SignTest, Summary, batch_means, sign_test
+from attittud_lab.strategies.guided import guide_arguments
 from attittud_lab.strategies.layers import PARTS
-from attittud_lab.strategies.registry import guide_arguments
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.evaluate import default_metric
 from attittud_lab.training.make_phase import make_phase

@@ -16,7 +16,7 @@ from attittud.step.subspace import Subspace
 from attittud_lab.training.compiling import eagerly
 
 if TYPE_CHECKING:
-    from attittud_lab.strategies.registry import MicroLosses
+    from attittud_lab.strategies.base import MicroLosses
 
 PARTS = ("helpful", "harmful", "neutral")
 MOST_GROUPS = 24

@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
@@ -26,18 +25,6 @@ Record = Callable[[Callable[[], T]], tuple[T, Replay]]
 
 WARM_UP = 3
 """Steps of a kind before it is recorded: libraries choose their kernels, optimizers make their state."""
-
-
-@dataclass(frozen=True)
-class StepKind:
-    """What a step does beside the ordinary; steps of a kind are the same work on the device."""
-
-    refresh: bool = False
-    hearing: bool = False
-
-    def __str__(self) -> str:
-        extras = [name for name, there in vars(self).items() if there]
-        return " with ".join(extras) or "step"
 
 
 class Steps(Generic[T]):

@@ -15,9 +15,7 @@ from attittud_lab.data.tasks import Task, mix
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import Network
 from attittud_lab.models.patterns import check_shared, matching
-from attittud_lab.strategies.mixing import Mixed
-from attittud_lab.strategies.registry import AUTO, Guided, Strategy, make_strategy
-from attittud_lab.strategies.symmetric import Symmetric
+from attittud_lab.strategies import make_strategy
 from attittud_lab.training.capture import CudaRecorder, Steps
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.phase import Phase
@@ -51,18 +49,20 @@ def make_phase(
         )
     batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
     steps = phase_steps(name, settings, data, batches)
-    _check_enough(name, settings, strategy_config, strategy, data.primary)
-    _check_accumulation(name, settings, batches if strategy.needs_auxiliary else {}, strategy)
+    strategy.check_batches(name, settings)
+    _check_enough(name, settings, strategy_config, data.primary)
+    _check_accumulation(name, settings, batches if strategy.needs_auxiliary else {})
     matching(model, strategy_config.exclude, "strategy.exclude")
-    if isinstance(strategy, Guided | Symmetric):
+    if strategy.needs_shared:
         check_shared(model, strategy_config.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
-    if strategy_config.name == AUTO and len(data.validation) < FEW_JUDGES:
+    if strategy.uses_held_out and len(data.validation) < FEW_JUDGES:
         logger.warning(
-            "strategy auto: the validation examples judge, and there are only %d; so few can hardly tell what helps. Raise "
-            "data.primary.validation, or use strategy: primary_only or multitask",
+            "strategy %s: the validation examples decide the weights, and there are only %d; so few can hardly tell what "
+            "helps. Raise data.primary.validation, or use strategy: primary_only or multitask",
+            strategy_config.name,
             len(data.validation),
         )
-    if isinstance(strategy, Mixed) and not strategy.mixer.head:
+    if not strategy.trains_head:
         metric, settings = "loss", replace(settings, select="best")
     streams = Streams(
         model,
@@ -76,7 +76,7 @@ def make_phase(
         device,
         accumulate=settings.accumulate,
         bf16=config.training.precision == "bf16",
-        judges=data.validation if strategy_config.name == AUTO else None,
+        judges=data.validation if strategy.uses_held_out else None,
         held=captured,
     )
 
@@ -109,14 +109,7 @@ def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mappi
     return max(1, math.ceil(settings.epochs * max(passes)))
 
 
-def _check_enough(name: str, settings: PhaseConfig, config: StrategyConfig, strategy: Strategy, primary: Task) -> None:
-    if isinstance(strategy, Guided) and strategy.guide.basis.needs == "jacobian":
-        smallest = config.basis_batch or settings.primary_batch
-        if smallest < 2:
-            raise InputError(
-                f"training.{name}.primary_batch is {smallest}, but a basis needs at least 2 primary examples; raise it, or set "
-                "strategy.basis_batch"
-            )
+def _check_enough(name: str, settings: PhaseConfig, config: StrategyConfig, primary: Task) -> None:
     available = len(primary.examples)
     wanted = {
         f"training.{name}.primary_batch": settings.primary_batch,
@@ -130,7 +123,7 @@ def _check_enough(name: str, settings: PhaseConfig, config: StrategyConfig, stra
             )
 
 
-def _check_accumulation(name: str, settings: PhaseConfig, batches: Mapping[str, int], strategy: Strategy) -> None:
+def _check_accumulation(name: str, settings: PhaseConfig, batches: Mapping[str, int]) -> None:
     parts = settings.accumulate
     sizes = {f"training.{name}.primary_batch": settings.primary_batch}
     sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
@@ -140,8 +133,3 @@ def _check_accumulation(name: str, settings: PhaseConfig, batches: Mapping[str, 
                 f"training.{name}.accumulate: {key} is {size}, which cannot be taken in {parts} equal micro-batches; make it a "
                 f"multiple of {parts}"
             )
-    if parts > 1 and isinstance(strategy, Guided) and not strategy.own_basis_batch and not strategy.guide.basis.adds_up:
-        raise InputError(
-            f"training.{name}.accumulate: basis {strategy.guide.basis.name} cannot be built from {parts} micro-batches; set "
-            "strategy.basis_batch, or use basis: sketch"
-        )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attittud_lab.config.schema import PhaseConfig
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.registry import Guided, Strategy, Telemetry
+from attittud_lab.strategies import Strategy, Telemetry
 from attittud_lab.training.capture import Steps
 from attittud_lab.training.compiling import clock
 from attittud_lab.training.streams import Streams
@@ -113,7 +113,7 @@ class Phase:
             if evaluating:
                 found = self._look()
                 values = {f"validation/{name}": value for name, value in found.items()}
-                if isinstance(self.strategy, Guided) and self.log_layers:
+                if self.log_layers:
                     # The seconds of training have stopped counting.
                     values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
                 record({"step": state.step, "seconds": state.seconds, **values})

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attittud.step.forward import enough_examples
 from attittud_lab.data.tasks import Examples, Order, Task, mix, per_example_losses
 from attittud_lab.errors import InputError
-from attittud_lab.training.capture import StepKind
+from attittud_lab.strategies import StepKind
 
 JUDGES = " judges"
 """Their stream; no auxiliary source has a name with a blank at its beginning."""
@@ -97,7 +97,7 @@ class Streams:
 
     def shape(self, kind: StepKind) -> str:
         """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
-        met = {"basis": kind.refresh, JUDGES: kind.hearing}
+        met = {"basis": kind.refresh, JUDGES: kind.judge}
         used = [name for name in self._sizes if met.get(name, True)]
         widths = {name: self._width(name) for name in used}
         return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)
@@ -118,11 +118,6 @@ class Streams:
         losses = {name: self._losses(name, task).mean() for name, task in self.tasks.items()}
         self.values |= {f"loss/auxiliary/{name}": loss.detach() for name, loss in losses.items()}
         return losses
-
-    @property
-    def judging(self) -> bool:
-        """Whether there are judges."""
-        return self.judges is not None
 
     def judge(self) -> Tensor:
         """Losses of the step's judges."""
