@@ -82,7 +82,7 @@ MISTAKES = {
     (
         "job.yaml",
         "model=smal-cnn",
-    ): "command line (model=smal-cnn): model.name: there is no model 'smal-cnn'. Did you mean",
+    ): "command line (model=smal-cnn): model.name: unknown model 'smal-cnn'. Did you mean",
     (
         "job.yaml",
         "model.name=small_cnn",

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from attittud_lab.config.load import loads
 from attittud_lab.data.prepare import Prepared
+from attittud_lab.models import compiling
 from attittud_lab.models.build import build_model
+from attittud_lab.models.compiling import compile_body, eagerly, is_compiled
 from attittud_lab.runs import checkpoint
 from attittud_lab.runs.result import RunResult
-from attittud_lab.training import compiling
 from attittud_lab.training import make_phase as module
 from attittud_lab.training.capture import WARM_UP
-from attittud_lab.training.compiling import compile_body, eagerly, is_compiled
 from attittud_lab.training.train import load_data, run
 from experiments.reproduce.fingerprint import fingerprint
 from tests.test_recipes_capture import StandIn, trained

@@ -12,7 +12,7 @@ from attittud_lab.config.schema import Config, StrategyConfig
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
-from attittud_lab.models.weights import load_weights
+from attittud_lab.models.network import load_weights
 from attittud_lab.strategies import names
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.train import load_data, make_phase, run

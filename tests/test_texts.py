@@ -22,10 +22,9 @@ from attittud_lab.data.texts import SHORTEST, Reader
 from attittud_lab.data.tokens import tokenised
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
-from attittud_lab.models.encoder import Encoder
-from attittud_lab.models.huggingface import hf_body, hf_words
-from attittud_lab.models.masked import Hidden, MaskedHead, hide, masked_losses
+from attittud_lab.models.huggingface import Encoder, hf_body, hf_words
 from attittud_lab.models.network import Network
+from attittud_lab.models.text import Hidden, MaskedHead, hide, masked_losses
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.train import load_data
 from tests.oracle import flatten, gradients

@@ -18,9 +18,9 @@ def _strategy_name(name: str) -> None:
 
 
 def _model_name(name: str) -> None:
-    from attittud_lab.models.build import check_name
+    from attittud_lab.models import find
 
-    check_name(name)
+    find(name)
 
 
 def _above_zero(value: float | None) -> None:

@@ -29,7 +29,7 @@ from attittud_lab.diagnose.probe import Figures, Probe
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, only_one_process, without_nan, write_json
 from attittud_lab.models.build import build_model
-from attittud_lab.models.patterns import check_shared
+from attittud_lab.models.network import check_shared
 from attittud_lab.output.progress import Progress, Quiet
 from attittud_lab.runs.provenance import provenance
 from attittud_lab.statistics import SignTest, Summary, batch_means, sign_test

@@ -26,7 +26,7 @@ from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.errors import InputError
 from attittud_lab.files import cannot_write, read_json, write_atomically, write_json
-from attittud_lab.models.weights import save_weights
+from attittud_lab.models.network import save_weights
 from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
 from attittud_lab.runs.provenance import provenance
 

@@ -148,7 +148,7 @@ def guide_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of a `Guide`; `own` are those of the strategy itself, if not those of the preset of its name."""
     from attittud import Eta, preset, presets
-    from attittud_lab.models.patterns import matches
+    from attittud_lab.models.network import matches
 
     arguments = dict(own or (preset(config.name) if config.name in presets() else {}))
     if config.eta is not None:

@@ -13,8 +13,7 @@ from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Task, mix
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import Network
-from attittud_lab.models.patterns import check_shared, matching
+from attittud_lab.models.network import Network, check_shared, matching
 from attittud_lab.strategies import make_strategy
 from attittud_lab.training.capture import CudaRecorder, Steps
 from attittud_lab.training.evaluate import evaluate

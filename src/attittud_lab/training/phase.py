@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from attittud_lab.config.schema import PhaseConfig
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
+from attittud_lab.models.compiling import clock
 from attittud_lab.strategies import Strategy, Telemetry
 from attittud_lab.training.capture import Steps
-from attittud_lab.training.compiling import clock
 from attittud_lab.training.streams import Streams
 
 PLATEAU = 4

@@ -16,12 +16,12 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder, only_one_process
 from attittud_lab.models.build import build_model, reader
+from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress, Quiet
 from attittud_lab.runs.folder import RunFolder
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.capture import own_stream
-from attittud_lab.training.compiling import compile_body, compiling, is_compiled
 from attittud_lab.training.devices import captures, choose_device, on_device, repeatable
 from attittud_lab.training.evaluate import default_metric, evaluate, has_both
 from attittud_lab.training.make_phase import make_phase
