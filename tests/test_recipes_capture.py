@@ -14,8 +14,8 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.models.build import build_model
 from attittud_lab.strategies.guided import Guided
-from attittud_lab.training import make_phase as module
-from attittud_lab.training.capture import WARM_UP, Steps
+from attittud_lab.training import phase as module
+from attittud_lab.training.devices import WARM_UP, CapturedSteps
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
 
@@ -119,8 +119,8 @@ def trained(phase: Phase) -> tuple[list[dict[str, Any]], Tensor]:
 
 def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
     """The same phase with a warm-up that never ends."""
-    phase.captured = Steps(lambda action: pytest.fail("nothing is to be recorded"))
-    monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", 1000)
+    phase.captured = CapturedSteps(lambda action: pytest.fail("nothing is to be recorded"))
+    monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", 1000)
     return phase
 
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_recorded_is_said_and_run_as_usual(
 
     job = loads(JOB, [f"strategy.name={strategy}", "training.guided.steps=60"])
     phase, _ = phase_of(job, monkeypatch, captured=True)
-    phase.captured = Steps(refuse)
+    phase.captured = CapturedSteps(refuse)
     with caplog.at_level(logging.WARNING, "attittud"):
         trained(phase)
     assert phase.state.step == 60
@@ -230,7 +230,7 @@ def test_captured_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
     config = loads(JOB, [*more, "training.channels_last=true", "device=cuda"])
     weights = []
     for name, warm_up in (("captured", WARM_UP), ("again", WARM_UP), ("eager", 1000)):
-        monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", warm_up)
+        monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", warm_up)
         run(config, 0, run_dir=tmp_path / name)
         weights.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert weights[0] == weights[1] == weights[2]

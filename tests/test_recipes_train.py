@@ -68,7 +68,7 @@ def test_the_test_set_is_read_once_at_the_end(
         read.append(examples)
         return evaluate(model, task, examples, device)
 
-    for module in ("train", "make_phase"):
+    for module in ("train", "phase"):
         monkeypatch.setattr(f"attittud_lab.training.{module}.evaluate", noted)
     result = run(job, 0, own(strategy), tmp_path, data=data)
     assert [examples is data.test for examples in read] == [False] * 5 + [True]
