@@ -15,25 +15,29 @@ from attittud_lab.data.tasks import Task, mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.network import Network, load_body, matching, statistics
-from attittud_lab.models.registry import Wanted, check_kind, find
+from attittud_lab.models.registry import Wanted, call, find, reading
 from attittud_lab.models.text import TextBody
 
 
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
     """What turns texts into token numbers for this model; None for image models."""
     entry, parts = find(model.name)
-    words = entry.words(*parts) if entry.words else None
+    words = None if entry.words is None else call(entry.words, *parts)
     return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
 
 
 def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     """A network with heads for all tasks of `data`. Its initial weights depend on the seed alone, not on the strategy."""
     entry, parts = find(config.name)
-    check_kind(config.name, data.kind)
+    if data.kind not in entry.reads:
+        raise InputError(
+            f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s; use one of "
+            f"{', '.join(reading(data.kind))}"
+        )
     wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(seed, "model"))
-        body = entry.build(wanted, *parts)
+        body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_vocabulary(cast(TextBody, body), config.name, data)
         if entry.foreign:

@@ -10,14 +10,17 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import ModelConfig
 from attittud_lab.errors import InputError, needs, one_line
+
+if TYPE_CHECKING:
+    from attittud_lab.models.registry import Wanted
+
 
 FAR = -1e4
 """Added to the attention of what must not be seen: exp of it is exactly 0 in every floating-point type."""
@@ -280,7 +283,8 @@ def _set_dropout(settings: Any, share: float, folder: str) -> None:
         setattr(settings, name, share)
 
 
-def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
+def hf_body(wanted: Wanted, folder: str) -> nn.Module:
+    config = wanted.config
     transformers = _transformers(folder)
     place = _place(folder)
     arguments = {"local_files_only": True, "trust_remote_code": False}
@@ -295,7 +299,7 @@ def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
                 )
             else:
                 model = transformers.AutoModel.from_config(settings)
-            if kind == "image":
+            if wanted.kind == "image":
                 return HFImageBody(model.float())
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **arguments)
             weights = place / "model.safetensors"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from attittud_lab.errors import InputError, unknown
+from attittud_lab.errors import unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from attittud_lab.config.schema import ModelConfig
     from attittud_lab.data.tokens import Words
 
+T = TypeVar("T")
 Kind = Literal["image", "text"]
 
 
@@ -36,13 +38,13 @@ class Entry:
     """A registered model."""
 
     about: str
-    build: Callable[..., nn.Module]
-    """Makes the shared body from a `Wanted` and from what `pattern` found in the name."""
+    build: Callable[..., nn.Module] | str
+    """Makes the shared body from a `Wanted` and from what `pattern` found in the name; "module:function" is imported first."""
     reads: tuple[Kind, ...]
     pattern: str
-    """A regular expression for the names that it stands for; what its groups match is handed to `build` and `words`."""
-    words: Callable[..., Words | None] | None = None
-    """What turns texts into token numbers; None for a model of images."""
+    """A regular expression for the names that it stands for; `build` and `words` are given what its groups match."""
+    words: Callable[..., Words | None] | str | None = None
+    """Makes what turns texts into token numbers; None for a model of images."""
     packs: bool = False
     """Whether a row may hold several texts."""
     foreign: bool = False
@@ -53,17 +55,19 @@ _ENTRIES: dict[str, Entry] = {}
 
 
 def register(
-    name: str, about: str, *reads: Kind, pattern: str | None = None, **more: Any
-) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
-    """Decorate what builds a body from a `Wanted`. Without a pattern the model has this one name; see `Entry` for the rest."""
-
-    def add(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-        if name in _ENTRIES:
-            raise ValueError(f"there is a model {name!r} already; choose another name")
-        _ENTRIES[name] = Entry(about, build, reads, pattern or re.escape(name), **more)
-        return build
-
-    return add
+    name: str,
+    about: str,
+    build: Callable[..., nn.Module] | str,
+    *,
+    reads: Kind | tuple[Kind, ...],
+    pattern: str | None = None,
+    **more: Any,
+) -> None:
+    """Add a model; without a pattern it has this one name. See `Entry` for the rest."""
+    if name in _ENTRIES:
+        raise ValueError(f"there is a model {name!r} already; choose another name")
+    kinds = reads if isinstance(reads, tuple) else (reads,)
+    _ENTRIES[name] = Entry(about, build, kinds, pattern or re.escape(name), **more)
 
 
 def names() -> dict[str, str]:
@@ -80,87 +84,56 @@ def find(name: str) -> tuple[Entry, tuple[str, ...]]:
     raise unknown("model", name, _ENTRIES)
 
 
-def check_kind(name: str, kind: Kind) -> None:
-    """Refuse a model that does not read data of this kind."""
-    entry, _ = find(name)
-    if kind not in entry.reads:
-        others = [other for other, found in _ENTRIES.items() if kind in found.reads]
-        raise InputError(
-            f"model {name!r} reads {entry.reads[0]}s, but the data are {kind}s; use {', '.join(others[:-1])} or {others[-1]}"
-        )
+def call(function: Callable[..., T] | str, *arguments: Any) -> T:
+    """Call what an entry names."""
+    if not isinstance(function, str):
+        return function(*arguments)
+    module, _, attribute = function.partition(":")
+    found: Callable[..., T] = getattr(import_module(module), attribute)
+    return found(*arguments)
 
 
-@register("mlp", "two hidden layers of model.width units", "image")
-def _mlp(wanted: Wanted) -> nn.Module:
-    from attittud_lab.models.vision import MLP
-
-    return MLP(wanted.shape, wanted.config.width, wanted.config.dropout)
+def reading(kind: Kind) -> list[str]:
+    """Names of the models that read data of this kind."""
+    return [name for name, entry in _ENTRIES.items() if kind in entry.reads]
 
 
-@register("small-cnn", "three convolutions of model.width channels with GroupNorm", "image")
-def _small_cnn(wanted: Wanted) -> nn.Module:
-    from attittud_lab.models.vision import SmallCNN
-
-    return SmallCNN(wanted.shape, wanted.config.width, wanted.config.dropout)
-
-
-@register("resnet-18", "He et al. 2016, with a smaller stem for small images", "image")
-def _resnet(wanted: Wanted) -> nn.Module:
-    from attittud_lab.models.vision import ResNet18
-
-    return ResNet18(wanted.shape, wanted.config.dropout)
-
-
-@register(
+_HERE = "attittud_lab.models."
+register("mlp", "two hidden layers of model.width units", f"{_HERE}vision:mlp", reads="image")
+register(
+    "small-cnn", "three convolutions of model.width channels with GroupNorm", f"{_HERE}vision:small_cnn", reads="image"
+)
+register("resnet-18", "He et al. 2016, with a smaller stem for small images", f"{_HERE}vision:resnet_18", reads="image")
+register(
     "wideresnet-22-4",
     "Zagoruyko and Komodakis 2016, the paper's network; any wideresnet-DEPTH-WIDTH",
-    "image",
+    f"{_HERE}vision:wide_resnet",
+    reads="image",
     pattern=r"wideresnet-(\d{1,3})-(\d{1,2})",
 )
-def _wide_resnet(wanted: Wanted, depth: str, width: str) -> nn.Module:
-    from attittud_lab.models.vision import WideResNet
-
-    return WideResNet(wanted.shape[0], int(depth), int(width), wanted.config.dropout)
-
-
-def _hashed_words() -> Words:
-    from attittud_lab.models.text import HashedWords
-
-    return HashedWords()
-
-
 # Not packed: its convolutions would look over the end of a text into the next one.
-@register("text-cnn", "two convolutions of model.width channels over hashed words", "text", words=_hashed_words)
-def _text_cnn(wanted: Wanted) -> nn.Module:
-    from attittud_lab.models.text import TextCNN
-
-    return TextCNN(8192, wanted.config.width, wanted.config.dropout)
-
-
-def _hf_words(folder: str) -> Words | None:
-    from attittud_lab.models.huggingface import hf_words
-
-    return hf_words(folder)
-
-
-@register(
+register(
+    "text-cnn",
+    "two convolutions of model.width channels over hashed words",
+    f"{_HERE}text:text_cnn",
+    reads="text",
+    words=f"{_HERE}text:HashedWords",
+)
+register(
     "hf:FOLDER",
     "an image or text network of transformers, from a folder or the cache",
-    "text",
-    "image",
+    f"{_HERE}huggingface:hf_body",
+    reads=("text", "image"),
     pattern="hf:(.*)",
-    words=_hf_words,
+    words=f"{_HERE}huggingface:hf_words",
     packs=True,
     foreign=True,
 )
-def _hf(wanted: Wanted, folder: str) -> nn.Module:
-    from attittud_lab.models.huggingface import hf_body
-
-    return hf_body(folder, wanted.kind, wanted.config)
-
-
-@register("timm:NAME", "an image network of timm", "image", pattern="timm:(.*)", foreign=True)
-def _timm(wanted: Wanted, name: str) -> nn.Module:
-    from attittud_lab.models.timm import timm_body
-
-    return timm_body(name, wanted.shape, wanted.config)
+register(
+    "timm:NAME",
+    "an image network of timm",
+    f"{_HERE}timm:timm_body",
+    reads="image",
+    pattern="timm:(.*)",
+    foreign=True,
+)

@@ -6,11 +6,15 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from attittud_lab.models.registry import Wanted
+
 
 SHARE = 0.15
 """Of the words of a text are hidden (BERT)."""
@@ -137,3 +141,7 @@ class TextCNN(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         present = (inputs != self.pad).unsqueeze(-1)
         return (self.tokens(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
+
+
+def text_cnn(wanted: Wanted) -> TextCNN:
+    return TextCNN(8192, wanted.config.width, wanted.config.dropout)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from attittud_lab.models.registry import Wanted
 
 
 class MLP(nn.Module):
@@ -22,6 +27,10 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]  # modules return Any
+
+
+def mlp(wanted: Wanted) -> MLP:
+    return MLP(wanted.shape, wanted.config.width, wanted.config.dropout)
 
 
 class SmallCNN(nn.Module):
@@ -49,6 +58,10 @@ class SmallCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]  # modules return Any
+
+
+def small_cnn(wanted: Wanted) -> SmallCNN:
+    return SmallCNN(wanted.shape, wanted.config.width, wanted.config.dropout)
 
 
 def _groups(channels: int) -> int:
@@ -108,6 +121,10 @@ class WideResNet(nn.Module):
         return F.relu(self.norm(self.blocks(self.stem(x)))).mean((2, 3))
 
 
+def wide_resnet(wanted: Wanted, depth: str, width: str) -> WideResNet:
+    return WideResNet(wanted.shape[0], int(depth), int(width), wanted.config.dropout)
+
+
 class BasicBlock(nn.Module):
     """Two convolutions with BatchNorm and a shortcut."""
 
@@ -152,3 +169,7 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.flatten(self.dropout(self.blocks(self.stem(x)).mean((2, 3))), 1)
+
+
+def resnet_18(wanted: Wanted) -> ResNet18:
+    return ResNet18(wanted.shape, wanted.config.dropout)

@@ -4,7 +4,6 @@ import attittud_lab.strategies.guided
 import attittud_lab.strategies.mixing  # noqa: F401 - importing them registers their strategies
 from attittud_lab.strategies.base import (
     Entry,
-    MicroLosses,
     StepKind,
     StepLosses,
     Strategy,
@@ -15,15 +14,4 @@ from attittud_lab.strategies.base import (
     register,
 )
 
-__all__ = [
-    "Entry",
-    "MicroLosses",
-    "StepKind",
-    "StepLosses",
-    "Strategy",
-    "Telemetry",
-    "find",
-    "make_strategy",
-    "names",
-    "register",
-]
+__all__ = ["Entry", "StepKind", "StepLosses", "Strategy", "Telemetry", "find", "make_strategy", "names", "register"]

@@ -121,16 +121,11 @@ class Entry:
 _ENTRIES: dict[str, Entry] = {}
 
 
-def register(name: str, about: str, **declared: Any) -> Callable[[Build], Build]:
-    """Decorate what builds a strategy (often its class). `about` is its line in `--help`; see `Entry` for the rest."""
-
-    def add(build: Build) -> Build:
-        if name in _ENTRIES:
-            raise ValueError(f"there is a strategy {name!r} already; choose another name")
-        _ENTRIES[name] = Entry(about, build, **declared)
-        return build
-
-    return add
+def register(name: str, about: str, build: Build, **declared: Any) -> None:
+    """Add a strategy. `about` is its line in `--help`, `build` often its class; see `Entry` for the rest."""
+    if name in _ENTRIES:
+        raise ValueError(f"there is a strategy {name!r} already; choose another name")
+    _ENTRIES[name] = Entry(about, build, **declared)
 
 
 def names() -> dict[str, str]:

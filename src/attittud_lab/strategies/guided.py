@@ -125,22 +125,19 @@ class Auto(Guided):
         return guide_arguments(config, weights, seed, {"eta": "auto", "judge_every": config.judge_every})
 
 
-register(
-    "auto",
-    "held-out primary examples, those of validation, decide the weight of every part: no weights to choose",
-    inherits=SETTINGS,
-)(Auto)
-register("drop_harmful", "Eta(1, 1, 0): drop the part that opposes the primary gradient", inherits=SETTINGS)(Guided)
-register("flip", "Eta(1, 1, -1): reverse that part", inherits=SETTINGS)(Guided)
-register("orthogonal", "Eta(1, 0, 0): keep only what the primary task is indifferent to", inherits=SETTINGS)(Guided)
-register("orthogonal_flip", "Eta(1, 0, -1): the same, with the harmful part reversed", inherits=SETTINGS)(Guided)
-register("helpful_only", "Eta(0, 1, 0): keep only what agrees with the primary task", inherits=SETTINGS)(Guided)
-register(
-    "pcgrad",
-    "one-sided PCGrad: drop harm against the current mean primary gradient",
-    inherits=SETTINGS[:3],  # it is refreshed in every step, from the batch of that step
-)(Guided)
-register("custom", "your own strategy.eta", inherits=SETTINGS)(Guided)
+_AUTO = "held-out primary examples, those of validation, decide the weight of every part: no weights to choose"
+register("auto", _AUTO, Auto, inherits=SETTINGS)
+for _name, _about in {
+    "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
+    "flip": "Eta(1, 1, -1): reverse that part",
+    "orthogonal": "Eta(1, 0, 0): keep only what the primary task is indifferent to",
+    "orthogonal_flip": "Eta(1, 0, -1): the same, with the harmful part reversed",
+    "helpful_only": "Eta(0, 1, 0): keep only what agrees with the primary task",
+    "custom": "your own strategy.eta",
+}.items():
+    register(_name, _about, Guided, inherits=SETTINGS)
+_PCGRAD = "one-sided PCGrad: drop harm against the current mean primary gradient"
+register("pcgrad", _PCGRAD, Guided, inherits=SETTINGS[:3])  # refreshed in every step, from the batch of that step
 
 
 def guide_arguments(

@@ -129,7 +129,7 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
         mixer = Mixer(function, **settings)
         # Elsewhere the weight is 0, replaced by a ratio, or of no effect.
         tunes = mixer.auxiliary and not mixer.replay and mixer.primary_weight != 0
-        register(name, about, tunes_primary_weight=tunes, trains_head=mixer.trains_head)(mixer)
+        register(name, about, mixer, tunes_primary_weight=tunes, trains_head=mixer.trains_head)
         return function
 
     return add
@@ -274,7 +274,7 @@ def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any
         strategy.resumable = resumable
         return strategy
 
-    register(name, f"symmetric baseline {kind} of TorchJD (needs the extra torchjd)")(build)
+    register(name, f"symmetric baseline {kind} of TorchJD (needs the extra torchjd)", build)
 
 
 _symmetric("torchjd_pcgrad", "PCGrad")
