@@ -24,7 +24,7 @@ def known_names() -> Names:
     """How the names of each kind are checked. Importing them takes seconds."""
     from attittud.basis import _BASES
     from attittud.engine import _ENGINES
-    from attittud_lab.models.build import check_name as check_model
+    from attittud_lab.models import find as check_model
     from attittud_lab.strategies import find as check_strategy
 
     def check(kind: str, known: Iterable[str], name: str) -> None:

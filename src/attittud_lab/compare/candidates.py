@@ -9,14 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from attittud.eta import preset, presets
 from attittud_lab.compare.variants import Variant
 from attittud_lab.config.load import changed
 from attittud_lab.config.schema import Config, EtaWeights, PhaseConfig, StrategyConfig
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.mixing import MIXERS
-from attittud_lab.strategies.registry import make_strategy
-from attittud_lab.strategies.symmetric import SYMMETRIC
+from attittud_lab.strategies import find, make_strategy
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,6 @@ class Steps:
     finetune: int
 
 
-_INHERITED = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
-
-
 def candidates(config: Config) -> list[Candidate]:
     """primary_only, multitask, the configured strategy and those to compare it with.
 
@@ -80,13 +74,8 @@ def candidates(config: Config) -> list[Candidate]:
 
 
 def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
-    """What an entry leaves open about its basis is taken from `strategy:`, but where its name says it already."""
-    if entry.name in MIXERS or entry.name in SYMMETRIC:
-        return entry
-    own = preset(entry.name) if entry.name in presets() else {}
-    default = StrategyConfig()
-    # With a refresh of its own (pcgrad's in every step) goes the batch that it looks at.
-    names = _INHERITED[:3] if "refresh_every" in own else _INHERITED
+    """What an entry leaves open about its basis is taken from `strategy:`, as far as its strategy allows that."""
+    default, names = StrategyConfig(), find(entry.name).inherits
     left_open = [n for n in names if n not in entry.given and getattr(entry, n) == getattr(default, n)]
     return replace(entry, **{name: getattr(common, name) for name in left_open})
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attittud_lab.compare.candidates import Tuned
 from attittud_lab.compare.decide import MULTITASK, PRIMARY_ONLY, Scores, decide
 from attittud_lab.compare.duration import readable
-from attittud_lab.runs.provenance import provenance
-from attittud_lab.runs.result import RunResult
+from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import LEVEL, summarise
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from attittud_lab.config.schema import CompareConfig, StrategyConfig
 from attittud_lab.data.tasks import mix
-from attittud_lab.strategies.mixing import MIXERS
+from attittud_lab.strategies import find
 
 PRIMARY_WEIGHT = "strategy.primary_weight"
 
@@ -26,10 +26,7 @@ class Variant:
 def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) -> list[Variant]:
     """All tries of a strategy; one whose weight means nothing (`tuned` is False) is tuned in the other settings alone."""
     weights = sorted(set(settings.weights)) if tuned else [1.0]
-    own = MIXERS.get(strategy.name)
-    fixed = strategy.primary_weight is not None or (
-        own is not None and (own.replay or not own.auxiliary or own.primary_weight == 0)
-    )
+    fixed = strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight
     space = {path: values for path, values in settings.space.items() if not (fixed and path == PRIMARY_WEIGHT)}
     return [Variant(weight, changes) for weight in weights for changes in _draws(space, settings.draws)]
 

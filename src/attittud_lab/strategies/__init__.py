@@ -1,15 +1,17 @@
 """How the gradients of the primary and the auxiliary tasks become one update: strategies by name."""
 
+import attittud_lab.strategies.guided
+import attittud_lab.strategies.mixing  # noqa: F401 - importing them registers their strategies
+from attittud_lab.strategies.base import (
+    Entry,
+    StepKind,
+    StepLosses,
+    Strategy,
+    Telemetry,
+    find,
+    make_strategy,
+    names,
+    register,
+)
 
-def names() -> dict[str, str]:
-    """Every strategy with one line about it."""
-    from attittud_lab.strategies.registry import names as found
-
-    return found()
-
-
-def find(name: str) -> None:
-    """What is no strategy is refused with the nearest name."""
-    from attittud_lab.strategies.registry import check_name
-
-    check_name(name)
+__all__ = ["Entry", "StepKind", "StepLosses", "Strategy", "Telemetry", "find", "make_strategy", "names", "register"]
