@@ -12,10 +12,9 @@ import numpy as np
 
 from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
 from attittud_lab.config.options import check_path
-from attittud_lab.data.images import Pixels
-from attittud_lab.data.listing import Listing, Rows, chosen
-from attittud_lab.data.parts import VALIDATION, Parts, read_parts
-from attittud_lab.data.source import open_listing, open_source
+from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
+from attittud_lab.data.prepare import Pixels
+from attittud_lab.data.source import Listing, Rows, open_listing, open_source
 from attittud_lab.errors import InputError, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
@@ -57,12 +56,6 @@ class Look:
                 f"{', '.join(map(_visible, inner[:3]))}; if those are the classes, give the folder around them."
             )
         return lines
-
-
-@dataclass
-class _Part:
-    listing: Listing
-    rows: Rows
 
 
 def propose(
@@ -120,7 +113,7 @@ def look(config: SourceConfig) -> Look:
             f"{config.path}: has one class only, {folder!r}, whose folder has folders in it ({', '.join(inner[:3])}); "
             f"did you mean {Path(config.path, names, folder)}?"
         )
-    size = Pixels.common([_Part(listing, rows)], None).size if listing.kind == "image" else None
+    size = Pixels.common([Part(listing, rows, None)], None).size if listing.kind == "image" else None
     counts = (
         [] if labels is None else labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=len(classes))
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from attittud_lab.config.load import Names, load, loads
@@ -24,16 +24,22 @@ def known_names() -> Names:
     """How the names of each kind are checked. Importing them takes seconds."""
     from attittud.basis import _BASES
     from attittud.engine import _ENGINES
-    from attittud_lab.models import find as check_model
-    from attittud_lab.strategies import find as check_strategy
+    from attittud_lab.data.tasks import OBJECTIVES
+    from attittud_lab.models import find as find_model
+    from attittud_lab.strategies import find as find_strategy
 
-    def check(kind: str, known: Iterable[str], name: str) -> None:
-        if name not in known:
-            raise unknown(kind, name, known)
+    def one_of(kind: str, known: Iterable[str]) -> Callable[[str], None]:
+        def check(name: str) -> None:
+            if name not in known:
+                raise unknown(kind, name, known)
 
+        return check
+
+    objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
     return {
-        "strategy": check_strategy,
-        "model": check_model,
-        "basis": lambda name: check("basis", _BASES, name),
-        "engine": lambda name: check("engine", _ENGINES, name),
+        "strategy": find_strategy,
+        "model": find_model,
+        "objective": one_of("objective", objectives),
+        "basis": one_of("basis", _BASES),
+        "engine": one_of("engine", _ENGINES),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from attittud_lab.config.options import LATER, Batch, Classes, Count, Flag, Limits, Place, Section, Steps, Weight
+from attittud_lab.config.options import LATER, Batch, Classes, Count, Flag, Limits, Place, Section, Steps, Weight, known
 
 _IN_MEMORY = "the examples are in memory at once"
 
@@ -51,6 +51,10 @@ class PrimaryConfig(SourceConfig):
     group: str | None = field(default=None, metadata=LATER)
     """column whose rows stay together, such as patient: none of its values is in two of train, validation and
     test; counts of validation and test are then upper bounds"""
+    unseen: Literal["refuse", "drop"] = field(default="refuse", metadata=LATER)
+    """validation and test examples of classes that the training split lacks: refuse, or drop"""
+    overlap: Literal["refuse", "warn", "allow"] = field(default="refuse", metadata=LATER)
+    """examples that two of train, validation and test share: refuse (above 10 %, a warning below), warn, or allow"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class AuxiliaryConfig(SourceConfig):
 
     examples: Count = None
     """how many to use: a count, a fraction below 1, or null for all"""
-    objective: Literal["classify", "masked_lm"] = "classify"
+    objective: Annotated[str, known("objective")] = "classify"
     """classify: predict its labels; masked_lm: predict masked words of a text (needs no labels)"""
     share_head: Flag = False
     """predict with the primary task's head; its classes must be the primary ones"""
