@@ -31,8 +31,7 @@ from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, without_nan, write_atomically, write_json
 from attittud_lab.runs.result import RunResult
-from attittud_lab.training.make_phase import phase_steps
-from attittud_lab.training.phase import DivergedError
+from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
 

@@ -16,7 +16,7 @@ from attittud_lab.demo.data import QUALITIES, digits
 from attittud_lab.demo.rows import BASELINE, ROWS
 from attittud_lab.demo.train import Settings, accuracy, train
 from attittud_lab.output.interrupts import deaf_to_interrupts, worker_processes
-from attittud_lab.runs.provenance import provenance
+from attittud_lab.runs.result import provenance
 
 Cell = tuple[int, str, int]  # index of the row, quality, seed
 
