@@ -25,12 +25,10 @@ from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.models.build import build_model
+from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.models.network import Network
-from attittud_lab.training.capture import own_stream
-from attittud_lab.training.compiling import compile_body, compiling, is_compiled
-from attittud_lab.training.devices import captures, on_device, repeatable
-from attittud_lab.training.make_phase import make_phase
-from attittud_lab.training.phase import Phase
+from attittud_lab.training.devices import captures, on_device, own_stream, repeatable
+from attittud_lab.training.phase import Phase, make_phase
 from benchmarks import encoder
 from benchmarks.results import provenance
 from benchmarks.timing import interleaved

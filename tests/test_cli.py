@@ -132,7 +132,7 @@ def test_an_interrupt_of_which_a_command_does_not_know(what, monkeypatch, capsys
     if what is typer.Abort:
         monkeypatch.setattr(cli, "build", lambda: stop)
     else:
-        monkeypatch.setattr("attittud_lab.config.json_schema.json_schema", stop)
+        monkeypatch.setattr("attittud_lab.config.schema.json_schema", stop)
     code, out, err = run("schema", capsys=capsys)
     assert (code, out, err.strip()) == (130, "", "attittud: interrupted; no file is left half-written")
 

@@ -17,8 +17,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import attittud_lab.models.registry
+import attittud_lab.strategies.base
 from attittud_lab.cli import main
 from attittud_lab.config.load import load
+from attittud_lab.models.network import load_weights
 from attittud_lab.output.progress import Bars, shares
 
 JOB = """
@@ -57,6 +60,31 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", str(folder / "config.yaml"), "output=again") == 0
 
 
+def test_a_strategy_and_a_model_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script that CONTRIBUTING.md shows, through the command."""
+    for registry in (attittud_lab.strategies.base, attittud_lab.models.registry):  # afterwards nobody shall find them
+        monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    script = text.partition("# mine.py")[2].partition("```")[0]
+    exec(compile(f"#{script}", "mine.py", "exec"), {"__name__": "mine"})
+    assert call("train", "job.yaml", "strategy=half", "model.name=linear") == 0
+    assert "half, seed 0: 10 steps" in capsys.readouterr().out
+    shapes = {
+        name: tensor.shape for name, tensor in load_weights(Path("runs/job/half/seed-0/weights.safetensors")).items()
+    }
+    assert shapes["body.layer.1.weight"] == (8, 64) and shapes["heads.primary.weight"] == (10, 8)
+    assert attittud_lab.strategies.names()["half"] == "half of the auxiliary gradient"
+    with pytest.raises(ValueError, match="there is a strategy 'half' already"):
+        attittud_lab.strategies.register("half", "", attittud_lab.strategies.Strategy)
+
+
+def test_names_are_listed_without_torch() -> None:
+    code = "import sys, attittud_lab.strategies as s, attittud_lab.models as m; s.names(), m.names(); "
+    subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"], check=True)
+
+
 def test_joint_training_has_one_phase() -> None:
     assert call("train", "job.yaml", "training.mode=joint") == 0
     result = json.loads(Path("runs/job/auto/seed-0/result.json").read_text())
@@ -82,12 +110,12 @@ MISTAKES = {
     (
         "job.yaml",
         "model=smal-cnn",
-    ): "command line (model=smal-cnn): model.name: there is no model 'smal-cnn'. Did you mean",
+    ): "command line (model=smal-cnn): model.name: unknown model 'smal-cnn'. Did you mean",
     (
         "job.yaml",
         "model.name=small_cnn",
         "model.width=4",
-    ): "command line (model.name=small_cnn): model.name: there is no",
+    ): "command line (model.name=small_cnn): model.name: unknown model",
     ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
     ("job.yaml", "data.primary.classes=['3']"): "one class only",
     (

@@ -21,7 +21,7 @@ from attittud_lab.diagnose.probe import Probe, batch_sizes
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
 from attittud_lab.statistics import batch_means, sign_test, summarise
-from attittud_lab.training.make_phase import make_phase
+from attittud_lab.training.phase import make_phase
 from attittud_lab.training.train import load_data
 
 JOB = """

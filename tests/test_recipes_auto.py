@@ -13,7 +13,7 @@ from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
 from attittud_lab.report.collect import curves
-from attittud_lab.training.make_phase import FEW_JUDGES
+from attittud_lab.training.phase import FEW_JUDGES
 from attittud_lab.training.streams import JUDGES, MOST_JUDGES, Streams
 from attittud_lab.training.train import load_data, make_phase, run
 
@@ -46,7 +46,6 @@ def streams(judges: int = 100, held: bool = False, basis_batch: int | None = Non
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
 def test_judges_never_train_and_take_turns(held):
     found = streams(held=held)
-    assert found.judging
     seen = set()
     for step in range(4):
         found.load(step)
@@ -129,7 +128,7 @@ def test_judges_are_not_of_similar_lengths():
     tokens = Examples(torch.ones(200, 200, dtype=torch.long), torch.arange(200) % CLASSES, lengths)
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], tokens)
     found = Streams(Spy(), task, {}, "guided", 3, 16, {}, None, torch.device("cpu"), judges=tokens)
-    trained, judging = (lengths[found._batch(name, 0)] for name in ("primary", JUDGES))
+    trained, judging = (lengths[found.rows.rows(name)] for name in ("primary", JUDGES))
     assert trained.max() - trained.min() < 40
     assert judging.max() - judging.min() > 150
 

@@ -1,6 +1,5 @@
 """Configurations: what is text stays text, and every mistake is answered with its place and its cure."""
 
-import contextlib
 import json
 import re
 from dataclasses import fields, is_dataclass
@@ -10,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attittud_lab.commands.reading import known_names
 from attittud_lab.config.data import DataConfig, PrimaryConfig
-from attittud_lab.config.json_schema import json_schema
 from attittud_lab.config.load import ConfigError, dump, load, loads
-from attittud_lab.config.schema import Config
+from attittud_lab.config.schema import Config, json_schema, to_dict
+from attittud_lab.errors import InputError
 
+NAMES = known_names()
 ROOT = Path(__file__).parents[1]
 
 
@@ -58,11 +59,11 @@ MISTAKES = {
     "model: {pretrained: yes}": "expected true or false, got 'yes'",
     "model: [mlp]": "model: expected a mapping .* got a list",
     "training: {mode: jont}": r"expected one of two_phase, joint, got 'jont'; did you mean 'joint'\?",
-    "strategy: {basis: svdd}": r"did you mean 'svd'\?",
-    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful or null",
+    "strategy: {basis: svdd}": r"strategy.basis: unknown basis 'svdd'. Did you mean 'svd'\? Choose one of",
+    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful, got '3'",
     "strategy: {eta: {harmfull: 1}}": r"strategy.eta.harmfull: unknown key; did you mean 'harmful'\?",
-    "data: {primary: {classes: cat}}": "expected a list, each item text",
-    "data: {primary: {train: lots}}": "expected a whole number, a number or null",
+    "data: {primary: {classes: cat}}": r"expected a list, such as \[a, b\], got 'cat'",
+    "data: {primary: {train: lots}}": "expected a count, a fraction or null, got 'lots'",
     "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: the key is given twice",
     "data: {auxiliary: {a-b: digits}}": "the name 'a-b' must be letters",
     "data: {auxiliary: {primary: digits}}": "'primary' is taken",
@@ -88,14 +89,87 @@ MISTAKES = {
 @pytest.mark.parametrize("text", MISTAKES)
 def test_mistakes_name_place_and_cure(text: str) -> None:
     with pytest.raises(ConfigError, match=MISTAKES[text]) as caught:
-        loads(text, name="job.yaml")
+        loads(text, name="job.yaml", names=NAMES)
     assert "\n" not in str(caught.value) and str(caught.value).startswith("job.yaml")
 
 
-@given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
-    with contextlib.suppress(ConfigError):
-        loads(text)
+def settings_of(section: type = Config, path: str = "") -> dict[str, type]:
+    """Every path of a configuration, with its section."""
+    found = {}
+    for entry in fields(section):
+        here = f"{path}{entry.name}"
+        found[here] = section
+        value = getattr(section(), entry.name)
+        found |= settings_of(type(value), f"{here}.") if is_dataclass(value) else {}
+    return found
+
+
+PATHS = [
+    *settings_of(),
+    "data.auxiliary.a.path",
+    "data.auxiliary.a.weight",
+    "strategy.eta.harmful",
+    "",
+    "a..b",
+    "x" * 300,
+]
+ODD = [
+    *(
+        "",
+        "~",
+        "null",
+        "None",
+        "true",
+        "yes",
+        "[",
+        "[]",
+        "{}",
+        "{a: b}",
+        "[[1, 2], {a: 3}]",
+        "'1'",
+        '"\\0"',
+        '"\\ud800"',
+    ),
+    *("1e-4", "1e999", "-1e400", "0x10", "1_000", "1__0", "9" * 5000, "1." + "0" * 5000, "-0", "+5", "1e1000000"),
+    *(
+        "hf:../x",
+        "../x",
+        "~nobody/x",
+        "/" * 5000,
+        "x" * 300,
+        "a\nb",
+        "*a",
+        "&a 1",
+        "!!python/none",
+        "{" * 40,
+        "[" * 4000,
+    ),
+    *("flip", "auto", "custom", "exact", "small-cnn", "wideresnet-22-4", "hf:", "timm:", "digits", "cuda:99", "\ufeff"),
+]
+VALUES = st.one_of(st.text(max_size=30), st.integers().map(str), st.floats().map(str), st.sampled_from(ODD))
+OVERRIDES = st.lists(st.builds("{}={}".format, st.sampled_from(PATHS), VALUES) | VALUES, max_size=4)
+LINES = st.builds(
+    "{}{}: {}".format,
+    st.sampled_from(["", "  ", "    ", "- "]),
+    st.sampled_from([*PATHS, *Config.__annotations__]),
+    VALUES,
+)
+TEXTS = st.lists(LINES, max_size=8).map("\n".join) | st.text()
+
+
+@settings(max_examples=300)
+@given(TEXTS, OVERRIDES)
+def test_any_text_is_read_or_refused(text: str, overrides: list[str]) -> None:
+    """Never a traceback, and what is read can be written, read again and shown in JSON."""
+    try:
+        config = loads(text, overrides, names=NAMES)
+    except InputError as error:
+        said = str(error)
+    else:
+        said = ""
+        assert loads(dump(config), names=NAMES) == config
+        json.dumps(to_dict(config), ensure_ascii=False).encode()
+    assert len(said) < 2000
 
 
 def test_base_inherits(tmp_path: Path) -> None:
@@ -168,17 +242,13 @@ def test_overrides() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    waiting: list[type] = [Config]
-    seen = set()
-    while waiting:
-        kind = waiting.pop()
-        seen.add(kind)
-        assert kind.__doc__ and not kind.__doc__.startswith(kind.__name__)
-        for entry in fields(kind):
-            assert len(entry.metadata["doc"]) > 10, entry.name
-            default = getattr(kind(), entry.name)
-            waiting += [type(default)] if is_dataclass(default) else []
-    assert len(seen) > 6
+    definitions = {name: found.get("anyOf", [found])[-1] for name, found in json_schema()["$defs"].items()}
+    assert len(definitions) > 8
+    for name, found in definitions.items():
+        assert found["description"] and not found["description"].startswith(name)
+        for field, about in found["properties"].items():
+            assert len(about["description"]) > 10 and "\n" not in about["description"], (name, field)
+            assert "default" in about or field == "base", (name, field)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)

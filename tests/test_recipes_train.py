@@ -12,8 +12,8 @@ from attittud_lab.config.schema import Config, StrategyConfig
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
-from attittud_lab.models.weights import load_weights
-from attittud_lab.strategies.registry import names
+from attittud_lab.models.network import load_weights
+from attittud_lab.strategies import names
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.train import load_data, make_phase, run
 
@@ -68,7 +68,7 @@ def test_the_test_set_is_read_once_at_the_end(
         read.append(examples)
         return evaluate(model, task, examples, device)
 
-    for module in ("train", "make_phase"):
+    for module in ("train", "phase"):
         monkeypatch.setattr(f"attittud_lab.training.{module}.evaluate", noted)
     result = run(job, 0, own(strategy), tmp_path, data=data)
     assert [examples is data.test for examples in read] == [False] * 5 + [True]

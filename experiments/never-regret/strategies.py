@@ -10,7 +10,7 @@ from torch import nn
 
 from attittud import Guide, presets
 from attittud_lab.config.schema import StrategyConfig
-from attittud_lab.strategies.registry import make_strategy
+from attittud_lab.strategies import make_strategy
 
 from .train import Make, StepLosses, Stepper
 

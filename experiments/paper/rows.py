@@ -11,7 +11,7 @@ from typing import Any
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.statistics import FEWEST, PROPORTION, Difference, Summary, paired, summarise
-from attittud_lab.strategies.mixing import MIXERS
+from attittud_lab.strategies import find, names
 from experiments.reproduce.results import Line, merit, read_lines
 
 HERE = Path(__file__).parents[1]
@@ -48,9 +48,9 @@ class Row:
     @property
     def settings(self) -> str:
         """What the row was run with, in short; a head that is not trained chooses the model whatever was drawn."""
-        own = MIXERS.get(self.label)
         text = readable(self.changes)
-        return text if own is None or own.head else re.sub("keeps [a-z]+", "lowest loss of an untrained head", text)
+        trained = self.label not in names() or find(self.label).trains_head
+        return text if trained else re.sub("keeps [a-z]+", "lowest loss of an untrained head", text)
 
     @property
     def metric(self) -> str:

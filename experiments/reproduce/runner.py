@@ -13,8 +13,7 @@ from attittud_lab.compare.candidates import Budget
 from attittud_lab.compare.progress import Runs
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
-from attittud_lab.training.make_phase import phase_steps
-from attittud_lab.training.phase import DivergedError
+from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
 from experiments.reproduce.fingerprint import fingerprint

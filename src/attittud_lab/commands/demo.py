@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+from attittud_lab.files import make_folder, write_atomically, write_json
+from attittud_lab.output.interrupts import interruptible, starting
+
 
 def demo(
     seeds: Annotated[
@@ -30,14 +33,13 @@ def demo(
     labels right, half random, or half shifted to the next class. Every row of the table is a way to use them. About a
     minute on two cores.
     """
-    from rich.console import Console
+    with starting():
+        from rich.console import Console
 
-    from attittud_lab.compare.progress import CompareBars, Runs
-    from attittud_lab.demo.run import CONFIG, ROWS, run_all
-    from attittud_lab.demo.table import WIDE, conclusions, rich_table
-    from attittud_lab.files import make_folder, write_atomically, write_json
-    from attittud_lab.output.interrupts import interruptible
-    from attittud_lab.report.page import write_report
+        from attittud_lab.compare.progress import CompareBars, Runs
+        from attittud_lab.demo.run import CONFIG, ROWS, run_all
+        from attittud_lab.demo.table import WIDE, conclusions, rich_table
+        from attittud_lab.report.page import write_report
 
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")

@@ -12,14 +12,11 @@ from typing import Any
 
 from torch import nn
 
-from attittud.eta import preset, presets
 from attittud_lab.config.load import changed
 from attittud_lab.config.schema import CompareConfig, Config, EtaWeights, PhaseConfig, StrategyConfig
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.mixing import MIXERS
-from attittud_lab.strategies.registry import make_strategy
-from attittud_lab.strategies.symmetric import SYMMETRIC
+from attittud_lab.strategies import find, make_strategy
 
 PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
 """The simple baselines, which always take part."""
@@ -93,29 +90,9 @@ def candidates(config: Config) -> list[Candidate]:
     return list(found.values())
 
 
-# ----------------------------------------------------------------------------- what the registry knows of a strategy
-
-
-def _inherited(name: str) -> Sequence[str]:
-    """The settings of its basis that a strategy takes from `strategy:` where its entry leaves them open."""
-    if name in MIXERS or name in SYMMETRIC:
-        return ()
-    # With a refresh of its own (pcgrad's in every step) goes the batch that it looks at.
-    own = "refresh_every" in preset(name) if name in presets() else False
-    return ("rank", "engine", "exclude") if own else ("rank", "engine", "exclude", "refresh_every", "basis_batch")
-
-
-def _weighs_primary(name: str) -> bool:
-    """Whether a strategy has a primary weight to choose."""
-    own = MIXERS.get(name)
-    return own is None or (own.auxiliary and not own.replay and own.primary_weight != 0)
-
-
-# -------------------------------------------------------------------------------------------------- names and settings
-
-
 def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
-    default, names = StrategyConfig(), _inherited(entry.name)
+    """What an entry leaves open about its basis is taken from `strategy:`, as far as its strategy allows that."""
+    default, names = StrategyConfig(), find(entry.name).inherits
     left_open = [n for n in names if n not in entry.given and getattr(entry, n) == getattr(default, n)]
     return replace(entry, **{name: getattr(common, name) for name in left_open}) if left_open else entry
 
@@ -136,7 +113,7 @@ def _short(value: Any) -> str:
 def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) -> list[Variant]:
     """All tries of a strategy; one whose weight means nothing (`tuned` is False) is tuned in the other settings alone."""
     weights = sorted(set(settings.weights)) if tuned else [1.0]
-    fixed = strategy.primary_weight is not None or not _weighs_primary(strategy.name)
+    fixed = strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight
     space = {path: values for path, values in settings.space.items() if not (fixed and path == PRIMARY_WEIGHT)}
     return [Variant(weight, changes) for weight in weights for changes in _draws(space, settings.draws)]
 

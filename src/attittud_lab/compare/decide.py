@@ -17,10 +17,11 @@ from typing import Any, Literal
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
 from attittud_lab.compare.progress import readable
 from attittud_lab.config.schema import Config
-from attittud_lab.runs.provenance import provenance
-from attittud_lab.runs.result import RunResult
+from attittud_lab.errors import InputError
+from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import (
     ALPHA,
+    FEWEST,
     LEVEL,
     POWER,
     PROPORTION,
@@ -115,12 +116,6 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     gain = best.to_primary_only
     assert gain is not None
     about = f"{best.label}, the best on validation of those that use it, changes primary_only by {points(gain)}"
-    if math.isnan(gain.p):
-        text = (
-            f"Cannot tell: {gain.n} seed{'s' * (gain.n > 1)} cannot show how far others would scatter; raise compare.seeds to "
-            f"at least {ENOUGH} (finished runs are kept)."
-        )
-        return Decision("unclear", None, text, best.label, ENOUGH)
     if ruled_out(gain, worthwhile):
         text = (
             f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out. "
@@ -129,25 +124,31 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
         return Decision("no_help", PRIMARY_ONLY, text, PRIMARY_ONLY)
     if not better(gain):
         needed, advice = _advice(gain, worthwhile, len(users))
-        return Decision("unclear", None, f"Cannot tell with {gain.n} seeds: {about}. {advice}", best.label, needed)
-    strategy, text = _which(best, gain, rows, _advice(best.to_multitask or gain, worthwhile, len(users) - 1)[1])
+        seeds = f"{gain.n} seed{'s' * (gain.n > 1)}"
+        return Decision("unclear", None, f"Cannot tell with {seeds}: {about}. {advice}", best.label, needed)
+    multitask = next(row.to_primary_only for row in rows if row.label == MULTITASK)
+    strategy, text = _which(best, gain, multitask)
+    if best.to_multitask is not None and not better(best.to_multitask):
+        _, advice = _advice(best.to_multitask, worthwhile, len(users) - 1)
+        versus = f"{best.label}, the best on validation, against tuned multitask: {points(best.to_multitask)}."
+        text = f"{text} {versus} {advice}"
     return Decision("use", strategy, text, strategy)
 
 
-def _which(best: ComparedRow, gain: Difference, rows: Sequence[ComparedRow], advice: str) -> tuple[str, str]:
-    """The auxiliary data helps; is more than the simple sum needed?"""
+def _which(best: ComparedRow, gain: Difference, multitask: Difference | None) -> tuple[str, str]:
+    """The auxiliary data helps; is more than the simple sum needed? `multitask` is its own gain over primary_only."""
     gains, extra = f"it gains {points(gain)} over primary_only", best.to_multitask
     if extra is None:
         return MULTITASK, f"Use multitask: {gains}, and no row is better on validation."
     if better(extra):
         return best.label, f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
-    more = f"{best.label}, the best on validation, against tuned multitask: {points(extra)}. {advice}"
-    own = next(row.to_primary_only for row in rows if row.label == MULTITASK)
-    if own is not None and better(own):
-        text = f"Use multitask: it gains {points(own)} over primary_only. That another row is better is not shown."
-        return MULTITASK, f"{text} {more}"
+    if multitask is not None and better(multitask):
+        text = (
+            f"Use multitask: it gains {points(multitask)} over primary_only. That another row is better is not shown."
+        )
+        return MULTITASK, text
     text = f"Use {best.label}: {gains}. Whether it is better than tuned multitask, which is not shown to gain, is open."
-    return best.label, f"{text} {more}"
+    return best.label, text
 
 
 def better(difference: Difference) -> bool:
@@ -166,13 +167,18 @@ def ruled_out(difference: Difference, worthwhile: float) -> bool:
 
 
 def points(difference: Difference) -> str:
-    """A difference in points (per cent of the metric), with the interval and the p-value."""
+    """A difference in points (per cent of the metric), with the interval and the p-value if there are enough seeds."""
     mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
+    if math.isnan(difference.p):
+        return f"{mean:+.1f} points"
     return f"{mean:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}, p = {difference.p:.2g})"
 
 
 def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int | None, str]:
     """How many seeds would answer a question: is there a gain, or is there none worth having, whichever is nearer?"""
+    if math.isnan(difference.p):
+        text = f"Fewer than {FEWEST} seeds do not show how far others would scatter: raise compare.seeds to at least {ENOUGH}"
+        return ENOUGH, f"{text} (finished runs are kept)."
     if difference.mean >= worthwhile / 2:
         needed = seeds_needed(difference.std, difference.mean, tests=tests)
         question = f"show a difference of {100 * difference.mean:.2g} points"
@@ -186,7 +192,21 @@ def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int 
     return needed, f"About {needed} seeds would {question}, {cases}."
 
 
-# ---------------------------------------------------------------------------------------------------- seconds per step
+# ------------------------------------------------------------------------------------------------------------ the runs
+
+
+def checked(result: RunResult) -> RunResult:
+    """Refuse a result that was read from a damaged file: it would end the comparison hours later."""
+    figures = [result.validation[result.metric], result.test[result.metric]]
+    try:
+        sound = 0 < seconds_per_step(result) < math.inf and not any(value < 0 or value > 1 for value in figures)
+    except (ValueError, ZeroDivisionError):  # it has no guided phase, or one without steps
+        sound = False
+    if not sound:
+        raise InputError(
+            f"{result.run_dir}/result.json: is not what a run writes; delete this folder, and the same command trains it again"
+        )
+    return result
 
 
 def seconds_per_step(result: RunResult) -> float:

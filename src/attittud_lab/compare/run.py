@@ -23,7 +23,7 @@ from attittud_lab.compare.candidates import (
     seeds,
     variants,
 )
-from attittud_lab.compare.decide import ByLabel, Finished, content, costs, slow
+from attittud_lab.compare.decide import ByLabel, Finished, checked, content, costs, slow
 from attittud_lab.compare.progress import Forecast, Runs, parse_duration
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
@@ -31,8 +31,7 @@ from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, without_nan, write_atomically, write_json
 from attittud_lab.runs.result import RunResult
-from attittud_lab.training.make_phase import phase_steps
-from attittud_lab.training.phase import DivergedError
+from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
 
@@ -130,7 +129,7 @@ class Comparison:
     def _train(self, wanted: Config, path: Path, label: str) -> RunResult | None:
         try:
             if (path / "result.json").exists() and not self.fresh:
-                return train(wanted, run_dir=path)
+                return checked(train(wanted, run_dir=path))
             data = self.prepared(wanted.seed)
             with self.forecast.timed(label, len(self._results)) as progress:
                 return train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)

@@ -89,6 +89,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
     """A row in words: figures in per cent, differences in points."""
     weight, cost = result["tuning"]["chosen"].get(row["label"]), result["costs"][row["label"]]
     test, difference = row["test"], row["to_baseline"] or {}
+    single = scatter(table, row) if difference else []
     few = len(result["seeds"]) < FEWEST
     return {
         "strategy": row["label"],
@@ -97,7 +98,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
         "std": percent(test["std"]),
         "single seeds" if few else "95 %": interval(test, [value["test"] for value in row["values"].values()]),
         "difference": f"{_mark(difference)} {percent(difference['mean'], '+')}" if difference else "",
-        "seed by seed" if few else "95 % of it": interval(difference, scatter(table, row), "+"),
+        "seed by seed" if few else "95 % of it": interval(difference, single, "+"),
         "p": "" if difference.get("n", 0) < FEWEST else p_value(difference["p"]),
         "steps": str(sum(row["steps"].values())),
         "s/step": f"{cost['seconds_per_step']:.2g}",

@@ -26,16 +26,15 @@ from attittud_lab.diagnose.probe import Figures, Probe, ratio
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, only_one_process, without_nan, write_json
 from attittud_lab.models.build import build_model
-from attittud_lab.models.patterns import check_shared
+from attittud_lab.models.network import check_shared
 from attittud_lab.output.progress import Progress, Quiet
-from attittud_lab.runs.provenance import provenance
+from attittud_lab.runs.result import provenance
 from attittud_lab.statistics import ALPHA, PROPORTION, SignTest, Summary, batch_means, sign_test
+from attittud_lab.strategies.guided import guide_arguments
 from attittud_lab.strategies.layers import PARTS
-from attittud_lab.strategies.registry import guide_arguments
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.evaluate import default_metric
-from attittud_lab.training.make_phase import make_phase
-from attittud_lab.training.phase import Phase
+from attittud_lab.training.phase import Phase, make_phase
 from attittud_lab.training.train import load_data
 
 FEWEST_BLOCKS = 4

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
@@ -17,44 +14,33 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Task, mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.models.masked import TextBody
-from attittud_lab.models.network import Network, statistics
-from attittud_lab.models.patterns import matching
-from attittud_lab.models.residual import ResNet18, WideResNet
-from attittud_lab.models.text import HashedWords, TextCNN
-from attittud_lab.models.vision import MLP, SmallCNN
-
-NAMES = ("mlp", "small-cnn", "resnet-18", "wideresnet-22-4", "text-cnn", "hf:FOLDER", "timm:NAME")
-_WIDE = re.compile(r"wideresnet-(\d{1,3})-(\d{1,2})")
-_IMAGE: dict[str, Callable[[tuple[int, ...], ModelConfig], nn.Module]] = {
-    "mlp": lambda shape, config: MLP(shape, config.width, config.dropout),
-    "small-cnn": lambda shape, config: SmallCNN(shape, config.width, config.dropout),
-    "resnet-18": lambda shape, config: ResNet18(shape, config.dropout),
-}
+from attittud_lab.models.network import Network, load_body, matching, statistics
+from attittud_lab.models.registry import Wanted, call, find, reading
+from attittud_lab.models.text import TextBody
 
 
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
     """What turns texts into token numbers for this model; None for image models."""
-    if model.name == "text-cnn":
-        # Its convolutions would look over the end of a text into the next one.
-        return Reader(HashedWords(), data.max_length, pack=False, cache=cache)
-    if model.name.startswith("hf:"):
-        from attittud_lab.models.huggingface import hf_words
-
-        words = hf_words(model.name.removeprefix("hf:"))
-        return None if words is None else Reader(words, data.max_length, pack=data.pack, cache=cache)
-    return None
+    entry, parts = find(model.name)
+    words = None if entry.words is None else call(entry.words, *parts)
+    return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
 
 
 def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     """A network with heads for all tasks of `data`. Its initial weights depend on the seed alone, not on the strategy."""
-    shape = tuple(data.primary.examples.inputs.shape[1:])
+    entry, parts = find(config.name)
+    if data.kind not in entry.reads:
+        raise InputError(
+            f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s; use one of "
+            f"{', '.join(reading(data.kind))}"
+        )
+    wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(seed, "model"))
-        body = _body(config, shape, data.kind)
+        body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_vocabulary(cast(TextBody, body), config.name, data)
-        if config.name.startswith(("hf:", "timm:")):
+        if entry.foreign:
             widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
             body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]  # a number, where Module expects tensors and modules
         tasks = (data.primary, *data.auxiliary.values())
@@ -65,8 +51,6 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
             normalise = statistics(max((task.examples.inputs for task in tasks), key=len))
         network = Network(body, outputs, normalise=normalise, head_init=config.head_init)
     if config.weights is not None:
-        from attittud_lab.models.weights import load_body
-
         load_body(network, config.weights.replace("{seed}", str(seed)))
     for parameter in matching(network, config.freeze, "model.freeze"):
         parameter.requires_grad_(False)
@@ -109,40 +93,3 @@ def _check_packed(body: nn.Module, name: str, tasks: tuple[Task, ...]) -> None:
             f"model {name} cannot be kept from mixing several texts in one block of language modelling (it takes no attention "
             "masks or positions from outside, or marks no beginning of a text); set data.pack=false"
         )
-
-
-def _body(config: ModelConfig, shape: tuple[int, ...], kind: str) -> nn.Module:
-    name = config.name
-    if name.startswith("hf:"):
-        from attittud_lab.models.huggingface import hf_body
-
-        return hf_body(name.removeprefix("hf:"), kind, config)
-    image = name in _IMAGE or name.startswith(("timm:", "wideresnet-"))
-    if image and kind == "text":
-        raise InputError(f"model {name!r} reads images, but the data are texts; use text-cnn or hf:FOLDER")
-    if name == "text-cnn":
-        if kind != "text":
-            raise InputError("model 'text-cnn' reads texts, but the data are images; use small-cnn or wideresnet-22-4")
-        return TextCNN(8192, config.width, config.dropout)
-    if name in _IMAGE:
-        return _IMAGE[name](shape, config)
-    wide = _WIDE.fullmatch(name)
-    if wide:
-        return WideResNet(shape[0], int(wide[1]), int(wide[2]), config.dropout)
-    if name.startswith("timm:"):
-        from attittud_lab.models.timm import timm_body
-
-        return timm_body(name.removeprefix("timm:"), shape, config)
-    raise _unknown(name)
-
-
-def check_name(name: str) -> None:
-    """Refuse what is no model; whether a folder or a name of timm exists is seen when it is opened."""
-    if not (name in NAMES or name.startswith(("hf:", "timm:")) or _WIDE.fullmatch(name)):
-        raise _unknown(name)
-
-
-def _unknown(name: str) -> InputError:
-    near = get_close_matches(name, NAMES, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return InputError(f"there is no model {name!r}.{hint} Choose one of {', '.join(NAMES)}.")

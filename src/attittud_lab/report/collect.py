@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, notes, scatter
-from attittud_lab.errors import InputError, one_line
+from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.output.progress import shares
 from attittud_lab.strategies.layers import PARTS
@@ -132,7 +132,7 @@ def _inside(folder: Path, path: str) -> Path:
     """A folder of somebody else's may name any path."""
     if not (folder / path).resolve().is_relative_to(folder.resolve()):
         raise InputError(
-            f"{folder / 'comparison.json'}: {path!r} leaves the folder; this file was not written by compare"
+            f"{folder / 'comparison.json'}: {short(path)!r} leaves the folder; this file was not written by compare"
         )
     return folder / path
 
@@ -236,7 +236,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                     )
                 yield line
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({one_line(error)}); give the folder of a run") from None
+        reason = error.strerror if isinstance(error, OSError) else one_line(error, 80)
+        raise InputError(f"{short(str(path), 300)}: cannot be read ({reason}); give the folder of a run") from None
 
 
 def _joined(runs: Iterable[Sequence[Point]]) -> list[Point]:

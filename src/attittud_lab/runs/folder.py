@@ -24,11 +24,11 @@ from torch import Tensor
 
 from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import Config, to_dict
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import cannot_write, read_json, write_atomically, write_json
-from attittud_lab.models.weights import save_weights
+from attittud_lab.models.network import save_weights
 from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
-from attittud_lab.runs.provenance import provenance
+from attittud_lab.runs.result import RunResult, provenance
 
 _FILES = (
     "result.json",
@@ -85,9 +85,17 @@ class RunFolder:
                 "output=FOLDER, or start over with --fresh"
             )
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> RunResult | None:
+        """What a finished run found; None for an unfinished one."""
         path = self.path / "result.json"
-        return read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return RunResult.read(read_json(path), self.path)
+        except ValueError as error:
+            raise InputError(
+                f"{path}: is not what a run writes ({one_line(error, 200)}); start over with --fresh"
+            ) from None
 
     def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""

@@ -13,10 +13,10 @@ from attittud.guide import Guide
 from attittud.kernels.products import dot, project
 from attittud.step.forward import untraced_forward
 from attittud.step.subspace import Subspace
-from attittud_lab.training.compiling import eagerly
+from attittud_lab.models.compiling import eagerly
 
 if TYPE_CHECKING:
-    from attittud_lab.strategies.registry import MicroLosses
+    from attittud_lab.strategies.base import MicroLosses
 
 PARTS = ("helpful", "harmful", "neutral")
 MOST_GROUPS = 24

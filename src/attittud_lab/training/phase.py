@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import PhaseConfig
+from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
+from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.registry import Guided, Strategy, Telemetry
-from attittud_lab.training.capture import Steps
-from attittud_lab.training.compiling import clock
+from attittud_lab.models.compiling import clock
+from attittud_lab.models.network import Network, check_shared, matching
+from attittud_lab.strategies import Strategy, Telemetry, make_strategy
+from attittud_lab.training.devices import CapturedSteps, CudaRecorder
+from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.streams import Streams
 
+logger = logging.getLogger("attittud")
+
+FEW_JUDGES = 8
+"""Fewer validation examples than these say more about themselves than about the task."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
 
@@ -64,15 +72,13 @@ class Phase:
         *,
         metric: str,
         evaluate: Callable[[], dict[str, float]],
-        log_every: int,
-        log_layers: bool,
-        checkpoint_every: int | None,
-        captured: Steps[_Update] | None = None,
+        job: Config,
+        captured: CapturedSteps[_Update] | None = None,
     ) -> None:
         self.name, self.config, self.steps, self.streams, self.strategy = name, config, steps, streams, strategy
         self.model = streams.model
         self.metric, self._evaluate = metric, evaluate
-        self.log_every, self.log_layers, self.checkpoint_every = log_every, log_layers, checkpoint_every
+        self.log_every, self.log_layers, self.checkpoint_every = job.log_every, job.log_layers, job.checkpoint_every
         self.captured = captured
         self.evaluate_every = max(1, steps // config.evaluations)
         self.optimizer = _optimizer(self.model, config, streams.device if captured else None)
@@ -113,7 +119,7 @@ class Phase:
             if evaluating:
                 found = self._look()
                 values = {f"validation/{name}": value for name, value in found.items()}
-                if isinstance(self.strategy, Guided) and self.log_layers:
+                if self.log_layers:
                     # The seconds of training have stopped counting.
                     values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
                 record({"step": state.step, "seconds": state.seconds, **values})
@@ -140,7 +146,7 @@ class Phase:
             # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
-            name = None if kind is None else f"{kind}{streams.shape(kind)}"
+            name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
             update, replayed = self.captured.run(name, self._update)
             if replayed and kind is not None:
                 strategy.replayed(kind)
@@ -250,3 +256,99 @@ def _set_lr(group: dict[str, Any], value: float) -> None:
         group["lr"].fill_(value)
     else:
         group["lr"] = value
+
+
+def make_phase(
+    name: str,
+    config: Config,
+    data: Prepared,
+    model: Network,
+    device: torch.device,
+    metric: str,
+    *,
+    captured: bool = False,
+) -> Phase:
+    """A phase of a job, at its beginning. `captured`: its steps become CUDA graphs."""
+    settings: PhaseConfig = getattr(config.training, name)
+    strategy_config = config.strategy if name == "guided" else StrategyConfig(name="primary_only")
+    weights = {source: config.data.auxiliary[source].weight for source in data.auxiliary}
+    strategy = make_strategy(strategy_config, model, weights=weights, seed=mix(config.seed, name, "guide"))
+    batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
+    _check_strategy(strategy, strategy_config, model, data)
+    strategy.check_batches(name, settings)
+    _check_batches(name, settings, strategy_config, data, batches if strategy.needs_auxiliary else {})
+    if not strategy.trains_head:
+        metric, settings = "loss", replace(settings, select="best")
+    streams = Streams(
+        model,
+        data.primary,
+        data.auxiliary,
+        name,
+        config.seed,
+        settings.primary_batch,
+        batches,
+        strategy_config.basis_batch,
+        device,
+        accumulate=settings.accumulate,
+        bf16=config.training.precision == "bf16",
+        judges=data.validation if strategy.uses_held_out else None,
+        held=captured,
+    )
+
+    def look() -> dict[str, float]:
+        with streams.autocast():
+            return evaluate(model, data.primary, data.validation, device)
+
+    steps = phase_steps(name, settings, data, batches)
+    recorded: CapturedSteps[_Update] | None = CapturedSteps(CudaRecorder(device)) if captured else None
+    return Phase(name, settings, steps, streams, strategy, metric=metric, evaluate=look, job=config, captured=recorded)
+
+
+def _check_strategy(strategy: Strategy, config: StrategyConfig, model: Network, data: Prepared) -> None:
+    """Refuse a strategy that has nothing to work on; warn about one that has little."""
+    if strategy.needs_auxiliary and not data.auxiliary:
+        raise InputError(
+            f"strategy {config.name!r} needs auxiliary data, but data.auxiliary is empty; name a source there, or use "
+            "strategy: primary_only"
+        )
+    matching(model, config.exclude, "strategy.exclude")
+    if strategy.needs_shared:
+        check_shared(model, config.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
+    if strategy.uses_held_out and len(data.validation) < FEW_JUDGES:
+        logger.warning(
+            "strategy %s: the validation examples decide the weights, and there are only %d; so few can hardly tell what "
+            "helps. Raise data.primary.validation, or use strategy: primary_only or multitask",
+            config.name,
+            len(data.validation),
+        )
+
+
+def _check_batches(
+    name: str, settings: PhaseConfig, config: StrategyConfig, data: Prepared, batches: Mapping[str, int]
+) -> None:
+    """Refuse batches that are larger than the primary set, or that cannot be taken in equal micro-batches."""
+    primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
+    for key, size in {primary: settings.primary_batch, "strategy.basis_batch": config.basis_batch or 0}.items():
+        if size > available:
+            raise InputError(
+                f"{key} asks for {size} primary examples at once, but the primary training set has only {available}; lower {key} "
+                f"to at most {available}, or raise data.primary.train"
+            )
+    sizes = {primary: settings.primary_batch}
+    sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
+    for key, size in sizes.items():
+        if size % settings.accumulate:
+            raise InputError(
+                f"training.{name}.accumulate: {key} is {size}, which cannot be taken in {settings.accumulate} equal "
+                f"micro-batches; make it a multiple of {settings.accumulate}"
+            )
+
+
+def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mapping[str, int]) -> int:
+    """Updates of a phase; epochs are passes over the largest auxiliary source, or over the primary set."""
+    if settings.epochs is None:
+        return settings.steps
+    passes = [len(data.primary.examples) / settings.primary_batch]
+    if name == "guided" and data.auxiliary:
+        passes = [len(task.examples) / batches[source] for source, task in data.auxiliary.items()]
+    return max(1, math.ceil(settings.epochs * max(passes)))

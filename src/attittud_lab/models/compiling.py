@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from attittud_lab.errors import one_line
-from attittud_lab.models.encoder import Encoder
 from attittud_lab.models.network import Network
 
 logger = logging.getLogger("attittud")
@@ -88,10 +87,10 @@ def compiling(wanted: bool, *, deterministic: bool) -> Iterator[None]:
 def compile_body(model: Network) -> None:
     """Compile the shared body in place, which leaves names in files of weights as they are.
 
-    Of a text encoder that is the Hugging Face network in it, which every pass goes through. Of `text-cnn` passes for masked
-    words are not compiled, and neither are heads. The whole of a body is compiled, or it runs as usual.
+    A body may name a `compiled_part` that every pass goes through. Without one, passes for masked words are not compiled.
+    Heads are never compiled. The whole of a body is compiled, or it runs as usual.
     """
-    part = model.body.model if isinstance(model.body, Encoder) else model.body
+    part = getattr(model.body, "compiled_part", model.body)
     assert isinstance(part, nn.Module)
     try:
         part.compile(backend=BACKEND, fullgraph=True, dynamic=False)
