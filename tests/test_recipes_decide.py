@@ -35,17 +35,17 @@ def rows(spread: float = 0.001, **means: float | tuple[float, float]) -> list[Sc
     return found
 
 
-def outcome(verdict: ComparedTable) -> tuple[str, str | None]:
-    return verdict.decision.outcome, verdict.decision.strategy
+def outcome(table: ComparedTable) -> tuple[str, str | None]:
+    return table.decision.outcome, table.decision.strategy
 
 
 def test_clear_gain_over_both_baselines() -> None:
-    verdict = decide(rows(primary_only=0.8, multitask=0.82, flip=0.85, pcgrad=0.81), 0.005)
-    assert outcome(verdict) == ("use", "flip") and verdict.baseline == "multitask"
-    assert "Use flip" in verdict.decision.text and "+5.0 points" in verdict.decision.text
-    flip = next(row for row in verdict.rows if row.label == "flip")
+    table = decide(rows(primary_only=0.8, multitask=0.82, flip=0.85, pcgrad=0.81), 0.005)
+    assert outcome(table) == ("use", "flip") and table.baseline == "multitask"
+    assert "Use flip" in table.decision.text and "+5.0 points" in table.decision.text
+    flip = next(row for row in table.rows if row.label == "flip")
     assert flip.to_baseline == flip.to_multitask and flip.to_baseline.mean == pytest.approx(0.03)
-    assert next(row for row in verdict.rows if row.label == "multitask").to_baseline is None
+    assert next(row for row in table.rows if row.label == "multitask").to_baseline is None
 
 
 def test_simple_sum_is_enough() -> None:
@@ -53,19 +53,19 @@ def test_simple_sum_is_enough() -> None:
 
 
 def test_a_strategy_not_shown_to_beat_multitask_is_not_recommended_over_it() -> None:
-    verdict = decide(rows(0.004, primary_only=0.8, multitask=0.85, flip=0.8505), 0.005)
-    assert outcome(verdict) == ("use", "multitask")
-    assert "flip, the best on validation, against tuned multitask: +0.1 points" in verdict.decision.text
+    table = decide(rows(0.004, primary_only=0.8, multitask=0.85, flip=0.8505), 0.005)
+    assert outcome(table) == ("use", "multitask")
+    assert "flip, the best on validation, against tuned multitask: +0.1 points" in table.decision.text
 
 
 def test_a_strategy_where_multitask_itself_fails() -> None:
-    verdict = decide(rows(primary_only=0.8, multitask=0.8, flip=0.85), 0.005)
-    verdict_unsure = decide(
+    table = decide(rows(primary_only=0.8, multitask=0.8, flip=0.85), 0.005)
+    unsure = decide(
         [*rows(0.001, primary_only=0.8), *rows(0.06, x=0.0, multitask=0.82)[1:], *rows(0.001, a=0, b=0, flip=0.83)[2:]],
         0.005,
     )
-    assert outcome(verdict) == ("use", "flip")
-    assert outcome(verdict_unsure) == ("use", "flip") and "is open" in verdict_unsure.decision.text
+    assert outcome(table) == ("use", "flip")
+    assert outcome(unsure) == ("use", "flip") and "is open" in unsure.decision.text
 
 
 def test_no_help_needs_a_narrow_interval() -> None:
@@ -122,25 +122,25 @@ def test_a_gain_too_small_to_be_worth_it() -> None:
 
 
 def test_promising_but_uncertain_gain_asks_for_seeds() -> None:
-    verdict = decide(rows(0.03, primary_only=0.8, multitask=0.8, flip=0.83), 0.005)
-    assert outcome(verdict) == ("unclear", None)
-    assert "show a difference of 3 points" in verdict.decision.text
+    table = decide(rows(0.03, primary_only=0.8, multitask=0.8, flip=0.83), 0.005)
+    assert outcome(table) == ("unclear", None)
+    assert "show a difference of 3 points" in table.decision.text
 
 
 def test_selection_looks_at_validation_alone() -> None:
     """flip is best on test by far, but not on validation: the decision must not notice."""
-    verdict = decide(rows(primary_only=0.8, multitask=(0.9, 0.82), flip=(0.85, 0.99)), 0.005)
-    assert outcome(verdict) == ("use", "multitask")
-    verdict = decide(rows(primary_only=(0.9, 0.5), multitask=(0.8, 0.9)), 0.005)
-    assert verdict.baseline == "primary_only"
+    table = decide(rows(primary_only=0.8, multitask=(0.9, 0.82), flip=(0.85, 0.99)), 0.005)
+    assert outcome(table) == ("use", "multitask")
+    table = decide(rows(primary_only=(0.9, 0.5), multitask=(0.8, 0.9)), 0.005)
+    assert table.baseline == "primary_only"
 
 
 def test_p_values_are_corrected_over_the_rows() -> None:
     figures = rows(0.01, primary_only=0.8, multitask=0.79, flip=0.815, pcgrad=0.81)
-    verdict = decide(figures, 0.005)
+    table = decide(figures, 0.005)
     base = list(figures[0].test.values())
     raw = [stats.ttest_rel(list(row.test.values()), base).pvalue for row in figures[1:]]
-    found = {row.label: row.to_primary_only.p for row in verdict.rows if row.to_primary_only}
+    found = {row.label: row.to_primary_only.p for row in table.rows if row.to_primary_only}
     smallest = int(np.argmin(raw))
     assert found[figures[1 + smallest].label] == pytest.approx(min(1, 3 * raw[smallest]))
     assert all(corrected >= p for corrected, p in zip(found.values(), raw, strict=True))
@@ -149,8 +149,8 @@ def test_p_values_are_corrected_over_the_rows() -> None:
 def test_rows_are_compared_over_the_seeds_they_share() -> None:
     figures = rows(primary_only=0.8, multitask=0.82)
     lame = Scores("flip", {0: 0.5, 3: 0.5}, {0: 0.8, 3: 0.8})
-    verdict = decide([*figures, lame], 0.005)
-    assert [row.to_baseline.n for row in verdict.rows if row.label == "flip" and row.to_baseline] == [2]
+    table = decide([*figures, lame], 0.005)
+    assert [row.to_baseline.n for row in table.rows if row.label == "flip" and row.to_baseline] == [2]
 
 
 @given(st.lists(st.floats(0, 1).map(lambda x: round(x, 3)), min_size=12, max_size=12), st.floats(0, 0.05))
@@ -160,14 +160,14 @@ def test_no_decision_without_evidence(values: list[float], worthwhile: float) ->
         Scores(label, dict(enumerate(values[4 * i : 4 * i + 4])), dict(enumerate(values[4 * i : 4 * i + 4])))
         for i, label in enumerate(("primary_only", "multitask", "flip"))
     ]
-    verdict = decide(figures, worthwhile)
-    gains = {row.label: row.to_primary_only for row in verdict.rows if row.to_primary_only}
-    if verdict.decision.outcome == "use":
-        gain = gains[verdict.decision.strategy or ""]
+    table = decide(figures, worthwhile)
+    gains = {row.label: row.to_primary_only for row in table.rows if row.to_primary_only}
+    if table.decision.outcome == "use":
+        gain = gains[table.decision.strategy or ""]
         assert gain.mean > 0 and gain.p < 0.05
-    if verdict.decision.outcome == "no_help":
+    if table.decision.outcome == "no_help":
         assert any(gain.high < worthwhile for gain in gains.values())
-    assert (verdict.decision.outcome == "unclear") == (verdict.decision.strategy is None)
+    assert (table.decision.outcome == "unclear") == (table.decision.strategy is None)
 
 
 # ------------------------------------------------------------------------------------------------ as a reader sees it

@@ -293,7 +293,7 @@ def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
     assert chosen == [[], ["primary_only"]]
     page = render(found)
     assert page.count("class=chosen") == 1
-    assert '<tr class=chosen><th scope="row">primary_only <span class="badge">decision</span></th>' in page
+    assert '<tr class=chosen><th scope="row">primary_only <span class="badge">◀ decision</span></th>' in page
     assert [re.findall(r'class="bar (\w+)"', table) for table in page.split('<div class="table">')[1:]] == [
         ["below", "above"],
         ["below", "below"],
@@ -383,7 +383,7 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
             click(clean, name)
         assert [table.is_displayed() for table in clean.find_elements("css selector", ".table")] == visible
         assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (name or "Equal seconds")
-    assert texts(clean, "tr.chosen th") == [f"{decision['row']} decision"]
+    assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ decision"]
     assert texts(clean, ".decision strong") == [f"Decision at {decision['table'].lower()}"]
     for name in ("validation loss", "primary training loss", "more loss", "by second", "neutral", "helpful", "by step"):
         click(clean, name, "#charts")

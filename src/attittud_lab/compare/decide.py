@@ -235,7 +235,7 @@ def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
 
 
 @dataclass(frozen=True)
-class Finished:
+class ComparedRuns:
     """All runs of a comparison in its folder."""
 
     config: Config
@@ -250,7 +250,7 @@ class Finished:
     slow: Mapping[Path, float]
 
 
-def content(found: Finished) -> dict[str, Any]:
+def content(found: ComparedRuns) -> dict[str, Any]:
     """All of comparison.json."""
     config, folder = found.config, found.folder
     first = found.at_steps[PRIMARY_ONLY][seeds(config)[0]]
@@ -289,7 +289,7 @@ def content(found: Finished) -> dict[str, Any]:
     }
 
 
-def _tuning(found: Finished, tries: int) -> dict[str, Any]:
+def _tuning(found: ComparedRuns, tries: int) -> dict[str, Any]:
     settings = found.config.compare
     tuning_seeds = seeds(found.config)[: settings.tuning_seeds]
     weighted = [row for row in found.rows if row.candidate.tuned]
@@ -310,7 +310,7 @@ def _tuning(found: Finished, tries: int) -> dict[str, Any]:
     }
 
 
-def _table(found: Finished, runs: ByLabel) -> dict[str, Any]:
+def _table(found: ComparedRuns, runs: ByLabel) -> dict[str, Any]:
     figures = {
         label: {
             seed: {"validation": run.validation[run.metric], "test": run.test[run.metric]}

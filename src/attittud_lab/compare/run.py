@@ -23,7 +23,7 @@ from attittud_lab.compare.candidates import (
     seeds,
     variants,
 )
-from attittud_lab.compare.decide import ByLabel, Finished, checked, content, costs, slow
+from attittud_lab.compare.decide import ByLabel, ComparedRuns, checked, content, costs, slow
 from attittud_lab.compare.progress import Forecast, Runs, parse_duration
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
@@ -72,7 +72,7 @@ class Comparison:
         kept = {row.label for row in rows}
         diverged = [candidate.label for candidate in self.candidates if candidate.label not in kept]
         slow_runs = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
-        found = Finished(self.config, self.folder, rows, diverged, at_steps, at_seconds, seconds, slow_runs)
+        found = ComparedRuns(self.config, self.folder, rows, diverged, at_steps, at_seconds, seconds, slow_runs)
         result: dict[str, Any] = without_nan(content(found))
         write_json(self.folder / "comparison.json", result)
         return result

@@ -81,9 +81,9 @@ def make_probe(config: Config, phase: Phase) -> Probe:
     strategy, streams = config.strategy, phase.streams
     if strategy.eta is None and strategy.name not in presets():
         strategy = replace(strategy, name="multitask")
-    if strategy.engine == "implicit":
+    if "implicit" in (strategy.basis, strategy.engine):
         # It keeps no basis onto which other gradients could be projected; this is the same one, stored.
-        strategy = replace(strategy, engine="auto", refresh_every=1)
+        strategy = replace(strategy, basis="exact", engine="auto", refresh_every=1)
     check_shared(phase.model, strategy.exclude, head=any(task.shares_head for task in streams.tasks.values()))
     seed = mix(config.seed, "diagnose")
 
@@ -116,10 +116,12 @@ def _train(phase: Phase, probe: Probe, steps: int, progress: Progress) -> list[F
 
 def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
     """All steps, their early and their late half; then the alarms, which look at all."""
-    guide, span, over = probe.guide, probe.span, _Periods(len(series), probe.block)
+    guide, space, over = probe.guide, probe.space, _Periods(len(series), probe.block)
+    shared = space.layout.total
+    rank = shared if space.rows is None else guide.rank
     primary = over.means(torch.stack([figures.captured_primary for figures in series]))
     signs = over.signs(series, probe.chance)
-    sources = {name: _source(series, name, span.groups, over) for name in series[0].squares}
+    sources = {name: _source(series, name, probe.groups, over) for name in series[0].squares}
     captured = {name: found["captured"]["all"] for name, found in sources.items()}
     if not math.isfinite(primary["all"].mean + sum(share.mean for share in captured.values())):
         raise InputError(
@@ -130,13 +132,13 @@ def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
         "steps": len(series),
         "block": probe.block,
         "basis": guide.basis.name,
-        "rank": span.rank,
+        "rank": rank,
         "refresh_every": guide.refresh_every,
         "include_mean": guide.include_mean,
         "basis_batch": probe.basis_batch,
         "fresh_batch": probe.fresh_batch,
-        "shared_parameters": span.parameters,
-        "random_span": min(1.0, span.rank / span.parameters),
+        "shared_parameters": shared,
+        "random_span": min(1.0, rank / shared),
         "captured_primary": _plain(primary),
         "half_batches": {period: asdict(test) | {"share": test.share} for period, test in signs.items()},
         "sources": _plain(sources),

@@ -9,49 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attittud import Guide
-from attittud.kernels.products import project
-from attittud.step.forward import untraced_forward
+from attittud import Guide, Subspace, isolated_forward
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.layers import flat_gradient, groups, part_squares
+from attittud_lab.strategies.layers import groups
 
 SHORTEST_BLOCK = 5
 """Steps of a block, or `refresh_every` if that is more. Blocks are taken to be independent: they share no basis."""
-
-
-class Span:
-    """The subspace that a guide has fixed. Nothing else in this room looks inside of the library."""
-
-    def __init__(self, guide: Guide) -> None:
-        assert guide.subspace is not None
-        self._guide, self._space, layout = guide, guide.subspace, guide.subspace.layout
-        self.parameters = layout.total
-        self.rank = guide.rank if self._space.stored else layout.total
-        by_name = groups(layout.names)
-        self.groups = list(dict.fromkeys(by_name.values()))
-        """Groups of layers, in the order of rows below."""
-        self._index = torch.tensor([self.groups.index(group) for group in by_name.values()], device=layout.device)
-
-    def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss over the shared parameters as one vector."""
-        return flat_gradient(loss, self._space)
-
-    def directions(self, gradient: Tensor) -> Tensor:
-        """V g; with the canonical basis the gradient itself."""
-        return project(self._space.rows, gradient) if self._space.stored else gradient
-
-    def part_squares(self, primary: Tensor, auxiliary: Tensor) -> Tensor:
-        """Squared norms of the helpful, harmful and neutral part of the auxiliary gradient, groups x 3."""
-        return self._by_group(part_squares(self._guide, self._space, primary, auxiliary))
-
-    def squares(self, gradient: Tensor) -> Tensor:
-        """Squared norms of a gradient by group."""
-        return self._by_group(torch.stack([own.double().square().sum() for own in self._space.layout.views(gradient)]))
-
-    def _by_group(self, squares: Tensor) -> Tensor:
-        """One row for each parameter, summed to one for each group."""
-        return squares.new_zeros(len(self.groups), *squares.shape[1:]).index_add_(0, self._index, squares)
 
 
 @dataclass(frozen=True)
@@ -95,23 +59,31 @@ class Probe:
 
     def measure(self, step: int) -> Figures:
         """The figures before update number `step`, counted from 0."""
-        with untraced_forward(self.guide.model, self.guide.batch_norm, seed=mix(self.seed, step)), torch.enable_grad():
+        with isolated_forward(self.guide.model, self.guide.batch_norm, seed=mix(self.seed, step)), torch.enable_grad():
             if step % self.guide.refresh_every == 0:
                 self._refresh(step)
-            span = self.span
+            space = self.space
             # Two passes rather than two halves of one: BatchNorm would connect them.
-            first, second = (span.gradient(self.primary(rows).mean()) for rows in self.halves(step))
-            p, q, fresh = span.directions(first), span.directions(second), (first + second) / 2
-            own, compared = span.directions(fresh), (p != 0) & (q != 0)
+            first, second = (space.gradient(self.primary(rows).mean()) for rows in self.halves(step))
+            p, q, fresh = space.coordinates(first), space.coordinates(second), (first + second) / 2
+            own, compared = space.coordinates(fresh), (p != 0) & (q != 0)
             squares, gradients, opposed = {}, {}, {}
             for name, loss in self.auxiliary().items():
-                gradient = span.gradient(loss)
-                squares[name], gradients[name] = span.part_squares(fresh, gradient), span.squares(gradient)
-                harmful = span.directions(gradient).sign() * own.sign() < 0
+                gradient = space.gradient(loss)
+                parts = space.squares(fresh, gradient, include_mean=self.guide.include_mean)
+                by_parameter = [one.double().square().sum() for one in space.layout.views(gradient)]
+                squares[name], gradients[name] = self._by_group(parts), self._by_group(torch.stack(by_parameter))
+                harmful = space.coordinates(gradient).sign() * own.sign() < 0
                 opposed[name] = ratio(harmful.sum(), (own != 0).sum())
         captured = ratio(own.double().square().sum(), torch.dot(fresh.double(), fresh.double()))
         agreeing = (compared & (p.sign() == q.sign())).sum()
         return Figures(captured, agreeing, compared.sum(), squares, gradients, opposed)
+
+    @property
+    def space(self) -> Subspace:
+        """The basis in use."""
+        assert self.guide.subspace is not None
+        return self.guide.subspace
 
     def halves(self, step: int) -> tuple[Tensor, Tensor]:
         """Two half-batches of primary examples, none of which the basis in use has seen.
@@ -141,7 +113,13 @@ class Probe:
             self.primary(self.halves(step)[0]), self.auxiliary(), basis_losses=lambda: self.primary(basis), refresh=True
         )
         self.guide.model.zero_grad(set_to_none=True)
-        self.span = Span(self.guide)
+
+    def _by_group(self, squares: Tensor) -> Tensor:
+        """One row for each parameter, summed to one for each group of layers."""
+        wanted = list(groups(self.space.layout.names).values())
+        self.groups = list(dict.fromkeys(wanted))
+        index = torch.tensor([self.groups.index(group) for group in wanted], device=squares.device)
+        return squares.new_zeros(len(self.groups), *squares.shape[1:]).index_add_(0, index, squares)
 
 
 def batch_sizes(examples: int, basis_batch: int, primary_batch: int) -> tuple[int, int]:

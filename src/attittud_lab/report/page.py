@@ -97,7 +97,7 @@ def _grid(table: Mapping[str, Any]) -> str:
     for row in table["rows"]:
         first, *rest = (escape(text) for text in row["cells"])
         chosen = row.get("chosen", False)
-        badge = ' <span class="badge">decision</span>' if chosen else ""
+        badge = ' <span class="badge">◀ decision</span>' if chosen else ""
         body += f'<tr{" class=chosen" if chosen else ""}><th scope="row">{first}{badge}</th>'
         body += "".join(f"<td>{text}</td>" for text in rest)
         body += (f"<td>{_bar(row['interval'], widest)}</td>" if bars else "") + "</tr>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], st
         return needed_bytes(layout.size, rank, rows, storage, layout.dtype)
 
     def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:
-        return next((r for r in range(rank, 0, -1) if needed(r, rows(r), storage) <= available), 0)
+        return bisect_right(range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage))
 
     if needed(rank, working_rows(rank), storage) <= available:
         return

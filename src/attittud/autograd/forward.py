@@ -1,4 +1,4 @@
-"""A forward pass that leaves no trace: for the callable `basis_losses`.
+"""A forward pass without side effects: for the callables `basis_losses` and `judge`.
 
 Dropout is off, BatchNorm uses the batch (or its frozen statistics), random numbers come from a seed of our own, and
 modes, buffers and random states are put back as they were, also after an error.
@@ -15,8 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+
+from attittud._torch import BatchNorm, foreach_copy_
 
 BatchNormMode = Literal["batch", "frozen"]
 
@@ -53,8 +54,8 @@ class _NoDropout(TorchFunctionMode):
 
 
 @contextmanager
-def untraced_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
-    """Everything inside runs as described above. Keep the block open until the graph has been used."""
+def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
+    """Run what is inside as described above. Keep the block open until the graph has been used."""
     with _seeded(model, seed), _modes(model, batch_norm), _NoDropout():
         yield
 
@@ -99,7 +100,7 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     """Evaluation mode but for what needs training mode; afterwards modes and buffers are as they were."""
     modules = list(model.modules())
     modes = [(module, module.training) for module in modules]
-    norms = [(module, module.track_running_stats) for module in modules if isinstance(module, _BatchNorm)]
+    norms = [(module, module.track_running_stats) for module in modules if isinstance(module, BatchNorm)]
     recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
     registered = [(module, dict(module._buffers)) for module in modules]
     contents = _copies([b for _, found in registered for b in found.values() if b is not None])
@@ -146,5 +147,5 @@ def _copies(buffers: list[Tensor]) -> list[tuple[Tensor, Tensor, int]]:
             targets.append(copies[-1])
             sources.append(buffer)
     for targets, sources in groups.values():
-        torch._foreach_copy_(targets, sources)
+        foreach_copy_(targets, sources)
     return [(buffer, copy, buffer._version) for buffer, copy in zip(buffers, copies, strict=True)]
