@@ -60,8 +60,9 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
         location += (context["key"],) if "key" in context else ()
         place, value = find(tree, location)
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
-        words = found["msg"] if found["type"] == "refused" else _expected(found["type"], context, value)
-        raise ConfigError(f"{place}: {short(path, 200)}: {words}") from None
+        raise ConfigError(
+            f"{place}: {short(path, 200)}: {_words(found['type'], found['msg'], context, value)}"
+        ) from None
     except InputError as error:  # about several settings; it begins with the path of the culprit
         place, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
         raise ConfigError(f"{place}: {error}") from None
@@ -75,10 +76,10 @@ def _onto(base: Any, changes: Any) -> Any:
     return old | {key: _onto(old.get(key), value) for key, value in changes.items()}
 
 
-def _expected(kind: str, context: Mapping[str, Any], value: Any) -> str:
-    """What pydantic says of a wrong type, in our words."""
+def _words(kind: str, message: str, context: Mapping[str, Any], value: Any) -> str:
+    """What our own types say, and what pydantic says of its own, in our words."""
     if kind == "literal_error":
         choices = re.findall(r"'(.*?)'", context["expected"])
         return f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
     words = {"string_type": "text", "dict_type": "a mapping of names to values", "list_type": "a list, such as [a, b]"}
-    return f"expected {words[kind]}, got {got(value)}"
+    return f"expected {words[kind]}, got {got(value)}" if kind in words else message

@@ -5,6 +5,7 @@ A setting is read by the type of its field and never guessed: `lr: 1e-4` is a nu
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,7 @@ class Limits:
             number = next((kind(value) for kind, pattern in kinds.items() if pattern.fullmatch(value)), value)
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise refusal(f"expected {expected}, got {got(value)}")
-        if not abs(number) < 1e300:
+        if isinstance(number, float) and not math.isfinite(number):
             raise refusal(f"expected a finite number, got {short(str(value))}")
         if number < self.least or (self.above and number == self.least):
             words = (

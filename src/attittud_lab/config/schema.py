@@ -305,7 +305,8 @@ class _Schema(GenerateJsonSchema):
             inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)["anyOf"][-1]["properties"]
             for name, about in inherited.items():
                 found["properties"][name].setdefault("description", about["description"])
-        for about in found["properties"].values():
+        found["description"] = schema["cls"].__doc__  # older pydantic leaves it out
+        for about in (found, *found["properties"].values()):
             about["description"] = " ".join(about["description"].split())
         return {"anyOf": [self.str_schema({}), found]} if schema["cls"].shorthand else found
 

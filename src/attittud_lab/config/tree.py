@@ -130,9 +130,9 @@ def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
     found = compose(_read(path), short(str(path), 400))
     if "base" not in found:
         return found
-    if path.resolve() in seen:
-        names = " -> ".join(short(p.name) for p in (*seen, path.resolve()))
-        raise ConfigError(f"{path}: base: goes round in a circle: {names}")
+    if path.resolve() in seen or len(seen) > _DEEPEST:
+        names = " -> ".join(short(p.name) for p in (*seen, path.resolve())[-5:])
+        raise ConfigError(f"{path}: base: goes round in a circle, or through too many files: {names}")
     base = found.pop("base")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
         raise ConfigError(f"{found.places['base']}: base: expected the relative path of another configuration")
