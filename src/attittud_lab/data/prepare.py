@@ -272,7 +272,7 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
             with _open(raw, where) as file:
                 # JPEG can be decoded at a half, a quarter or an eighth of its size, never below the one that is wanted.
                 file.draft(mode, (pixels.size, pixels.size))
-                image = file.convert(mode)
+                image = _eight_bits(file).convert(mode)
         except (OSError, SyntaxError, ValueError) as error:
             name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
             raise InputError(f"{name} is damaged ({one_line(error)}); repair or remove it") from None
@@ -285,6 +285,19 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
         )
     array = np.asarray(image)
     return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """An image whose pixels go from 0 to 255; pillow would make all above that white."""
+    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
+        return image
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    if image.mode != "F" and low >= 0 and 255 < high < 65536:
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if low < 0 or high > 255 or (image.mode == "F" and high <= 1):
+        raise ValueError(f"its pixels go from {low} to {high}, not from 0 to 255 or 65535")
+    return image
 
 
 def decode_all(raws: Sequence[Raw], pixels: Pixels, where: str) -> Tensor:

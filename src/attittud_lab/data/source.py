@@ -198,30 +198,25 @@ def joined(parts: Sequence[Listing]) -> Listing:
         return [found[position] for position in range(len(rows))]
 
     classes = list(dict.fromkeys(name for part in parts for name in part.classes))
-    labels = [_renumbered(part, classes) for part in parts]
-    whole = all(part is not None for part in labels) and len({part.multi_label for part in parts}) == 1
-    if first.multi_label and any(part.classes != first.classes for part in parts):
-        whole = False
+    several = first.multi_label
+    labels = [part.labels if several or part.labels is None else renumber(part, part.labels, classes) for part in parts]
+    found = [part for part in labels if part is not None]
+    alike = all(part.multi_label == several and (not several or part.classes == classes) for part in parts)
+    whole = alike and len(found) == len(parts)
     groups = [part.groups for part in parts if part.groups is not None]
     return replace(
         first,
         where=" + ".join(part.where for part in parts),
         count=int(ends[-1]),
         fetch=fetch,
-        labels=np.concatenate([part for part in labels if part is not None]) if whole else None,
+        labels=np.concatenate(found) if whole else None,
         classes=classes if whole else [],
         groups=[name for part in groups for name in part] if len(groups) == len(parts) else None,
     )
 
 
-def _renumbered(listing: Listing, classes: Sequence[str]) -> Labels | None:
-    if listing.labels is None or listing.multi_label:
-        return listing.labels
+def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels:
+    """The labels of a listing as numbers of these classes; -1 for other classes, and for no label."""
     numbers = {name: number for number, name in enumerate(classes)}
-    return renumber(listing.labels, listing.classes, numbers)
-
-
-def renumber(labels: Labels, classes: Sequence[str], numbers: Mapping[str, int]) -> Labels:
-    """Class numbers by the names of their classes; -1 for a class without a number, and for no label."""
-    table = np.array([*(numbers.get(name, -1) for name in classes), -1], dtype=np.int64)
+    table = np.array([*(numbers.get(name, -1) for name in listing.classes), -1], dtype=np.int64)
     return table[labels]

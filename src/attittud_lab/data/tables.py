@@ -33,6 +33,7 @@ DEEPEST = 100
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
 _WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _CELLS_ARE_TEXT = {b"cells": b"text"}
 """Metadata of a table whose file does not tell numbers from text."""
 
@@ -306,16 +307,11 @@ def _parquet(path: Path) -> pa.Table:
 def _text_table(path: Path, suffix: str) -> pa.Table:
     check_memory(3 * path.stat().st_size, f"{path}: the file")
     content = path.read_bytes()
-    # UTF-16 and UTF-32 announce themselves by a byte-order mark; the longer mark begins with the shorter one.
-    for mark, encoding in (
-        (codecs.BOM_UTF32_LE, "utf-32"),
-        (codecs.BOM_UTF32_BE, "utf-32"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if content.startswith(mark):
-            content = content.decode(encoding).encode()
-            break
+    # UTF-16 and UTF-32 announce themselves by a byte-order mark; the longer one begins with the shorter one.
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        content = content.decode("utf-32").encode()
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        content = content.decode("utf-16").encode()
     block = min(len(content) + 1024, 1 << 30)  # a row must not be longer than a block
     if suffix == ".jsonl":
         return _jsonl(content, path, block)
@@ -368,14 +364,9 @@ def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
 def _check_depth(content: bytes, path: Path) -> None:
     depth = 0
     for number, line in enumerate(io.BytesIO(content), 1):
-        marks = _STRING.sub(b"", line)
-        opened = marks.count(b"[") + marks.count(b"{")
-        if depth == 0 and opened <= DEEPEST and opened == marks.count(b"]") + marks.count(b"}"):
-            continue
-        codes = np.frombuffer(marks, dtype=np.uint8)
-        steps = np.isin(codes, list(b"[{")).astype(np.int64) - np.isin(codes, list(b"]}"))
-        if depth + steps.cumsum().max(initial=0) > DEEPEST:
-            raise InputError(
-                f"{path}: line {number} has more than {DEEPEST} nested lists and objects; keep only what is needed"
-            )
-        depth = max(0, depth + int(steps.sum()))
+        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
+            depth += 1 if mark in b"[{" else -1
+            if depth > DEEPEST:
+                raise InputError(
+                    f"{path}: line {number} has more than {DEEPEST} nested lists and objects; keep only what is needed"
+                )
