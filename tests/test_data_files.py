@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from attittud_lab.config.data import SourceConfig
+from attittud_lab.data.prepare import Pixels, decode
 from attittud_lab.data.source import Listing, open_listing, open_source
 from attittud_lab.data.tables import read_file
 from attittud_lab.errors import InputError
@@ -490,3 +491,23 @@ def meaning(label: Any, numbers: bool) -> str | None:
     if numbers and re.fullmatch(r"[ \t]*-?[0-9]+[ \t]*", text):
         return None if "-" in text else text.strip()
     return text
+
+
+def test_damaged_images_are_refused_in_words() -> None:
+    refused = 0
+    for case in range(CASES):
+        random_ = random.Random(case)
+        form = random_.choice(["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+        pixels = np.random.default_rng(case).integers(0, 255, (random_.randrange(1, 20), 9, 3), dtype=np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, form)
+        content = file.getvalue()
+        try:
+            for _ in range(random_.randrange(3)):
+                content = damaged(content, random_)
+            assert decode(content, Pixels(3, 6), "here").shape == (3, 6, 6)
+        except InputError:
+            refused += 1
+            if content == file.getvalue():
+                pytest.fail(f"case {case}")
+    assert CASES // 10 < refused < CASES

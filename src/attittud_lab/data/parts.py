@@ -119,8 +119,8 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, labe
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
             warn_once(
-                f"data.auxiliary.{name}: {count} of its texts are in the primary {held_out} set but for case, white space or "
-                "punctuation, so the figures on it look too good; remove them"
+                f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set, but for case, white space "
+                "or punctuation; remove them, as figures on them say little"
             )
     return part.take(np.flatnonzero(kept))
 

@@ -248,7 +248,7 @@ def _open(raw: Raw, where: str) -> Image.Image:
         raise InputError(
             f"{name} announces more pixels than fit into memory (a decompression bomb); remove it"
         ) from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # every format has errors of its own
         reason = "it is no image" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
@@ -268,14 +268,14 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
     if isinstance(raw, np.ndarray):
         image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(mode)
     else:
-        try:
-            with _open(raw, where) as file:
+        with _open(raw, where) as file:
+            try:
                 # JPEG can be decoded at a half, a quarter or an eighth of its size, never below the one that is wanted.
                 file.draft(mode, (pixels.size, pixels.size))
                 image = _eight_bits(file).convert(mode)
-        except (OSError, SyntaxError, ValueError) as error:
-            name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
-            raise InputError(f"{name} is damaged ({one_line(error)}); repair or remove it") from None
+            except Exception as error:  # as above
+                name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
+                raise InputError(f"{name} is damaged ({one_line(error, 200)}); repair or remove it") from None
     if image.size != (pixels.size, pixels.size):
         # The middle square: scaling the sides apart would distort what is in the picture.
         side = min(image.size)
