@@ -32,7 +32,7 @@ DEEPEST = 100
 """Nested lists and objects of a line of jsonl; pyarrow crashes where there are some thousands."""
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
 _WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one that is never closed goes to the end
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _CELLS_ARE_TEXT = {b"cells": b"text"}
 """Metadata of a table whose file does not tell numbers from text."""
@@ -206,9 +206,8 @@ def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _multi_label(values, names, where, column)
-    if (table.schema.metadata or {}).get(b"cells") and compute.all(
-        compute.match_substring_regex(values, _WHOLE)
-    ).as_py():
+    from_text = b"cells" in (table.schema.metadata or {})
+    if from_text and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
         values = compute.utf8_trim_whitespace(values).cast(pa.int64())
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
         if pa.types.is_boolean(values.type):
@@ -249,27 +248,30 @@ def _class_names(table: pa.Table, column: str) -> list[str] | None:
     They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or
     in a list `class_names`. A list is for the column that is read if none is named, or for one that has all its classes.
     """
-    metadata = table.schema.metadata or {}
-    keys = (f"{stem}_{what}" for stem in (column, column.removesuffix("_label")) for what in ("names", "class_names"))
-    own = next((key for key in keys if key.encode() in metadata), "class_names")
+    metadata, own = table.schema.metadata or {}, f"{column}_names".encode()
     try:
         if b"huggingface" in metadata:
             feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
             names = feature.get("names") or feature.get("feature", {}).get("names")
+        elif own in metadata:
+            names = json.loads(metadata[own])
         else:
-            names = json.loads(metadata[own.encode()])
+            names = json.loads(metadata[b"class_names"])
+            usual = next((name for name in LABELS if name in table.column_names), column)
+            if isinstance(names, dict):
+                names = names.get(column)
+            elif column != usual and _distinct(table[column]) not in (None, len(names)):
+                return None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if isinstance(names, dict):
-        names = names.get(column)
-    elif own == "class_names" and b"huggingface" not in metadata and isinstance(names, list):
-        usual = next((name for name in LABELS if name in table.column_names), column)
-        values = table[column]
-        if column != usual and not pa.types.is_nested(values.type) and len(values.unique()) != len(names):
-            return None
     if not isinstance(names, list) or not names or len({str(name) for name in names}) != len(names):
         return None
     return [str(name) for name in names]
+
+
+def _distinct(values: Any) -> int | None:
+    """How many different values a column has; None for lists, of which pyarrow does not tell."""
+    return None if pa.types.is_nested(values.type) else len(values.unique())
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -282,8 +284,8 @@ def read_file(path: Path) -> pa.Table:
         table = _parquet(path) if suffix == ".parquet" else _text_table(path, suffix)
         names = table.column_names  # decoded here
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        reason = re.sub(r"in row (\d+)", lambda found: f"in record {int(found[1]) + 1}", one_line(error, 200))
-        raise InputError(f"{path}: cannot be read as {suffix[1:]} ({reason}); check the file") from None
+        reason = re.sub(r"in row (\d+)", lambda found: f"in record {int(found[1]) + 1}", one_line(error))
+        raise InputError(f"{path}: cannot be read as {suffix[1:]} ({reason[:200]}); check the file") from None
     columns = []
     for name, column in zip(names, table.columns, strict=True):
         try:
