@@ -274,6 +274,7 @@ def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
     assert counts(", split: train+dev, test_split: test") == ([32, 8, 10], 0)
     assert counts(", test_split: train") == ([24, 10, 6], 0)
     for more, message in {
+        "split: train+train": "the split train is named twice in train",
         "split: train+test, test_split: test": "the split test is in train and in test",
         "validation_split: dev, test_split: dev+test": "the split dev is in validation and in test",
     }.items():

@@ -99,13 +99,7 @@ def register_source(source: type[Source]) -> type[Source]:
 def open_source(config: SourceConfig) -> Source:
     """The first source that can read `config.path`."""
     for entry in _SOURCES:
-        source: type[Source]
-        if isinstance(entry, str):
-            module, _, name = entry.partition(":")
-            source = getattr(import_module(module), name)
-        else:
-            source = entry
-        opened = source.open(config.path)
+        opened = _imported(entry).open(config.path)
         if opened is not None:
             return opened
     path, near = as_path(config.path), []
@@ -113,6 +107,14 @@ def open_source(config: SourceConfig) -> Source:
         near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=1)
     hint = f"; did you mean {path.parent / near[0]}?" if near else ""
     raise InputError(f"{config.path}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+
+
+def _imported(entry: type[Source] | str) -> type[Source]:
+    if not isinstance(entry, str):
+        return entry
+    module, _, name = entry.partition(":")
+    found: type[Source] = getattr(import_module(module), name)
+    return found
 
 
 def as_path(name: str) -> Path:
@@ -167,10 +169,14 @@ def inside(root: Path, path: Path) -> Path:
 
 def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
     """The listing of a split, which must exist; `train+other` reads two as one."""
-    names = [None] if split is None else split.split("+")
+    names: list[str | None] = [None] if split is None else [*split.split("+")]
     group = config.group if isinstance(config, PrimaryConfig) else None
     columns = Columns(config.input, config.label, group, config.where)
     for part in names:
+        if names.count(part) > 1:
+            raise InputError(
+                f"{config.path}: the split {part} is named twice in {split}; its examples would count double"
+            )
         if part is not None and part not in source.splits:
             known = ", ".join(source.splits) or "none of its own"
             raise InputError(f"{config.path}: there is no split {part!r}; the source has {known}")

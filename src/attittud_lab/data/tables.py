@@ -42,18 +42,18 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
     """Files by split: `train-00000-of-00003.parquet` and `train.csv` belong to the split train."""
     found: dict[str | None, list[Path]] = {}
     # The hub keeps its parquet in a folder called data.
-    for place in (folder, folder / "data"):
-        if not place.is_dir():
+    for inner in (folder, folder / "data"):
+        if not inner.is_dir():
             continue
         announced: dict[str, int] = {}
-        for path in sorted(place.iterdir()):
+        for path in sorted(inner.iterdir()):
             match = _SHARD.fullmatch(path.name)
             if match and path.is_file():
                 found.setdefault(match["split"], []).append(inside(folder, path))
                 announced[match["split"]] = int(match["of"] or 0)
         for split, count in announced.items():
             if len(found[split]) < count:
-                warn_once(f"{place}: only {len(found[split])} of the {count} files of split {split} are there")
+                warn_once(f"{inner}: only {len(found[split])} of the {count} files of split {split} are there")
         if found:
             return found
     return {}
