@@ -75,7 +75,7 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     auxiliary = {}
     for name, (part, classes) in parts.auxiliary.items():
         decoded = next((found for other in known if (found := _decoded(other, part, record))), None)
-        auxiliary[name] = _auxiliary_task(config, name, part, classes, encoder, primary, decoded)
+        auxiliary[name] = encoder.task(name, part, classes, primary, decoded)
     validation, test = (encoder.examples(parts.primary[name]) for name in ("validation", "test"))
     prepared = Prepared(parts.kind, primary, validation, test, auxiliary, record)
     record["sha256"] = _checksum(prepared)
@@ -119,29 +119,21 @@ class _Encoder:
         inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)([str(raw) for raw in part.raws()])
         return Examples(inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1)
 
-
-def _auxiliary_task(
-    config: DataConfig,
-    name: str,
-    part: Part,
-    classes: list[str],
-    encoder: _Encoder,
-    primary: Task,
-    decoded: Examples | None,
-) -> Task:
-    source = config.auxiliary[name]
-    objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
-    rules = OBJECTIVES[objective]
-    examples = decoded or encoder.examples(part, blocks=rules.blocks)
-    if rules.make is not None:
-        examples, classes = rules.make(examples)
-    if source.share_head and (classes, objective) != (primary.classes, primary.objective):
-        raise InputError(
-            f"data.auxiliary.{name}.share_head: its classes ({', '.join(classes[:10]) or 'none'}) are not those of the primary "
-            f"task ({', '.join(primary.classes[:10])}); leave share_head out, so that it gets a head of its own"
-        )
-    packed = rules.blocks and encoder.reader is not None and encoder.reader.pack
-    return Task(name, objective, classes, examples, source.share_head, packed)
+    def task(self, name: str, part: Part, classes: list[str], primary: Task, decoded: Examples | None) -> Task:
+        """The task of an auxiliary source; `decoded` are its examples if they are known already."""
+        source = self.config.auxiliary[name]
+        objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
+        rules = OBJECTIVES[objective]
+        examples = decoded or self.examples(part, blocks=rules.blocks)
+        if rules.make is not None:
+            examples, classes = rules.make(examples)
+        if source.share_head and (classes, objective) != (primary.classes, primary.objective):
+            raise InputError(
+                f"data.auxiliary.{name}.share_head: its classes ({', '.join(classes[:10]) or 'none'}) are not those of the "
+                f"primary task ({', '.join(primary.classes[:10])}); leave share_head out, so that it gets a head of its own"
+            )
+        packed = rules.blocks and self.reader is not None and self.reader.pack
+        return Task(name, objective, classes, examples, source.share_head, packed)
 
 
 # ------------------------------------------------------------------------------------------------ the record
