@@ -54,9 +54,7 @@ class Hub:
                     f"hf:{name}: {hub} does not answer, and the cache has no copy; connect to a network, or download the data "
                     "set elsewhere and name its folder"
                 ) from None
-            raise InputError(
-                f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check the name and the network"
-            ) from None
+            raise InputError(f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check name and network") from None
         if not reached:
             warn_once(f"hf:{name}: {hub} does not answer, so the copy in the cache is used")
 

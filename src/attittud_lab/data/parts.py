@@ -140,9 +140,7 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int) -> tuple[di
         wanted = config.test if name == "test" else config.validation
         if wanted == 0 and isinstance(wanted, int):
             purpose = "measures the result" if name == "test" else "chooses the model and judges for strategy auto"
-            raise InputError(
-                f"data.primary.{name}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2"
-            )
+            raise InputError(f"data.primary.{name}: is 0, but it {purpose}; give a count or a fraction, such as 0.2")
         split = own[name]
         if split is not None and split != train_split:
             parts[name] = _own_part(config, source, split, name, listing, classes, mix(seed, name))
@@ -154,9 +152,7 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int) -> tuple[di
     for name, part in parts.items():
         if not len(part.rows):
             whole = "" if part.listing.groups is None else "; groups stay whole, and none is small enough"
-            raise InputError(
-                f"data.primary: no example is left for {name}{whole}; lower the other parts, or give more data"
-            )
+            raise InputError(f"data.primary: no example is left for {name}{whole}; lower the others, or give more data")
     _check_classes(parts["train"], classes, config.path)
     _check_groups(parts, config.path)
     return parts, classes
@@ -234,9 +230,7 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool) -> tuple[R
         return np.arange(listing.count), None, []
     labels, where = listing.labels, listing.where
     if labels is None:
-        raise InputError(
-            f"{where}: no label column was found; name it by label:, or use objective: masked_lm for plain text"
-        )
+        raise InputError(f"{where}: no label column was found; name it by label:, or use objective: masked_lm")
     if not listing.classes:
         raise InputError(
             f"{where}: no example has a label (empty cells and negative numbers mean: none); name another column by label:"

@@ -272,9 +272,8 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
         # The middle square: scaling the sides apart would distort what is in the picture.
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side)).resize(
-            (pixels.size, pixels.size), Image.Resampling.BILINEAR
-        )
+        square = image.crop((left, top, left + side, top + side))
+        image = square.resize((pixels.size, pixels.size), Image.Resampling.BILINEAR)
     array = np.asarray(image)
     return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
 

@@ -174,9 +174,7 @@ def open_listing(config: SourceConfig, source: Source, split: str | None) -> Lis
     columns = Columns(config.input, config.label, group, config.where)
     for part in names:
         if names.count(part) > 1:
-            raise InputError(
-                f"{config.path}: the split {part} is named twice in {split}; its examples would count double"
-            )
+            raise InputError(f"{config.path}: the split {part} is named twice in {split}; name it once")
         if part is not None and part not in source.splits:
             known = ", ".join(source.splits) or "none of its own"
             raise InputError(f"{config.path}: there is no split {part!r}; the source has {known}")
