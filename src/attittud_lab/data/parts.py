@@ -140,7 +140,9 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int) -> tuple[di
         wanted = config.test if name == "test" else config.validation
         if wanted == 0 and isinstance(wanted, int):
             purpose = "measures the result" if name == "test" else "chooses the model and judges for strategy auto"
-            raise InputError(f"data.primary.{name}: is 0, but it {purpose}; give a count or a fraction, such as 0.2")
+            raise InputError(
+                f"data.primary.{name}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2"
+            )
         split = own[name]
         if split is not None and split != train_split:
             parts[name] = _own_part(config, source, split, name, listing, classes, mix(seed, name))
