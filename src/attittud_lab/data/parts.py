@@ -122,8 +122,8 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, labe
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
             warn_once(
-                f"data.auxiliary.{name}: {count} of its texts are in the primary {held_out} set but for case, white space or "
-                "punctuation, so the figures on it look too good; remove them"
+                f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set, but for case, white space "
+                "or punctuation; remove them, as figures on them say little"
             )
     return part.take(np.flatnonzero(kept))
 
@@ -159,9 +159,7 @@ def _primary_parts(
     for name, part in parts.items():
         if not len(part.rows):
             whole = "" if part.listing.groups is None else "; groups stay whole, and none is small enough"
-            raise InputError(
-                f"data.primary: no example is left for {name}{whole}; lower the other parts, or give more data"
-            )
+            raise InputError(f"data.primary: no example is left for {name}{whole}; lower the others, or give more data")
     _check_classes(parts["train"], classes, config.path)
     _check_groups(parts, config.path)
     return parts, classes
@@ -235,14 +233,11 @@ def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, di
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool) -> tuple[Rows, Labels | None, list[str]]:
     """The rows that pass the class filters, their labels counted from 0, and the remaining classes."""
-    rows = np.arange(listing.count)
     if not labelled:
-        return rows, None, []
+        return np.arange(listing.count), None, []
     labels, where = listing.labels, listing.where
     if labels is None:
-        raise InputError(
-            f"{where}: no label column was found; name it by label:, or use objective: masked_lm for plain text"
-        )
+        raise InputError(f"{where}: no label column was found; name it by label:, or use objective: masked_lm")
     if not listing.classes:
         raise InputError(
             f"{where}: no example has a label (empty cells and negative numbers mean: none); name another column by label:"
@@ -251,16 +246,20 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool) -> tuple[R
     classes = [name for name in (config.classes or listing.usual or listing.classes) if name not in config.exclude]
     if not classes:
         raise InputError(f"{where}: exclude: leaves none of its classes; leave fewer of them out")
-    numbers = {name: number for number, name in enumerate(classes)}
+    return *_numbered(listing, labels, classes), classes
+
+
+def _numbered(listing: Listing, labels: Labels, classes: list[str]) -> tuple[Rows, Labels]:
+    """The rows of a listing that have one of these classes, and their numbers."""
+    rows = np.arange(listing.count)
     if listing.multi_label:
         positions = {name: position for position, name in enumerate(listing.classes)}
-        return rows, labels[:, [positions[name] for name in classes]], classes
+        return rows, labels[:, [positions[name] for name in classes]]
     without = int((labels < 0).sum())
     if without:
-        warn_once(f"{where}: {without} of {listing.count} examples have no label and are left out")
-    renumbered = renumber(labels, listing.classes, numbers)
-    kept = renumbered >= 0
-    return rows[kept], renumbered[kept], classes
+        warn_once(f"{listing.where}: {without} of {listing.count} examples have no label and are left out")
+    numbers = renumber(listing, labels, classes)
+    return rows[numbers >= 0], numbers[numbers >= 0]
 
 
 def _check_names(listing: Listing, config: SourceConfig) -> None:
@@ -284,22 +283,13 @@ def _same_classes(listing: Listing, train: Listing, classes: list[str], config: 
     if labels is None:
         raise InputError(f"{listing.where}: no label column was found; name it by label:")
     unseen = _unseen(listing, train, classes, config)
-    if listing.multi_label:
-        missing = [name for name in classes if name not in listing.classes]
-        if missing:
-            known = ", ".join(listing.classes)
-            raise InputError(
-                f"{listing.where}: has no label {', '.join(missing)}, which the training split has; its labels are {known}"
-            )
-        return Part(
-            listing, np.arange(listing.count), labels[:, [listing.classes.index(name) for name in classes]], unseen
+    missing = [name for name in classes if name not in listing.classes]
+    if listing.multi_label and missing:
+        raise InputError(
+            f"{listing.where}: has no label {', '.join(missing)}, which the training split has; its labels are "
+            f"{', '.join(listing.classes)}"
         )
-    without = int((labels < 0).sum())
-    if without:
-        warn_once(f"{listing.where}: {without} of {listing.count} examples have no label and are left out")
-    numbers = renumber(labels, listing.classes, {name: number for number, name in enumerate(classes)})
-    kept = numbers >= 0
-    return Part(listing, np.flatnonzero(kept), numbers[kept], unseen)
+    return Part(listing, *_numbered(listing, labels, classes), unseen)
 
 
 def _unseen(listing: Listing, train: Listing, classes: list[str], config: PrimaryConfig) -> dict[str, int]:
