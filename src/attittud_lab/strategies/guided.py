@@ -109,6 +109,11 @@ class Guided(Strategy):
         return self.guide.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        judges = state.get("judges") or {}
+        counts = [state[name] for name in ("since_refresh", "refreshes", "skipped_refreshes")]
+        counts += [judges.get(name, 0) for name in ("age", "count")]
+        if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
+            raise ValueError("a guide counts in whole numbers")
         self.guide.load_state_dict(state)
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.models.compiling import clock
 from attittud_lab.models.network import Network, check_shared, matching
+from attittud_lab.runs.checkpoint import check_like
+from attittud_lab.runs.result import typed
 from attittud_lab.strategies import Strategy, Telemetry, make_strategy
 from attittud_lab.training.devices import CapturedSteps, CudaRecorder
 from attittud_lab.training.evaluate import evaluate
@@ -26,6 +28,8 @@ logger = logging.getLogger("attittud")
 
 FEW_JUDGES = 8
 """Fewer validation examples than these say more about themselves than about the task."""
+MOMENTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
+"""What optimizers keep for each parameter, beside the number of the step."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
 
@@ -56,7 +60,7 @@ class PhaseState:
     plateau: int = 0
     scale: float = 1.0
     seconds: float = 0.0
-    stopped: str | None = None
+    stopped: Literal["patience", "seconds"] | None = None
 
 
 class Phase:
@@ -209,6 +213,14 @@ class Phase:
             return config.lr + (end - config.lr) * done
         return config.lr
 
+    def _check(self, state: PhaseState) -> None:
+        """Refuse values that no run of this phase writes."""
+        known = {self.metric, "loss"} <= state.best_values.keys() & state.last_values.keys()
+        figures = state.best is None or (known and len(state.best) == 2)
+        counts = 0 <= state.best_step <= state.step <= self.steps and min(state.worse, state.plateau) >= 0
+        if not (figures and counts and 0 < state.scale <= 1 and 0 <= state.seconds < math.inf):
+            raise ValueError("phase/state has values that no run writes")
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": asdict(self.state),
@@ -218,14 +230,20 @@ class Phase:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
         device = self.streams.device
-        self.state = PhaseState(**saved["state"])
-        best = saved["best"]
-        self.best_weights = None if best is None else {name: tensor.to(device) for name, tensor in best.items()}
-        self.optimizer.load_state_dict(saved["optimizer"])
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"] = group["lr"].to(device)
+        self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
+        self._check(self.state)
+        if self.config.select == "best" and self.state.best is not None:
+            check_like(best, self.model.state_dict(), "best")
+            self.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
+        # Groups hold only settings, which are those of this run, and the learning rate, which every step sets.
+        moments, groups = saved["optimizer"]["state"], self.optimizer.state_dict()["param_groups"]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for number, found in moments.items():
+            like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
+            check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         strategy = {
             key: value.to(device) if isinstance(value, Tensor) else value for key, value in saved["strategy"].items()
         }

@@ -19,8 +19,9 @@ from attittud_lab.models.build import build_model, reader
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress, Quiet
+from attittud_lab.runs.checkpoint import check_like
 from attittud_lab.runs.folder import RunFolder
-from attittud_lab.runs.result import PhaseSummary, RunResult
+from attittud_lab.runs.result import PhaseSummary, RunResult, typed
 from attittud_lab.training.devices import captures, choose_device, on_device, own_stream, repeatable
 from attittud_lab.training.evaluate import default_metric, evaluate, has_both
 from attittud_lab.training.phase import make_phase
@@ -155,12 +156,16 @@ class _Job:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go back to a checkpoint."""
         try:
-            self.summaries, self.validation = saved["summaries"], saved["validation"]
+            known = {"phases": saved["summaries"], "validation": saved["validation"]}
+            self.summaries, self.validation = typed(RunResult, known).values()
             self.phase = self.phases[len(self.summaries)]
+            check_like(saved["model"], self.model.state_dict(), "model")
             self.model.load_state_dict(saved["model"])
             self.phase.load_state_dict(saved["phase"])
-            size = int(saved["metrics_bytes"])
-        except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            size = saved["metrics_bytes"]
+            if type(size) is not int or size < 0:
+                raise ValueError("metrics_bytes is no number of bytes")
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)}); "
                 "delete it to start from the beginning"
