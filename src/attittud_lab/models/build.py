@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +22,9 @@ from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.network import Network, load_body, matching, statistics
 from attittud_lab.models.registry import Wanted, call, find, reading
 from attittud_lab.models.text import TextBody
+
+BYTES = 20
+"""Memory that training needs for each parameter, without activations."""
 
 
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
@@ -36,6 +44,8 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
         )
     wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):
+        if not entry.foreign:
+            _check_size(config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts))
         torch.manual_seed(mix(seed, "model"))
         body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
@@ -57,6 +67,38 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError(f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less")
     return network
+
+
+def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) -> None:
+    """Refuse a network that memory cannot hold before any of it is allocated."""
+
+    def parameters(width: int) -> float:
+        try:
+            with torch.device("meta"):
+                return sum(parameter.numel() for parameter in build(replace(config, width=width)).parameters())
+        except RuntimeError:  # more than torch can count
+            return math.inf
+
+    wanted, most = parameters(config.width), _free_memory() / BYTES
+    if wanted <= most:
+        return
+    narrower = bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
+    cure = f"lower model.width from {config.width} to at most {narrower}" if narrower else "choose a smaller model"
+    raise InputError(
+        f"model {config.name} would have {wanted:.3g} parameters, and the free memory is enough to train about {most:.3g} "
+        f"({BYTES} bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
+    )
+
+
+def _free_memory() -> float:
+    """Bytes of main memory that this process can still take; infinite where the system does not say."""
+    free = math.inf
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)  # of a container; ValueError without a limit
+    return free
 
 
 def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:

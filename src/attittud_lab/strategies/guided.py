@@ -61,6 +61,8 @@ class Guided(Strategy):
 
         try:
             report = self._backward(losses) if len(losses.micro) == 1 else self._accumulated(losses)
+        except MemoryError as error:  # says which settings of a `Guide` fit
+            raise InputError(f"strategy: {error}") from None
         except UnsupportedError as error:
             raise InputError(f"strategy.engine={self.config.engine} cannot be used with this model: {error}") from None
         return report.to_dict

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.compiling import clock
 from attittud_lab.models.network import Network, check_shared, matching
 from attittud_lab.runs.checkpoint import check_like
@@ -145,9 +145,9 @@ class Phase:
         for group in self.optimizer.param_groups:
             _set_lr(group, self._lr(number))
         if self.captured is None:
-            telemetry = self._update().telemetry
+            telemetry = self._guarded_update().telemetry
         else:
-            # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
+            # A graph has one random seed for all of a step; it is set again as dropout shall depend on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
             name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
@@ -157,6 +157,16 @@ class Phase:
             streams.values, telemetry = dict(update.values), update.telemetry
         self.state.step += 1
         return telemetry
+
+    def _guarded_update(self) -> _Update:
+        """An update; where it fails because numbers are not finite any more, that is what is said."""
+        try:
+            return self._update()
+        except RuntimeError as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
+            tensors = (*self.streams.values.values(), *self.model.parameters())
+            if "overflow" not in str(error) and all(bool(tensor.isfinite().all()) for tensor in tensors):
+                raise
+            raise self._diverged(one_line(error, 120)) from None
 
     def _update(self) -> _Update:
         """All of a step that happens on the device."""
@@ -171,23 +181,28 @@ class Phase:
         """Losses and figures of the last step, which waits for the device; refuses to go on where they diverged."""
         values = {name: float(value) for name, value in self.streams.values.items()}
         if not math.isfinite(values["loss/primary"]):
-            raise DivergedError(
-                f"training diverged in step {self.state.step} of phase {self.name}: the primary loss is "
-                f"{values['loss/primary']}; lower training.{self.name}.lr, or set training.{self.name}.clip"
-            )
+            raise self._diverged(f"the primary loss is {values['loss/primary']}")
         return values | {f"attittud/{name}": float(value) for name, value in telemetry().items()}
+
+    def _diverged(self, why: str) -> DivergedError:
+        return DivergedError(
+            f"training diverged in step {self.state.step} of phase {self.name}: {why}; lower training.{self.name}.lr, or set "
+            f"training.{self.name}.clip"
+        )
 
     def _look(self) -> dict[str, float]:
         """Evaluate, and draw the consequences."""
         state, config = self.state, self.config
         found = self._evaluate()
         value = -found["loss"] if self.metric == "loss" else found[self.metric]
-        score = [
-            value if math.isfinite(value) else -math.inf,
-            -found["loss"] if math.isfinite(found["loss"]) else -math.inf,
-        ]
+        finite = math.isfinite(found["loss"])
+        if not finite and not (self.done and self.best_weights):
+            raise self._diverged(f"the validation loss is {found['loss']}")
+        if not finite:
+            logger.warning("training diverged at its end; the model of step %d is kept", state.best_step)
+        score = [value if math.isfinite(value) else -math.inf, -found["loss"]]
         state.last_values = found
-        if state.best is None or score > state.best:
+        if finite and (state.best is None or score > state.best):
             state.best, state.best_step, state.best_values, state.worse, state.plateau = score, state.step, found, 0, 0
             if config.select == "best":
                 self.best_weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
