@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_right
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -30,7 +31,8 @@ BYTES = 20
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
     """What turns texts into token numbers for this model; None for image models."""
     entry, parts = find(model.name)
-    words = None if entry.words is None else call(entry.words, *parts)
+    with _tensors_alone():
+        words = None if entry.words is None else call(entry.words, *parts)
     return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
 
 
@@ -47,7 +49,8 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
         if not entry.foreign:
             _check_size(config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts))
         torch.manual_seed(mix(seed, "model"))
-        body: nn.Module = call(entry.build, wanted, *parts)
+        with _tensors_alone():
+            body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_vocabulary(cast(TextBody, body), config.name, data)
         if entry.foreign:
@@ -69,6 +72,21 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     return network
 
 
+@contextmanager
+def _tensors_alone() -> Iterator[None]:
+    """Inside, `torch.load` unpickles nothing but tensors, whatever a library that calls it asks for."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
 def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) -> None:
     """Refuse a network that memory cannot hold before any of it is allocated."""
 
@@ -84,9 +102,10 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
         return
     narrower = bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
     cure = f"lower model.width from {config.width} to at most {narrower}" if narrower else "choose a smaller model"
+    count = "over 1e18" if wanted == math.inf else f"{wanted:.3g}"
     raise InputError(
-        f"model {config.name} would have {wanted:.3g} parameters, and the free memory is enough to train about {most:.3g} "
-        f"({BYTES} bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
+        f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "
+        f"bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
     )
 
 

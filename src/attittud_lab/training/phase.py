@@ -101,7 +101,7 @@ class Phase:
     ) -> None:
         """Go on to the end. `record` takes a line of metrics, `checkpoint` is called where all is consistent."""
         state, device = self.state, self.streams.device
-        started, reported = clock(), state.step
+        started, reported, shown = clock(), state.step, dict[str, float]()
         while not self.done:
             telemetry = self.step()
             last = state.step == self.steps
@@ -114,12 +114,13 @@ class Phase:
                 torch.cuda.synchronize(device)
             state.seconds += clock() - started
             if logging:
-                values = self.read(telemetry)
-                record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **values})
-                advanced(state.step - reported, values)
-                reported = state.step
+                shown = self.read(telemetry)
+                record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **shown})
             if self.config.seconds is not None and state.seconds >= self.config.seconds:
                 state.stopped, evaluating = "seconds", True
+            if logging or evaluating:
+                advanced(state.step - reported, shown)
+                reported = state.step
             if evaluating:
                 found = self._look()
                 values = {f"validation/{name}": value for name, value in found.items()}

@@ -22,7 +22,7 @@ from attittud_lab.output.progress import Progress, Quiet
 from attittud_lab.runs.checkpoint import check_like
 from attittud_lab.runs.folder import RunFolder
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
-from attittud_lab.training.devices import captures, choose_device, on_device, own_stream, repeatable
+from attittud_lab.training.devices import captures, choose_device, enough_memory, on_device, own_stream, repeatable
 from attittud_lab.training.evaluate import default_metric, evaluate, has_both
 from attittud_lab.training.phase import make_phase
 
@@ -77,7 +77,8 @@ def run(
         streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
         training = config.training
         compiled = compiling(training.compile, deterministic=training.deterministic)
-        with forked, repeatable(training.deterministic, device), streamed, compiled, ExitStack() as opened:
+        exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
+        with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Quiet())
             # Last: a run that is refused, or was finished before, shall not appear there.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
