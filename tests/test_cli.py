@@ -127,7 +127,7 @@ def test_an_interrupt_of_which_a_command_does_not_know(what, monkeypatch, capsys
     if what is typer.Abort:
         monkeypatch.setattr(cli, "build", lambda: stop)
     else:
-        monkeypatch.setattr("attittud_lab.config.json_schema.json_schema", stop)
+        monkeypatch.setattr("attittud_lab.config.schema.json_schema", stop)
     code, out, err = run("schema", capsys=capsys)
     assert (code, out, err.strip()) == (130, "", "attittud: interrupted; no file is left half-written")
 
@@ -140,34 +140,83 @@ def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):
     assert list(Path("runs/demo").iterdir()) == []
 
 
-SCRIPT = "from attittud_lab.cli import main\nmain()\n"  # what pip writes
+SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
+
+
+@pytest.mark.parametrize("command", [["--version"], *([*name.split(), "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_needs_no_torch(command, tmp_path):
+    """It takes seconds to import, and somebody who asks for help has nothing to compute."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch is imported')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT + "main()\n", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.parametrize(
-    ("command", "code", "words"),
-    [
-        (["attittud", "demo"], 130, "attittud: interrupted while starting; nothing has been done\n"),
-        (["attitud"], 130, "attittud: interrupted while starting; nothing has been done\n"),
-    ],
-    ids=["attittud", "attitud"],
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
 )
-def test_an_interrupt_while_torch_is_imported(command, code, words, tmp_path):
+@pytest.mark.parametrize(
+    "command",
+    [["demo"], ["train", "a.yaml"], ["compare", "a.yaml"], ["diagnose", "a.yaml"]],
+    ids=lambda words: words[0],
+)
+def test_a_signal_while_torch_is_imported(command, number, code, word, tmp_path):
     """That takes seconds, in which nothing of a command has run yet."""
     (tmp_path / "torch.py").write_text("import time\nopen('reached', 'w').close()\ntime.sleep(60)\n")
-    Path(command[0]).write_text(SCRIPT)
+    Path("attittud").write_text(SCRIPT + "main()\n")
     with subprocess.Popen(
-        [sys.executable, *command],
+        [sys.executable, "attittud", *command],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     ) as process:
         while not Path("reached").exists() and process.poll() is None:
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert err == words if code == 130 else words in err
+    assert (process.returncode, err) == (code, f"attittud: {word} while starting; nothing has been done\n")
+
+
+def test_sigterm_where_a_command_has_no_sentence(monkeypatch, capsys):
+    monkeypatch.setattr("attittud_lab.config.schema.json_schema", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert run("schema", capsys=capsys) == (143, "", "attittud: terminated; no file is left half-written\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+LONG, NUL = "x" * 300, "a\0b"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", LONG],
+        ["compare", LONG],
+        ["diagnose", LONG],
+        ["report", LONG],
+        ["init", "image", "--primary", LONG],
+        ["init", "image", "--primary", "~no_such_user/x"],
+        ["init", "image", "--primary", "digits", "--auxiliary", LONG],
+        ["init", "image", "--primary", "digits", "-o", LONG],
+        ["compare", "--primary", LONG, "--auxiliary", "digits"],
+        ["schema", "-o", LONG],
+        *([*words, NUL] for words in (["train"], ["report"], ["schema", "-o"], ["init", "image", "--primary"])),
+        ["train", "a.yaml", "seed=" + "1" * 50_000],
+        ["train", "--" + "x" * 50_000],
+        ["x" * 50_000],
+        ["init", "x" * 50_000, "--primary", "digits"],
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_paths_that_no_file_can_have_and_values_without_end(command, capsys):
+    code, _, err = run(*command, capsys=capsys)
+    assert code == 2 and err.startswith("attittud: ") and err.count("\n") == 1 and len(err) < 1000
+    assert list(Path().iterdir()) == []
 
 
 def test_a_missing_module_of_ours_is_a_bug_and_not_hidden(monkeypatch):

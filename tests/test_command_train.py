@@ -290,7 +290,10 @@ def test_trackio_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_ctrl_c() -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
+)
+def test_ctrl_c_and_sigterm(number: signal.Signals, code: int, word: str) -> None:
     command = [sys.executable, "-m", "attittud", "train", "job.yaml", "training.guided.steps=100000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
@@ -298,12 +301,12 @@ def test_ctrl_c() -> None:
             if metrics.exists() and metrics.stat().st_size:
                 break
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
     folder = metrics.parent
     kept = (folder / "checkpoint.safetensors").exists()
     words = f"the same command continues from the last checkpoint in {folder}" if kept else "there is no checkpoint yet"
-    assert process.returncode == 130 and err.startswith(f"attittud: interrupted; {words}") and err.count("\n") == 1
+    assert process.returncode == code and err.startswith(f"attittud: {word}; {words}") and err.count("\n") == 1
     assert not list(Path().rglob("*.part")) and not list(Path().rglob("result.json"))
 
 
@@ -416,6 +419,43 @@ def test_init_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", "image", "--primary", "a.csv", "--force") == 2
     assert "use `attittud init text`" in capsys.readouterr().err
     assert call("init", "sound", "--primary", "a.csv", "--force") == 2
+
+
+def test_init_is_told_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"word{n} here,{'no' if n % 2 else 'yes'}\n" for n in range(40))
+    Path("a.csv").write_text("body,verdict\n" + rows)
+    Path("b.csv").write_text("text,label\n" + rows.replace("word", "other"))
+    assert call("init", "text", "--primary", "a.csv") == 2
+    assert "name it by --input. Columns: body, verdict" in capsys.readouterr().err
+    assert call("init", "text", "--primary", "a.csv", "--input", "body") == 2
+    assert "name it by --label" in capsys.readouterr().err
+    columns = ["--input", "body", "--label", "verdict"]
+    assert call("init", "text", "--primary", "a.csv", "--auxiliary", "b.csv", *columns) == 0
+    assert "#   no (20), yes (20)" in capsys.readouterr().out
+    data = load("attittud.yaml").data
+    assert (data.primary.input, data.primary.label) == ("body", "verdict")
+    assert (data.auxiliary["b"].input, data.auxiliary["b"].label) == (None, None)  # it has the usual ones
+    quick = ["training.guided.steps=2", "training.finetune.steps=2", "model.width=8"]
+    assert call("train", "attittud.yaml", *quick) == 0
+    assert call("init", "text", "--primary", "a.csv", "--input", "bdy", "--force") == 2
+    assert "there is no column 'bdy'" in capsys.readouterr().err
+
+
+def test_init_on_another_level_of_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    picture_folders(**{"all/mine": [9, 7], "all/theirs": [8, 8], "one/level": [4, 4]})
+    assert call("init", "image", "--primary", "all/mine") == 0
+    out, err = capsys.readouterr()
+    assert "# Primary: 16 images, 8 pixels, 2 classes.\n#   a (9), b (7)\n" in out and err == ""
+    assert call("init", "image", "--primary", "all", "--force") == 0
+    out, err = capsys.readouterr()
+    assert (
+        "#   mine (16), theirs (16)\n# Warning: 2 of these classes have folders in them, such as mine with a, b" in out
+    )
+    assert err.startswith("attittud: Warning: 2 of these classes have folders in them") and err.count("\n") == 1
+    assert call("init", "image", "--primary", "one", "--force") == 2
+    assert "one class only, 'level', whose folder has folders in it (a, b); did you mean one/level?" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from attittud.engine import make_engine
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import ModelConfig
 from attittud_lab.data.tasks import Examples, Order, per_example_losses
-from attittud_lab.data.texts import SHORTEST, Reader
-from attittud_lab.data.tokens import tokenised
+from attittud_lab.data.texts import SHORTEST, Reader, tokenised
 from attittud_lab.errors import InputError
 from attittud_lab.models import Wanted
 from attittud_lab.models.build import build_model

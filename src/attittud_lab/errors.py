@@ -9,8 +9,13 @@ class InputError(Exception):
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:
-    """What another library complains of, cut to so many characters, to be part of a paragraph of ours."""
+    """The message of another library, cut to so many characters, as part of a paragraph of ours."""
     return " ".join(str(error).split())[:most]
+
+
+def short(text: str, most: int = 80) -> str:
+    """A user's own words, cut where they are too long to be shown again."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def needs(extra: str | None, package: str, what: str) -> InputError:

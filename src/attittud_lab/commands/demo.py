@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attittud_lab.demo.page import content
-from attittud_lab.demo.train import Settings
 from attittud_lab.files import write_atomically
-from attittud_lab.output.interrupts import interruptible
-from attittud_lab.report.page import write_page
+from attittud_lab.output.interrupts import interruptible, starting
+
+if TYPE_CHECKING:
+    from attittud_lab.demo.train import Settings
 
 
 def demo(
@@ -24,7 +24,7 @@ def demo(
             metavar="N", min=1, help="Repetitions; each draws other clean labels. Fewer are faster, intervals wider."
         ),
     ] = 6,
-    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = Settings.steps,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = 200,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")] = 2,
     out: Annotated[
         Path | None,
@@ -40,6 +40,11 @@ def demo(
     labels right, half random, or half shifted to the next class. Every row of the table is a way to use them. About a
     minute on two cores.
     """
+    with starting():
+        from attittud_lab.demo.page import content
+        from attittud_lab.demo.train import Settings
+        from attittud_lab.report.page import write_page
+
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
     try:

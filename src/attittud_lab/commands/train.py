@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from attittud_lab.output.interrupts import interruptible
+from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
 from attittud_lab.output.progress import Bars, EvaluationLines, Quiet
 from attittud_lab.strategies import names
@@ -34,10 +34,11 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars, nor lines in place of them.")] = False,
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
-    from attittud_lab.config.load import load
-    from attittud_lab.training.train import default_run_dir, run
+    with starting():
+        from attittud_lab.commands.reading import read
+        from attittud_lab.training.train import default_run_dir, run
 
-    settings = load(config, overrides or [])
+    settings = read(config, overrides or [])
     run_dir = default_run_dir(settings, config.stem)
     with ExitStack() as stack:
         bars = sys.stderr.isatty() and not quiet

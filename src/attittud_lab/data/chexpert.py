@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from attittud_lab.data.folder import inside
-from attittud_lab.data.listing import Columns, Listing, Raw, Rows, joined
-from attittud_lab.data.tables import filtered, read_file
+from attittud_lab.data.source import Columns, Listing, Raw, Rows, as_path, inside, joined
+from attittud_lab.data.tables import filtered, read_file, shards
 from attittud_lab.errors import InputError
 
 ABOUT = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")
@@ -38,22 +38,27 @@ class CheXpert:
         """By the heading of one of its tables."""
         for path in (folder / f"{name}.csv" for name in _SPLITS):
             try:
-                with path.open(encoding="utf-8", errors="replace") as file:
-                    # A byte order mark is no part of the first name.
-                    return file.readline().lstrip("\ufeff").startswith(",".join(ABOUT[:4]))
-            except OSError:  # there is none, or none that may be read
+                if path.is_file():
+                    with path.open(encoding="utf-8-sig", errors="replace") as file:
+                        return file.read(100).startswith(",".join(ABOUT[:4]))
+            except OSError:  # one that may not be read
                 continue
         return False
 
     @classmethod
-    def around(cls, path: Path) -> Path | None:
-        """Its folder, where one of its tables or splits was named."""
-        return path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
-
-    @classmethod
-    def inside(cls, folder: Path) -> Path | None:
-        """Its folder, where the one that it was unpacked into was named."""
-        return next((inner for inner in sorted(folder.iterdir()) if inner.is_dir() and cls.recognises(inner)), None)
+    def open(cls, name: str) -> Self | None:
+        """The whole of it only: a part would be a table without inputs, or images whose classes are patients."""
+        path = as_path(name)
+        meant = path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
+        if path.is_dir() and meant is None:
+            if cls.recognises(path):
+                return cls(path)
+            if not shards(path):  # the folder that it was unpacked into, perhaps
+                inner = (inner for inner in sorted(path.iterdir()) if inner.is_dir() and cls.recognises(inner))
+                meant = next(inner, None)
+        if meant is not None:
+            raise InputError(f"{path}: CheXpert is read from the folder of its tables; did you mean {meant}?")
+        return None
 
     @property
     def splits(self) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from attittud_lab.config.schema import ModelConfig
-    from attittud_lab.data.tokens import Words
+    from attittud_lab.data.texts import Words
 
 T = TypeVar("T")
 Kind = Literal["image", "text"]

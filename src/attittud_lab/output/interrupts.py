@@ -1,25 +1,89 @@
-"""Ctrl-C: one sentence on what is kept, and not a word from the processes that a command has started."""
+"""Ctrl-C and SIGTERM: one sentence on what is kept, and not a word from the processes that a command has started."""
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
+from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code that shells know Ctrl-C by."""
+
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Interruption(Exception):  # noqa: N818 - nothing went wrong
-    """Ctrl-C. The message says what is kept and how to go on."""
+    """Ctrl-C or SIGTERM. The message says what is kept and how to go on."""
+
+
+class Ending:
+    """Which of the two signals ended a command."""
+
+    def __init__(self) -> None:
+        self.signal = signal.SIGINT
+
+    def terminate(self, _number: int, _frame: FrameType | None) -> None:
+        self.signal = signal.SIGTERM
+        raise KeyboardInterrupt
+
+    @property
+    def word(self) -> str:
+        return _WORDS[self.signal]
+
+    @property
+    def code(self) -> int:
+        return 128 + self.signal
+
+
+@contextmanager
+def signals() -> Iterator[Ending]:
+    """SIGTERM, which schedulers send, is a KeyboardInterrupt in here, as Ctrl-C is."""
+    ending = Ending()
+    usual = threading.current_thread() is threading.main_thread()
+    if not usual or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield ending
+        return
+    signal.signal(signal.SIGTERM, ending.terminate)
+    try:
+        yield ending
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """A signal ends the imports inside, which take seconds, with a sentence in place of a traceback."""
+    ours = [signal.default_int_handler, Ending.terminate]
+    before = {number: signal.getsignal(number) for number in _WORDS}
+    here = threading.current_thread() is threading.main_thread()
+    caught = [number for number, old in before.items() if here and getattr(old, "__func__", old) in ours]
+    for number in caught:
+        signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number in caught:
+            signal.signal(number, before[number])
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    # At once: an exception inside of a half-imported library may be swallowed there, or reported by it.
+    os.write(2, f"attittud: {_WORDS[signal.Signals(number)]} while starting; nothing has been done\n".encode())
+    os._exit(128 + number)
 
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C in here becomes an `Interruption`; `kept` is asked then for what follows "interrupted; "."""
+    """A signal in here becomes an `Interruption`; `kept` is asked then for what follows "interrupted; "."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interruption(f"interrupted; {kept()}") from None
+        raise Interruption(kept()) from None
 
 
 @contextmanager
