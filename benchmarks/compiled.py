@@ -2,8 +2,8 @@
 
     python -m benchmarks.compiled --out benchmarks/compiled.json
 
-`images` is the paper's network with 256 and 50 images in a step (experiments/cat-vs-dog.yaml), `texts` an encoder of
-MiniLM's size with 128 blocks of text and 32 labelled ones (experiments/text.yaml); on a GPU their steps are CUDA graphs.
+`images` is the paper's network with 256 and 50 images in a step (experiments/configs/cat-vs-dog.yaml), `texts` an encoder of
+MiniLM's size with 128 blocks of text and 32 labelled ones (experiments/configs/text.yaml); on a GPU their steps are CUDA graphs.
 Also how long it takes to compile: at first, and in a later process that finds the code on the disk.
 """
 
@@ -33,7 +33,7 @@ from benchmarks import encoder
 from benchmarks.results import provenance
 from benchmarks.timing import interleaved
 
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parent.parent / "experiments" / "configs"
 WORKLOADS = ("images", "texts")
 BLOCK = 10
 """Steps that are timed at once: as many as lie between two refreshes."""

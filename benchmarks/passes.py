@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attittud.basis.orthonormal import orthonormalise_
-from attittud.kernels.products import lift_, products
+from attittud.kernels import lift_, products
 from benchmarks.timing import Action, captured, copy_bandwidth, interleaved
 
 BODY = 85_648_128  # about RoBERTa-base without its word embeddings

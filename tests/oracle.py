@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud.basis.noise import gaussian
+from attittud.basis.base import gaussian
 
 PRESETS = {  # eta and primary weight as the paper and the design give them
     "primary_only": ((0, 0, 0), 1),

@@ -14,7 +14,8 @@ from zoo import Problem, problem
 
 from attittud import Eta, Guide
 from attittud.decompose import decompose
-from attittud.step.judges import SCORED, Record
+from attittud.report import SCORED
+from attittud.step.auto import Scores
 
 BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
 JUDGES = slice(8, 12)
@@ -41,11 +42,11 @@ def cosine(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def score(report, task: str = "auxiliary") -> list[float]:
-    return report.tasks[task].verdict.score.tolist()
+    return report.tasks[task].earned.score.tolist()
 
 
 def weights(report, task: str = "auxiliary") -> list[float]:
-    found = report.tasks[task].verdict.weights
+    found = report.tasks[task].earned.weights
     return [float(found.neutral), float(found.helpful), float(found.harmful)]
 
 
@@ -94,8 +95,8 @@ def test_a_step_applies_what_was_earned_before(basis, dtype):
 # ------------------------------------------------------------------------------------------------ the rule
 
 
-def record_of(*cosines: list[float]) -> Record:
-    record = Record(torch.device("cpu"))
+def record_of(*cosines: list[float]) -> Scores:
+    record = Scores(torch.device("cpu"))
     for found in cosines:
         record.add(torch.tensor(found, dtype=torch.float64))
     return record
@@ -131,7 +132,7 @@ def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(par
 def test_judges_like_the_auxiliary_data_drop_nothing(seed, primary, noise):
     """Their gradient then is the auxiliary one up to noise: every part points with it, more than the primary one does."""
     random = torch.Generator().manual_seed(seed)
-    record = Record(torch.device("cpu"))
+    record = Scores(torch.device("cpu"))
     split = torch.tensor([0.8, 0.5, 0.4, 1.0], dtype=torch.float64)  # norms of the parts of a gradient of norm 1
     for _ in range(12):
         found = (split + noise * torch.randn(4, generator=random, dtype=torch.float64)).clamp(-1, 1)
@@ -238,7 +239,7 @@ def test_coordinates_are_judged_by_chunks(monkeypatch):
     p, guide = make("canonical")
     q, other = make("canonical")
     first = step(p, guide)
-    monkeypatch.setattr("attittud.step.coordinates.chunk_size", lambda _: 7)
+    monkeypatch.setattr("attittud.basis.canonical.chunk_size", lambda _: 7)
     assert score(step(q, other)) == pytest.approx(score(first), abs=1e-12)
 
 
@@ -406,7 +407,7 @@ def test_named_tasks_of_both_kinds(basis):
         p.model.zero_grad()
         losses = {name: p.loss(at) for name, at in tasks.items()}
         report = guide.backward(primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES))
-    assert report.tasks["b"].verdict is None
+    assert report.tasks["b"].earned is None
     etas = {name: tuple(weights(report, name)) for name in ("a", "c")} | {"b": (0.5, 1, -1)}
     want = expected(
         p.model,

@@ -7,7 +7,7 @@ from torch import nn
 from zoo import problem
 
 from attittud import Eta, Guide
-from attittud.kernels.products import project
+from attittud.kernels import project
 
 
 def test_projection_inside_autocast():

@@ -19,7 +19,7 @@ from attittud_lab.demo import experiment
 from attittud_lab.demo.train import Settings
 from attittud_lab.errors import InputError
 
-COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "reproduce", "schema"]
+COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "schema"]
 QUICK = ["demo", "--seeds", "1", "--steps", "2", "--workers", "1"]
 
 

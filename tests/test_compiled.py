@@ -11,7 +11,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
-from attittud.autograd.graph import kept_graph
+from attittud._torch import kept_graph
 
 
 class Model(nn.Module):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
-from attittud.autograd.graph import in_cuda_graphs
+from attittud._torch import in_cuda_graphs
 
 trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
 

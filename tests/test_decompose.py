@@ -9,7 +9,7 @@ from torch import nn
 from zoo import problem
 
 from attittud import Eta, Guide, decompose, preset
-from attittud.basis.noise import gaussian
+from attittud.basis.base import gaussian
 
 many = settings(max_examples=60, deadline=None)
 weights = st.floats(0, 3)

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from attittud import Guide, decompose
+from attittud import kernels as linalg
 from attittud.engine.base import Jacobian
-from attittud.kernels import products as linalg
 
 pytestmark = NEEDS_GPU
 

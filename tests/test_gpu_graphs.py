@@ -152,7 +152,7 @@ def test_captured_hearing_equals_eager(basis):
         eager.step(False, **({"judge": lambda: eager.losses()[:8] * 2} if heard else {}))
         graphs[heard].replay()
         close(graphed.parameters(), eager.parameters(), 1e-4)
-        got, want = (run.guide._hearings.records["auxiliary"] for run in (graphed, eager))
+        got, want = (run.guide._auto.scores["auxiliary"] for run in (graphed, eager))
         close(got.moments, want.moments, 1e-3)
 
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from watch import LiveMemory
 from zoo import ZOO, problem
 
-import attittud.kernels.products
+import attittud.kernels
 from attittud import Eta, Guide
 from attittud.engine import UnsupportedError
 
@@ -287,7 +287,7 @@ def test_resuming():
 
 def test_memory(monkeypatch):
     """One gradient, which becomes `.grad`, and no term with k or m times D."""
-    monkeypatch.setattr(attittud.kernels.products, "chunk_size", lambda x: 256)  # the model is small for the real one
+    monkeypatch.setattr(attittud.kernels, "chunk_size", lambda x: 256)  # the model is small for the real one
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     x, size = torch.randn(16, 64), 4 * sum(p.numel() for p in model.parameters())
     peaks = {}
@@ -370,11 +370,11 @@ def test_what_it_cannot_do_says_so():
         Guide(p.model, eta=Eta(*ETA), engine="implicit")
     r = problem("mlp")
     with pytest.raises(
-        UnsupportedError, match=r"engine 'implicit': per-example gradients do not add up to .*body\.0\.weight"
+        UnsupportedError, match=r"engine 'hooks': per-example gradients do not add up to .*body\.0\.weight"
     ):
         implicit(r.model).backward(primary=lambda: r.losses() * r.losses().mean(), auxiliary=r.loss())
     q = problem("mlp")
-    with pytest.raises(UnsupportedError, match=r"(?s)'implicit' must see the forward pass.*callable"):
+    with pytest.raises(UnsupportedError, match=r"(?s)'hooks' must see the forward pass.*callable.*basis='exact'"):
         implicit(q.model).backward(primary=q.losses(), auxiliary=q.loss())
     with pytest.raises(ValueError, match="every step is a refresh"):
         implicit(q.model).backward(primary=q.losses, auxiliary=q.loss(), refresh=False)

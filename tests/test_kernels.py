@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from attittud import kernels as linalg
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.engine.per_example.windows import Windows
-from attittud.kernels import products as linalg
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attittud.basis.noise import gaussian
+from attittud.basis.base import gaussian
 
 
 def test_entries_do_not_depend_on_what_is_asked_for():

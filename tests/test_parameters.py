@@ -7,7 +7,7 @@ from torch import nn
 from zoo import TwoHeads, problem
 
 from attittud import Eta, Guide
-from attittud.autograd.graph import written_into
+from attittud.autograd.backward import written_into
 from attittud.autograd.layout import Layout
 
 

@@ -15,7 +15,7 @@ from attittud_lab.demo.rows import ROWS
 from attittud_lab.demo.train import Settings, set_apart, train
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
-from attittud_lab.report.curves import curves
+from attittud_lab.report.collect import curves
 from attittud_lab.training.phase import FEW_JUDGES
 from attittud_lab.training.streams import JUDGES, MOST_JUDGES, Streams
 from attittud_lab.training.train import load_data, make_phase, run

@@ -50,8 +50,8 @@ class StandIn:
             guide = self.phase.strategy.guide
             assert guide.subspace is not None
             found += [guide._refresher.index, guide._refresher.skipped, guide.subspace.active]
-            found += [guide.subspace.rows] if guide.subspace.stored else []
-            for record in guide._hearings.records.values():
+            found += [guide.subspace.rows] if guide.subspace.rows is not None else []
+            for record in guide._auto.scores.values():
                 found += [record.moments, record.weights, record.skipped]
         else:
             found += list(getattr(self.phase.strategy, "memory", {}).values())
@@ -63,7 +63,7 @@ class StandIn:
         guide = getattr(self.phase.strategy, "guide", None)
         if guide is None:
             return None
-        refresher, hearings = guide._refresher, guide._hearings
+        refresher, hearings = guide._refresher, guide._auto
         old = (refresher.age, refresher.count), (hearings.age, hearings.count)
         if new is not None:
             (refresher.age, refresher.count), (hearings.age, hearings.count) = new

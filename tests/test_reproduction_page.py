@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from attittud_lab.compare.candidates import candidates
-from attittud_lab.compare.variants import variants
+from attittud_lab.compare.candidates import candidates, variants
 from attittud_lab.config.load import load
-from experiments import page as module
-from experiments import paper
-from experiments import rows as reader
-from experiments.bases import labels
-from experiments.claims import Claim, against_paper, judged, spread_falls
-from experiments.page import PAGE, page
-from experiments.plots import PLOTS
-from experiments.plots import draw as draw_figures
-from experiments.rows import HERE, Row, part
-from experiments.table2 import (
+from experiments.paper import page as module
+from experiments.paper import printed
+from experiments.paper import rows as reader
+from experiments.paper.claims import Claim, against_paper, judged, spread_falls
+from experiments.paper.page import PAGE, page
+from experiments.paper.plots import PLOTS
+from experiments.paper.plots import draw as draw_figures
+from experiments.paper.rows import CONFIGS, HERE, Row, part
+from experiments.paper.table2 import (
     ATTITTUD,
     CHOSEN,
     CHOSEN_CLAIMS,
@@ -33,10 +31,11 @@ from experiments.table2 import (
     everything,
     outcome,
 )
+from experiments.paper.table4 import labels
 
 
 def test_page_is_what_the_results_give() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m experiments.page`"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m experiments.paper.page`"
 
 
 def test_figures_are_what_the_results_give(tmp_path: Path) -> None:
@@ -49,8 +48,8 @@ def test_figures_are_what_the_results_give(tmp_path: Path) -> None:
         pytest.skip(f"the figures were drawn by {of_files[0]}, here is {here[0]}")
     for name in made:
         (words, numbers), (words_here, numbers_here) = (drawing(figures[name]) for figures in (committed, made))
-        assert words_here == words, f"{name}: run `python -m experiments.page`"
-        assert numbers_here == pytest.approx(numbers, abs=1e-4), f"{name}: run `python -m experiments.page`"
+        assert words_here == words, f"{name}: run `python -m experiments.paper.page`"
+        assert numbers_here == pytest.approx(numbers, abs=1e-4), f"{name}: run `python -m experiments.paper.page`"
 
 
 def drawing(svg: str) -> tuple[list[str], list[float]]:
@@ -91,7 +90,7 @@ ACCURACIES = {
 
 def searched(results: Path, seeds: int, tries: int = 4) -> None:
     """Lines as a search and the seeds after it leave them; the third draw is the best on validation."""
-    config = load(HERE / "table2-cat-vs-dog.yaml")
+    config = load(CONFIGS / "table2-cat-vs-dog.yaml")
     lines = []
     for candidate in candidates(config):
         for number, variant in enumerate(variants(candidate.strategy, config.compare, tuned=candidate.tuned)[:tries]):
@@ -208,7 +207,7 @@ def test_what_diverged_is_not_called_a_run_to_come(results: Path) -> None:
 
 def test_the_config_names_the_rows_that_validation_chose() -> None:
     chosen = best_two(everything())
-    named = {c.label.replace(" ", "-") for c in candidates(load(HERE / "table2-cat-vs-dog-15.yaml"))}
+    named = {c.label.replace(" ", "-") for c in candidates(load(CONFIGS / "table2-cat-vs-dog-15.yaml"))}
     assert set(chosen) <= named, f"name {chosen} in table2-cat-vs-dog-15.yaml"
 
 
@@ -371,7 +370,7 @@ def test_the_eta_that_validation_chose_is_compared_with_every_baseline(results: 
 
 
 def test_what_the_claims_say_together(results: Path) -> None:
-    means = dict.fromkeys((*paper.TABLE2, *MORE), 0.65) | {"orthogonal": 0.7, "flip": 0.6, "drop_harmful": 0.62}
+    means = dict.fromkeys((*printed.TABLE2, *MORE), 0.65) | {"orthogonal": 0.7, "flip": 0.6, "drop_harmful": 0.62}
     means |= {"pretrain": 0.66, "pretrain_as_released": 0.61}
     lines = []
     for n, (label, mean) in enumerate(means.items()):
@@ -415,8 +414,8 @@ def test_the_settings_of_a_row_whose_untrained_head_chooses(results: Path) -> No
 def test_nothing_waits_but_multicifar_when_all_has_been_run(results: Path) -> None:
     for path in (HERE / "results").glob("*.jsonl"):
         shutil.copy(path, results)
-    lines, fifteen = [], [*paper.TABLE2, ATTITTUD[-1], ATTITTUD[-2]]
-    for n, label in enumerate([*paper.TABLE2, *MORE]):
+    lines, fifteen = [], [*printed.TABLE2, ATTITTUD[-1], ATTITTUD[-2]]
+    for n, label in enumerate([*printed.TABLE2, *MORE]):
         for draw in range(4):
             run = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
             for seed in range(1 if draw else 15 if label in fifteen else 5):
@@ -442,7 +441,9 @@ def test_nothing_waits_but_multicifar_when_all_has_been_run(results: Path) -> No
 
 
 def test_rows_of_multicifar_are_those_with_the_papers_weight(results: Path) -> None:
-    config = load(HERE / "table2-multicifar100.yaml", ["data.primary.classes=[a]", "data.auxiliary.others.exclude=[a]"])
+    config = load(
+        CONFIGS / "table2-multicifar100.yaml", ["data.primary.classes=[a]", "data.auxiliary.others.exclude=[a]"]
+    )
     lines = []
     for candidate in candidates(config):
         label = candidate.label.replace(" ", "-")
@@ -491,7 +492,7 @@ def test_figures_read_labels_as_compare_writes_them(results: Path) -> None:
             file.write("\n".join(found) + "\n")
 
     def labels_of(name: str) -> list[str]:
-        found = [candidate.label.replace(" ", "-") for candidate in candidates(load(HERE / f"{name}.yaml"))]
+        found = [candidate.label.replace(" ", "-") for candidate in candidates(load(CONFIGS / f"{name}.yaml"))]
         return [label for label in found if label not in ("primary_only", "multitask")]
 
     lines("figure2-samples", labels_of("figure2-samples"))

@@ -7,7 +7,7 @@ from zoo import problem
 
 from attittud import Eta, Guide
 from attittud.basis import exact, svd
-from attittud.basis.small_matrices import _next_round, householder, jacobi, qr, singular
+from attittud.basis.orthonormal import _next_round, householder, jacobi, qr, singular
 
 SHAPES = [(1, 1), (2, 2), (3, 3), (7, 4), (4, 7), (13, 13), (26, 13), (40, 40), (65, 65)]
 KINDS = ["normal", "graded", "lower", "rank one", "zero", "equal", "tiny"]

@@ -419,7 +419,7 @@ def test_eta_auto_with_judges(tmp_path: Path, accumulate: int) -> None:
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert curve(resumed) == curve(whole) and len(curve(whole)) == 8
     scores = whole.report.tasks
-    assert float(scores["up"].verdict.score.sum()) > float(scores["down"].verdict.score.sum())
+    assert float(scores["up"].earned.score.sum()) > float(scores["down"].verdict.score.sum())
     assert curve(whole, "attittud/up/weight_helpful")[-1] > curve(whole, "attittud/down/weight_helpful")[-1]
 
 

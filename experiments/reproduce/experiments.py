@@ -47,6 +47,8 @@ class Experiment:
     """For an experiment that needs a pretrained text encoder (--model): writes a tiny one below a folder, for --quick."""
     start: Callable[[Path], Part] | None = None
     """A run from whose weights, seed by seed, all others start that have `model.weights` set."""
+    searched: Callable[[list[str]], list[str]] | None = None
+    """Of the names of all parts those whose validation examples choose the settings of all; None: each has its own search."""
     runs_of: str | None = None
     """The experiment in whose runs it is measured, if not in its own."""
 

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.compare.decide import PRIMARY_ONLY
+from attittud_lab.compare.candidates import PRIMARY_ONLY
 from attittud_lab.config.options import default
 from attittud_lab.config.schema import Config
 from attittud_lab.runs.folder import comparable

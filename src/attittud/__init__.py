@@ -2,9 +2,13 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from attittud.autograd.forward import isolated_forward
+from attittud.basis import bases, register_basis
+from attittud.basis.subspace import Subspace
 from attittud.decompose import Decomposition, decompose
+from attittud.engine import UnsupportedError, engines, register_engine
 from attittud.eta import Eta, preset, presets
-from attittud.guide import Guide
+from attittud.guide import AccumulationWarning, Guide
 from attittud.report import Report
 
 try:
@@ -12,4 +16,20 @@ try:
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["Decomposition", "Eta", "Guide", "Report", "decompose", "preset", "presets"]
+__all__ = [
+    "AccumulationWarning",
+    "Decomposition",
+    "Eta",
+    "Guide",
+    "Report",
+    "Subspace",
+    "UnsupportedError",
+    "bases",
+    "decompose",
+    "engines",
+    "isolated_forward",
+    "preset",
+    "presets",
+    "register_basis",
+    "register_engine",
+]

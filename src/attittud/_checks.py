@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from numbers import Integral, Real
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout, sparse_message
-from attittud.eta import Eta
+from attittud.eta import Eta, preset, presets
 
 AnyEta = Eta | Literal["auto"]
 T = TypeVar("T")
@@ -76,10 +76,9 @@ def check_callable(name: str, value: object) -> None:
 
 def check_dense(model: nn.Module, layout: Layout) -> None:
     """Refuse embeddings with sparse gradients before anything is computed from them."""
-    shared = layout.ids
     for path, module in model.named_modules():
         weight = getattr(module, "weight", None)
-        if getattr(module, "sparse", False) and id(weight) in shared:
+        if getattr(module, "sparse", False) and any(weight is parameter for parameter in layout.parameters):
             raise ValueError(sparse_message(f"{path}.weight" if path else "weight"))
 
 
@@ -115,13 +114,26 @@ def check_count(name: str, value: object) -> int:
 
 
 def check_eta(eta: object) -> AnyEta | dict[str, AnyEta]:
+    if isinstance(eta, Mapping) and eta:
+        return {str(name): _as_eta(value) for name, value in eta.items()}
+    return _as_eta(eta)
+
+
+def _as_eta(eta: object) -> AnyEta:
     if isinstance(eta, Eta) or eta == "auto":
         return eta
-    if isinstance(eta, Mapping) and eta and all(isinstance(value, Eta) or value == "auto" for value in eta.values()):
-        return {str(name): value for name, value in eta.items()}
+    if isinstance(eta, str) and eta in presets():
+        settings = preset(eta)
+        if settings.keys() - {"eta"}:
+            raise ValueError(
+                f"eta={eta!r}: this strategy sets more than its three weights; write Guide(model, **preset({eta!r}))"
+            )
+        return cast(Eta, settings["eta"])
+    if isinstance(eta, (tuple, list)) and len(eta) == 3:
+        return Eta(*eta)
     raise TypeError(
-        f"eta must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), 'auto', or a dict of one for each named "
-        f"auxiliary loss; got {eta!r}"
+        "eta must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a preset "
+        f"({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
     )
 
 

@@ -75,6 +75,52 @@ def residual_tolerance(dtype: torch.dtype) -> float:
 
 
 @dataclass(frozen=True)
+class Judges:
+    """V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
+
+    rows: Tensor
+    square: Tensor
+    primary: Tensor
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """One auxiliary task as the judges see it, in inner products of a step; float64.
+
+    `dots` and `squares` have two entries, for the helpful and for the harmful part.
+    """
+
+    dots: Tensor
+    """⟨g_judge, part⟩."""
+    squares: Tensor
+    """‖part‖²."""
+    inner: Tensor
+    """⟨g_judge, g_aux⟩."""
+    square: Tensor
+    """‖g_aux‖²."""
+
+    @staticmethod
+    def parts(a: Tensor, harmful: Tensor, judges: Tensor) -> tuple[Tensor, Tensor]:
+        """`dots` and `squares` from the coefficients of g_aux and of g_judge in the basis."""
+        both = torch.stack([a * judges, a.square()])
+        split = torch.stack([torch.where(harmful, 0.0, both).sum(1), torch.where(harmful, both, 0.0).sum(1)], dim=1)
+        return split[0], split[1]
+
+    def values(self, judges: Judges, primary_square: Tensor, dtype: torch.dtype) -> Tensor:
+        """Cosines of the three parts, g_aux and g_prim with g_judge; NaN where that is zero or anything is not finite.
+
+        A part whose squared norm is rounding, for gradients of this type, scores 0.
+        """
+        dots = [self.inner - self.dots.sum(), *self.dots, self.inner, judges.primary]
+        squares = torch.stack([self.square - self.squares.sum(), *self.squares, self.square, primary_square])
+        whole = torch.stack([*[self.square] * 4, primary_square])
+        found = torch.stack(dots) / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
+        # A zero part has no cosine. A zero judge has none either, but says nothing about the parts.
+        nothing = (squares <= 64 * torch.finfo(dtype).eps * whole) & (judges.square > 0)
+        return torch.where(nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), found).clamp(-1, 1)
+
+
+@dataclass(frozen=True)
 class Decomposition:
     """The parts of an auxiliary gradient: `neutral + helpful + harmful` is the gradient again."""
 
@@ -129,7 +175,8 @@ def decompose(
         residual = g_prim - basis.T @ (basis @ g_prim)
         residual = residual - basis.T @ (basis @ residual)  # again: g_prim may lie almost in the span
         norm = torch.linalg.vector_norm(residual)
-        kept = norm > residual_tolerance(g_prim.dtype) * torch.linalg.vector_norm(g_prim)
+        # Formed explicitly it is exact to a few roundings of g_prim, where a difference of squares has half of the digits.
+        kept = norm > 32 * torch.finfo(g_prim.dtype).eps * torch.linalg.vector_norm(g_prim)
         basis = torch.cat([basis, torch.where(kept, residual / norm, 0.0)[None]])
     a = basis @ g_aux
     return Decomposition(g_aux, basis, a, harmful_mask(a, basis @ g_prim))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -22,25 +23,33 @@ from attittud._checks import (
     check_weights,
     of_each,
 )
-from attittud.autograd.graph import keep_saved_tensors
-from attittud.autograd.layout import Predicate, write_gradients
-from attittud.basis import make_basis
-from attittud.engine import Implicit, make_engine
+from attittud._torch import keep_saved_tensors
+from attittud.autograd.forward import BatchNormMode
+from attittud.basis import Basis, make_basis
+from attittud.basis.subspace import Subspace
+from attittud.engine import make_engine
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
-from attittud.step import coordinates, directions
-from attittud.step.forward import BatchNormMode
-from attittud.step.hearing import Hearings
-from attittud.step.implicit import implicit_basis
-from attittud.step.passes import Passes
-from attittud.step.refresh import Refresher
-from attittud.step.roles import Roles
-from attittud.step.step import Step
-from attittud.step.subspace import Subspace
-from attittud.step.task import Given, Losses
-from attittud.workers.replicas import connect
+from attittud.step.auto import AutoWeights
+from attittud.step.refresh import Losses, Refresher
+from attittud.step.shared import GraphMemory, Predicate, Shared
+from attittud.step.step import Given, Parts, Step
+from attittud.workers import Workers, connect
 
+DEFAULT_RANK = 10
+EtaLike = Eta | str | tuple[float, float, float]
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
+
+
+class AccumulationWarning(UserWarning):
+    """`Guide.backward` was called once for every micro-batch, it seems."""
+
+
+ACCUMULATED = (
+    "backward() adds to a .grad that nothing has touched since its last call. If you forgot zero_grad(), call it. If you "
+    "accumulate: every call of backward() takes the signs of its own micro-batch, which is not the update of the whole batch; "
+    "call primary(losses / n) and auxiliary(loss / n) for each micro-batch, then combine() once"
+)
 
 
 class Guide:
@@ -57,8 +66,9 @@ class Guide:
     Args:
         model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model brings its
             process group along, one under `fully_shard` (FSDP2) its mesh.
-        eta: weights of the neutral, helpful and harmful part; for named auxiliary losses also a dict of them. "auto" lets
-            every part earn its weight, between 0 and 1, before judges (`judge=` of `backward`).
+        eta: weights of the neutral, helpful and harmful part, as an `Eta`, as three numbers, or by the name of a preset such
+            as "flip"; for named auxiliary losses also a dict of them. "auto" lets every part earn its weight, between 0 and
+            1, from held-out primary examples (`judge=` of `backward`).
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
         basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
@@ -85,10 +95,10 @@ class Guide:
         self,
         model: nn.Module,
         *,
-        eta: Eta | Literal["auto"] | Mapping[str, Eta | Literal["auto"]],
+        eta: EtaLike | Mapping[str, EtaLike],
         primary_weight: float = 1.0,
         basis: str = "sketch",
-        rank: int = 10,
+        rank: int = DEFAULT_RANK,
         refresh_every: int = 10,
         include_mean: bool = False,
         engine: str = "auto",
@@ -114,20 +124,21 @@ class Guide:
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = check_weights("auxiliary_weight", auxiliary_weight)
+        basis, engine = _implicit(basis, engine, self._workers)
         self.engine = make_engine(self._workers.engine(engine))
-        implicit = isinstance(self.engine, Implicit)
-        self.basis = implicit_basis(basis, self._workers) if implicit else make_basis(basis)
-        self.rank = self.basis.rank(check_count("rank", rank))
-        self.refresh_every = 1 if implicit else check_count("refresh_every", refresh_every)
+        self.basis = make_basis(basis)
+        self.engine.keeps_graph = self.basis.keeps_graph
+        self.rank = _check_rank(check_count("rank", rank), self.basis, self.model)
+        self.refresh_every = 1 if self.basis.keeps_graph else check_count("refresh_every", refresh_every)
         self.include_mean = bool(include_mean)
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
         keep_saved_tensors(model)
-        self._roles = Roles(self.model, self._workers, parameters, self.__repr__)
+        self._shared = Shared(self.model, self._workers, parameters, self.__repr__)
         self._refresher = Refresher(
             self.model,
             self._workers,
-            self._roles,
+            self._shared,
             self.basis,
             self.engine,
             rank=self.rank,
@@ -136,12 +147,14 @@ class Guide:
             batch_norm=batch_norm,
         )
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
-        self._hearings = Hearings(
+        self._auto = AutoWeights(
             self.model, self._workers, wanted=wanted, every=self.judge_every, seed=seed, batch_norm=batch_norm
         )
-        self._passes = Passes(self.model, self._workers, self._roles, self._refresher, self._hearings)
-        self._step: Step | None = None
         self._warn = SkipWarning()
+        self._parts = Parts(self._workers, self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
+        self._step: Step | None = None
+        self._told = False
+        """A warning about accumulation has been given."""
 
     def __repr__(self) -> str:
         """For logs: what results depend on. It must be the same on all workers."""
@@ -183,13 +196,19 @@ class Guide:
                 "unfinished step is discarded."
             )
         check_callable("basis_losses", basis_losses)
-        with self._workers.remembering(self.model), self._discard_on_error():
+        with self._discard_on_error():
             tasks = self._given(auxiliary)
             step = self._begin(refresh)
-            self._hearings.call(step, judge)
-            self._hearings.check(step, tasks)
-            self._passes.backward(step, primary, tasks, basis_losses)
-            return self.combine()
+            if self._shared.untouched and not self._told:
+                self._told = True
+                warnings.warn(ACCUMULATED, AccumulationWarning, stacklevel=2)
+            if judge is not None or self._auto.wanted:
+                self._ask(step, judge)
+                self._check_judged(step, tasks)
+            step.run(primary, tasks, basis_losses)
+            report = step.finish(self.primary_weight)
+        self._step = None
+        return report
 
     def primary(
         self,
@@ -214,7 +233,8 @@ class Guide:
             )
         step = self._step or self._begin(refresh)
         with self._discard_on_error():
-            self._passes.primary(step, losses, basis_losses, retain_graph=retain_graph)
+            self._shared.update()
+            step.primary(losses, basis_losses, retain_graph=retain_graph)
 
     def judge(self, judge: Losses) -> None:
         """With eta="auto": take in a callable that returns the judges' losses, called where they are due.
@@ -228,15 +248,16 @@ class Guide:
                     "judge() came twice or after auxiliary() in this step, whose gradients the judges must meet; call it "
                     "once, before the first auxiliary(). The unfinished step is discarded."
                 )
-            self._hearings.call(step, judge)
+            self._ask(step, judge)
 
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
         with self._discard_on_error():
             tasks = self._given(loss)
             step = self._step or self._begin(None)
-            self._hearings.check(step, tasks)
-            self._passes.auxiliary(step, tasks, retain_graph=retain_graph)
+            self._check_judged(step, tasks)
+            self._shared.update()
+            step.auxiliary(tasks, retain_graph=retain_graph)
 
     def combine(self) -> Report:
         """Take signs, form the update, add it to `.grad`."""
@@ -249,36 +270,11 @@ class Guide:
                 "the primary losses taken in so far are kept"
             )
         with self._discard_on_error():
-            if not step.fixed:
-                self._passes.fix(step)
-            subspace = self._refresher.subspace
-            assert subspace is not None and step.layout is not None
-            named = self._workers.trainable(self.model)
-            # Roles last: a task that is missing in one step does not make its parameters the primary task's own.
-            known = step.reached_auxiliary | self._roles.auxiliary_ids()
-            reach = self._roles.agree(step.reached_primary(), known, final=True)
-            elsewhere = set().union(*reach) - step.layout.ids
-            others = [(name, parameter) for name, parameter in named if id(parameter) in elsewhere]
-            rest, unsummed = self._workers.rest(step.rest_updates(self.primary_weight, reach[1]), others)
-            # It is summed over workers in one exchange with the gradient of a task.
-            step.beside = [] if unsummed is None else [unsummed]
-            if subspace.projects:
-                outcome = directions.finish(step, subspace, self.primary_weight)
-            else:
-                outcome = coordinates.finish(step, self.primary_weight)
-            write_gradients(named, step.layout, outcome.update, rest)
-        self._refresher.close(step)
-        self._hearings.close(step, outcome.cosines)
+            report = step.finish(self.primary_weight)
         self._step = None
-        self._roles.auxiliary = self._roles.names(reach[1]) | (self._roles.auxiliary or set())
-        return Report(
-            captured_primary=outcome.captured_primary,
-            effective_rank=subspace.effective_rank,
-            skipped_refreshes=self._refresher.skipped.clone(),
-            refreshed=step.refreshing,
-            tasks=self._hearings.reports(step, outcome.tasks),
-            _warn=self._warn,
-        )
+        return report
+
+    # ------------------------------------------------------------------------------------------------ schedule
 
     @property
     def refresh_due(self) -> bool:
@@ -288,12 +284,12 @@ class Guide:
     @property
     def judge_due(self) -> bool:
         """Whether the next step hears the judges, if it is given some."""
-        return self._hearings.due
+        return self._auto.due
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:
         """Count a step that a CUDA graph repeated on the device, so that the schedule and `state_dict` stay right."""
         self._refresher.count_replay(refresh=refresh)
-        self._hearings.count_replay(judge=judge)
+        self._auto.count_replay(judge=judge)
 
     @property
     def shared_parameters(self) -> dict[str, nn.Parameter]:
@@ -308,33 +304,57 @@ class Guide:
     # ------------------------------------------------------------------------------------------------ a step
 
     def _begin(self, refresh: bool | None) -> Step:
-        if not any(parameter.requires_grad for _, parameter in self._workers.named(self.model)):
+        self._shared.update()
+        if not self._shared.listing.parameters:
             raise ValueError("no parameter of the model wants a gradient; unfreeze some (requires_grad_(True))")
-        refreshing = self._refresher.decide(refresh, self.refresh_every)
+        space = self._refresher.subspace
+        held = space is None or self._shared.holds(space.layout)
+        refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
+        norms = refreshing or self.report_norms == "always"
         self._step = Step(
-            None if refreshing or self.subspace is None else self.subspace.layout,
-            self._workers,
+            self._parts,
             refreshing=refreshing,
+            may_wait=refresh is None and not self.basis.keeps_graph,
             include_mean=self.include_mean,
-            norms=refreshing or self.report_norms == "always",
+            norms=norms,
         )
         return self._step
+
+    def _ask(self, step: Step, judge: Losses | None) -> None:
+        if self._auto.asks(judge) and judge is not None:
+            step.ask(judge)
+
+    def _check_judged(self, step: Step, tasks: Mapping[str, Given]) -> None:
+        self._auto.check([name for name, task in tasks.items() if task.eta == "auto"], asked=step.judge is not None)
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
         """A step that failed half-way is forgotten; `.grad` has not been touched yet."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._step = None
+            if isinstance(error, RuntimeError) and "donated" in str(error):
+                # Code that was compiled where the guide could not see it: a function, or a wrapper around its model.
+                keep_saved_tensors()
+                raise RuntimeError(
+                    "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). That is "
+                    "switched off now: run the forward pass and this step once more. To have it off from the start, give "
+                    "Guide the compiled model"
+                ) from error
             raise
 
     def _given(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Given]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
-        filled = {str(name): self._workers.losses(loss, f"auxiliary {name!r}") for name, loss in given.items()}
+        workers = self._workers
+        filled = {
+            str(name): workers.losses(None, f"auxiliary {name!r}") if loss is None else loss
+            for name, loss in given.items()
+        }
         if len(filled) < len(given):
             raise ValueError(f"two auxiliary losses have the same name, as text: {list(given)}; rename one")
-        losses = self._workers.in_order(check_auxiliary(filled, may_be_empty=self._workers.size > 1))
+        losses = check_auxiliary(filled, may_be_empty=workers.size > 1)
+        losses = workers.in_order(losses) if workers.size > 1 else losses
         etas: dict[str, AnyEta] = of_each("eta", self.eta, losses)
         weights = of_each("auxiliary_weight", self.auxiliary_weight, losses)
         return {name: Given(loss, etas[name], weights[name]) for name, loss in losses.items()}
@@ -348,13 +368,49 @@ class Guide:
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
-        judges = {"judges": self._hearings.state()} if self._hearings.wanted else {}
+        judges = {"judges": self._auto.state()} if self._auto.wanted else {}
         return {"version": 1, **self._refresher.state(include_basis), **judges}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
-        check_state(state, self._refresher.settings(), dict(self._workers.named(self.model)))
+        self._shared.update()
+        check_state(state, self._refresher.settings, dict(self._shared.listing.named))
         self._refresher.load(state)
-        self._hearings.load(state.get("judges"))
+        self._auto.load(state.get("judges"))
         self._step = None
         self._warn.seen = state["skipped_refreshes"]
+
+
+def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
+    rank, size = basis.rank(asked), sum(parameter.numel() for parameter in model.parameters())
+    if rank > max(size, 1):
+        raise ValueError(
+            f"rank={rank} asks for more directions than the model has parameters, {size:,}; give at most as many, better "
+            "about as many as a refresh has primary examples: a basis never has more directions than these"
+        )
+    if rank != asked and asked != DEFAULT_RANK:
+        warnings.warn(f"basis={basis.name!r} has rank {rank}; rank={asked} is not used", stacklevel=3)
+    return rank
+
+
+def _implicit(basis: str, engine: str, workers: Workers) -> tuple[str, str]:
+    """Two spellings of one thing: `engine="implicit"` with basis "exact" is `basis="implicit"`."""
+    if engine == "implicit":
+        if basis not in ("exact", "implicit"):
+            raise ValueError(
+                f"engine='implicit' computes basis='exact' without storing it, not basis={basis!r}; pass basis='exact', or "
+                "another engine"
+            )
+        basis, engine = "implicit", "auto"
+    if basis != "implicit":
+        return basis, engine
+    if engine not in ("auto", "hooks"):
+        raise ValueError(
+            f"basis='implicit' asks for J again in every step, which engine={engine!r} cannot do; use engine='hooks', or "
+            "basis='exact', which is stored"
+        )
+    if workers.size > 1:
+        raise ValueError(
+            "basis='implicit' needs all primary examples on one worker; use basis='exact' with engine='hooks' on several"
+        )
+    return basis, "hooks"

@@ -1,4 +1,4 @@
-"""What a step tells: tensors on the device, read only when somebody asks."""
+"""The report of a step: tensors on the device, read only when somebody asks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,33 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attittud.step.judges import Verdict
+from attittud.decompose import Weights
+
+SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
+"""What has a score: the three parts, the auxiliary gradient as a whole, and, to compare with, the primary gradient."""
+
+
+@dataclass(frozen=True)
+class EarnedWeights:
+    """What an auxiliary task has earned with eta="auto"."""
+
+    weights: Weights
+    """Those of this step, earned in earlier ones."""
+    score: Tensor
+    """Running mean of the cosines of what is `SCORED` with the judges' gradient, this step's included."""
+    error: Tensor
+    """Standard error of those means."""
+    skipped: Tensor
+    """How often so far the judges' answer was NaN or Inf, or they had no gradient, so that nothing changed."""
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Plain numbers. This waits for the device."""
+        return {
+            **{f"weight_{name}": float(getattr(self.weights, name)) for name in SCORED[:3]},
+            **{f"score_{name}": value for name, value in zip(SCORED, self.score.tolist(), strict=True)},
+            "error_auxiliary": float(self.error[3]),
+            "skipped_hearings": int(self.skipped),
+        }
 
 
 @dataclass(frozen=True)
@@ -62,8 +88,14 @@ class TaskReport:
     _inner: Tensor
     _primary: Tensor
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
-    verdict: Verdict | None = None
+    earned: EarnedWeights | None = None
     """With eta="auto": the weights of this step, and the scores that later ones are earned with."""
+
+    @property
+    def verdict(self) -> EarnedWeights | None:
+        """The old name of `earned`."""
+        warnings.warn("TaskReport.verdict is now TaskReport.earned; the old name goes in 0.3", DeprecationWarning, 2)
+        return self.earned
 
     @property
     def _parts(self) -> Split:
@@ -133,12 +165,22 @@ class Report:
     the mean of agreement and cosine. For a single auxiliary loss they are that task's own.
     """
 
-    captured_primary: Tensor
-    effective_rank: Tensor
+    _captured: Callable[[], Tensor]
+    _active: Tensor
     skipped_refreshes: Tensor
     refreshed: bool
     tasks: Mapping[str, TaskReport]
     _warn: SkipWarning = field(default_factory=SkipWarning, compare=False)
+
+    @property
+    def captured_primary(self) -> Tensor:
+        """Share of the primary gradient's squared norm inside the span."""
+        return self._captured()
+
+    @property
+    def effective_rank(self) -> Tensor:
+        """Directions that are not zeroed."""
+        return self._active.sum()
 
     def _all(self, name: str) -> Tensor:
         return torch.stack([getattr(task, name) for task in self.tasks.values()])
@@ -193,10 +235,10 @@ class Report:
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
                 values |= {f"{task}/{name}": float(getattr(report, name)) for name in TASK_VALUES}
-        verdicts = {name: report.verdict for name, report in self.tasks.items() if report.verdict is not None}
-        for task, verdict in verdicts.items():
-            prefix = "" if len(self.tasks) == 1 else f"{task}/"
-            values |= {f"{prefix}{name}": value for name, value in verdict.to_dict().items()}
+        for task, report in self.tasks.items():
+            if report.earned is not None:
+                prefix = "" if len(self.tasks) == 1 else f"{task}/"
+                values |= {f"{prefix}{name}": value for name, value in report.earned.to_dict().items()}
         return values | {
             "captured_primary": float(self.captured_primary),
             "effective_rank": int(self.effective_rank),

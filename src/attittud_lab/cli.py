@@ -33,16 +33,26 @@ def build() -> typer.Typer:
     from attittud_lab.commands.help import Command, Group, attittud
     from attittud_lab.commands.init import init
     from attittud_lab.commands.report import report
-    from attittud_lab.commands.reproduce import reproduce
     from attittud_lab.commands.schema import schema
     from attittud_lab.commands.train import train
 
     app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
     app.callback()(attittud)
-    for command in (demo, init, diagnose, train, compare, report, reproduce, schema):
+    for command in (demo, init, diagnose, train, compare, report, schema):
         app.command(cls=Command)(command)
+    # It had a command once: whatever is asked of it, the answer is where it is now.
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(hidden=True, add_help_option=False, context_settings=anything)(reproduce)
     return app
+
+
+def reproduce() -> None:
+    """Say where the paper's experiments are."""
+    raise InputError(
+        "the paper's experiments are not part of the installed package; in a checkout of the repository, run `python -m "
+        "experiments.reproduce` with the same arguments"
+    )
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -1,19 +1,33 @@
-"""Bases by name."""
+"""Bases by name: the subspace in which the two tasks are compared."""
 
-from attittud.basis.base import Basis, Refresh
+from attittud.basis.base import Basis, Refresh, orthonormal_rows
 from attittud.basis.canonical import Canonical
 from attittud.basis.exact import Exact
+from attittud.basis.implicit import Implicit
 from attittud.basis.mean import Mean
 from attittud.basis.random import Random
 from attittud.basis.sketch import Sketch
 from attittud.basis.svd import Svd
 from attittud.eta import choose
 
-_BASES: dict[str, type[Basis]] = {basis.name: basis for basis in (Sketch, Svd, Exact, Mean, Random, Canonical)}
+_BASES: dict[str, type[Basis]] = {
+    basis.name: basis for basis in (Sketch, Svd, Exact, Mean, Random, Canonical, Implicit)
+}
+
+
+def register_basis(basis: type[Basis]) -> type[Basis]:
+    """Let `Guide(basis=...)` find a basis by its `name`; a decorator. Provisional: the interface may still change."""
+    _BASES[basis.name] = basis
+    return basis
+
+
+def bases() -> tuple[str, ...]:
+    """The names that `Guide(basis=...)` knows."""
+    return tuple(_BASES)
 
 
 def make_basis(name: str) -> Basis:
     return choose("basis", name, _BASES)()
 
 
-__all__ = ["Basis", "Refresh", "make_basis"]
+__all__ = ["Basis", "Refresh", "bases", "make_basis", "orthonormal_rows", "register_basis"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attittud.autograd.layout import Layout
-from attittud.basis.noise import gaussian
 from attittud.basis.orthonormal import Rows, orthonormalise_
+from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
 from attittud.workers.one import Share, Workers
 
@@ -28,8 +29,14 @@ class Refresh:
     index: Tensor
     workers: Workers
     rows: Tensor | None = None
+    single: Tensor | None = None
+    """Rows of J, one for each example, for a basis that contracts them later."""
+    jacobian: Jacobian | None = None
+    """J itself, for a basis that keeps it until the step is over."""
     examples: int | Tensor = 0
     """Examples of all workers in earlier primary calls (on the device where there are several workers)."""
+    complete: bool = False
+    """No further primary call will contribute."""
     calls: int = 0
     share: Share = field(default_factory=Share)
     """This worker's part of the examples of the current call."""
@@ -49,8 +56,9 @@ class Refresh:
             self.rows = self.layout.empty(self.rank).zero_()
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
 
-    def orthonormalise_(self, rows: Tensor) -> Rows:
-        return orthonormalise_(rows, self.workers.sum_columns)
+    def orthonormalise_(self, rows: Tensor, *, most: int | Tensor | None = None) -> Rows:
+        """Gram-Schmidt; see the function of that name."""
+        return orthonormalise_(rows, self.workers.sum_columns, most=most)
 
     def gaussian(
         self, rows: int, first: int | Tensor, columns: int, *, first_row: int = 0, dtype: torch.dtype
@@ -70,6 +78,8 @@ class Refresh:
         """Leave out the columns of parameters that turned out not to be shared."""
         if self.rows is not None:
             self.rows = self.layout.narrow_(self.rows, kept)
+        if self.single is not None:
+            self.single = self.layout.narrow_(self.single, kept)
         self.layout = kept
 
 
@@ -84,6 +94,8 @@ class Basis(ABC):
 
     stored: ClassVar[bool] = True
     """Whether V is kept as a matrix."""
+    same_as: ClassVar[str | None] = None
+    """The basis whose span this one has, under whose name it is saved."""
     keeps_graph: ClassVar[bool] = False
     """Whether the graph of the losses is needed until the step is over."""
 
@@ -98,12 +110,69 @@ class Basis(ABC):
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
         """Take in the examples of one primary call."""
 
+    def subspace(
+        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None, refresh: Refresh | None
+    ) -> Subspace:
+        """What gradients are projected on. `refresh`: the one that made it; None for a saved state."""
+        return Stored(layout, rank, workers, dtype)
+
     @abstractmethod
     def finish(self, refresh: Refresh) -> Tensor:
         """Leave orthonormal (or zero) rows in `refresh.rows`; returns whether they are finite (on the device)."""
 
 
-def orthonormal_rows(refresh: Refresh) -> Tensor:
-    """Gram-Schmidt of what was added up."""
+def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
+    """Gram-Schmidt of what was added up; `most`: how many directions there can be."""
     assert refresh.rows is not None
-    return refresh.orthonormalise_(refresh.rows).finite
+    return refresh.orthonormalise_(refresh.rows, most=most).finite
+
+
+# ---------------------------------------------------------------------------------------------------- random numbers
+
+# Gaussian numbers that depend only on (seed, refresh index, row, column): every worker and micro-batch can take its own
+# columns of one global matrix, and a resumed run gets the same ones. A counter-based generator (splitmix64 and Box-Muller
+# in tensor operations) neither reads nor disturbs the user's random state, runs on any device, and stays right inside a
+# CUDA graph, where the refresh index is a tensor on the device.
+
+_GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+_MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift: torch's is arithmetic for signed integers."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _splitmix64(x: Tensor) -> Tensor:
+    x = x + _GAMMA
+    x = (x ^ _shift_right(x, 30)) * _MIX1
+    x = (x ^ _shift_right(x, 27)) * _MIX2
+    return x ^ _shift_right(x, 31)
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    """In (0, 1]: never 0, whose logarithm is infinite."""
+    return (_shift_right(bits, 11) + 1).double() * 2.0**-53
+
+
+def gaussian(
+    seed: int,
+    refresh_index: int | Tensor,
+    *,
+    rows: int,
+    first: int | Tensor = 0,
+    columns: int,
+    first_row: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Rows `first_row...` and columns `first...` of the Gaussian matrix of one refresh, `rows` x `columns`."""
+    index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
+    key = _splitmix64(_splitmix64(torch.full((), seed, dtype=torch.int64, device=device)) ^ index)
+    row = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=device)[:, None]
+    column = torch.arange(columns, dtype=torch.int64, device=device)[None, :] + first
+    counter = _splitmix64(_splitmix64(key ^ row) ^ column)
+    radius = (-2.0 * _uniform(_splitmix64(counter)).log()).sqrt()
+    angle = 2.0 * math.pi * _uniform(_splitmix64(counter ^ _GAMMA))
+    return (radius * angle.cos()).to(dtype)

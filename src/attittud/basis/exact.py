@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
-from attittud.basis.orthonormal import tolerance
-from attittud.basis.small_matrices import singular
+from attittud.basis.orthonormal import singular, tolerance
 from attittud.engine.base import Jacobian
-from attittud.kernels.products import transform_
+from attittud.kernels import transform_
 
 
 class Exact(Basis):

@@ -1,18 +1,15 @@
-"""Gram-Schmidt of the rows of a k x D matrix, in row order, in place.
-
-By Cholesky of the Gram matrix, twice: two reads and a write of the matrix per pass instead of a D x k QR. The Gram
-matrix and the k x k factor are float64. No operation waits for the device.
-"""
+"""Gram-Schmidt of long rows, and decompositions of small matrices. No operation waits for the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from attittud.kernels.products import factorise, gram, transform_
+from attittud.kernels import factorise, gram, transform_
 
 
 @dataclass(frozen=True)
@@ -34,16 +31,110 @@ def tolerance(dtype: torch.dtype) -> float:
     return max(100 * float(torch.finfo(dtype).eps), 1e-7)
 
 
-def orthonormalise_(rows: Tensor, sum_columns: Callable[[Tensor], Tensor] = lambda x: x) -> Rows:
-    """Gram-Schmidt of the rows in order; rows without a direction of their own become zero, not normalised noise.
+def orthonormalise_(
+    rows: Tensor, sum_columns: Callable[[Tensor], Tensor] = lambda x: x, *, most: int | Tensor | None = None
+) -> Rows:
+    """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own become zero.
 
-    Where workers hold different columns, `sum_columns` adds up the k x k Gram matrices of their parts.
+    By Cholesky of the Gram matrix, twice: two reads and a write of the matrix per pass instead of a D x k QR. The Gram
+    matrix and the k x k factor are float64.
+
+    Where workers hold different columns, `sum_columns` adds up the k x k Gram matrices of their parts. `most`: how many
+    rows may have a direction; later ones become zero too.
     """
     first = sum_columns(gram(rows))
     finite = torch.isfinite(first).all()
     # Zeros pass through what follows without a special case; the caller looks at `finite`.
     factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
+    if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
+        kept = torch.arange(rows.shape[0], device=rows.device) < most
+        factor, inverse = torch.where(kept, factor, 0.0), torch.where(kept[:, None], inverse, 0.0)
     transform_(rows, inverse, lower=True)
     again, inverse = factorise(torch.where(finite, sum_columns(gram(rows)), 0.0), 0.5)
     transform_(rows, inverse, lower=True)
     return Rows(factor @ again, finite)
+
+
+# ---------------------------------------------------------------------------------------------------- small matrices
+
+# torch's own decompositions read an error code back from a GPU, so that nothing with them can be captured in a CUDA graph.
+# On a CPU, where there is nothing to wait for, they are used as they are.
+
+SWEEPS = 10
+"""Sweeps of Jacobi, which converges quadratically: after the QR below no matrix of 64 rows that was tried needed more than
+8, those with singular values over 14 decades among them."""
+
+
+def singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values in descending order, and the right singular vectors as rows; those of zeros are no unit vectors."""
+    if not matrix.is_cuda:
+        _, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+        return sizes, right
+    return jacobi(matrix)
+
+
+def qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Thin QR."""
+    if not matrix.is_cuda:
+        q, r = torch.linalg.qr(matrix)
+        return q, r
+    return householder(matrix)
+
+
+def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """`singular`, by rotations of pairs of rows until all are orthogonal: UᵀA = SVᵀ.
+
+    In every round all rows are paired, so a round is a handful of batched operations, however many rows there are.
+    """
+    # Longest columns first, a QR leaves rows that are nearly orthogonal where singular values are far apart (Drmac, Veselic).
+    order = torch.linalg.vector_norm(matrix, dim=0).sort(descending=True, stable=True).indices
+    triangle = householder(matrix[:, order])[1]
+    rows, columns = triangle.shape
+    count = rows + rows % 2
+    pairs = matrix.new_zeros(count, columns)
+    pairs[:rows, order] = triangle
+    meet = _next_round(count, matrix.device)
+    for _ in range(SWEEPS * max(1, count - 1)):
+        both = pairs.view(count // 2, 2, -1)
+        inner = both @ both.mT
+        # The angle of at most 45 degrees that makes the two orthogonal; a larger one could undo what others did.
+        gap = inner[:, 0, 0] - inner[:, 1, 1]
+        angle = torch.atan2(2 * inner[:, 0, 1] * torch.copysign(torch.ones_like(gap), gap), gap.abs()) / 2
+        cosine, sine = angle.cos(), angle.sin()
+        rotation = torch.stack([cosine, sine, -sine, cosine], 1).view(-1, 2, 2)
+        pairs = (rotation @ both).view(count, -1)[meet]
+    sizes, best = torch.linalg.vector_norm(pairs, dim=1).sort(descending=True, stable=True)
+    sizes, right = sizes[:rows], pairs[best[:rows]]
+    return sizes, right / torch.where(sizes > 0, sizes, 1.0)[:, None]
+
+
+@cache
+def _next_round(count: int, device: torch.device) -> Tensor:
+    """Where each row comes from in the next round of a tournament, in which neighbours meet: the first one stays."""
+    players = list(range(count))
+    upper, lower = players[::2], players[1::2]
+    # The lower row moves to the left and the upper one to the right, round the corner.
+    upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
+    if count == 2:
+        upper, lower = [0], [1]
+    return torch.tensor([row for pair in zip(upper, lower, strict=True) for row in pair], device=device)
+
+
+def householder(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """`qr`, by reflections: a column after the other."""
+    rows, columns = matrix.shape
+    count = min(rows, columns)
+    rest, normals = matrix.clone(), list[Tensor]()
+    for column in range(count):
+        normal = rest[:, column].clone()
+        normal[:column] = 0
+        length = torch.linalg.vector_norm(normal)
+        normal[column] += torch.copysign(length, normal[column])
+        square = normal @ normal
+        normal = normal * torch.where(square > 0, 2 / square, 0.0).sqrt()
+        rest = rest - torch.outer(normal, normal @ rest)
+        normals.append(normal)
+    q = torch.eye(rows, count, dtype=matrix.dtype, device=matrix.device)
+    for normal in reversed(normals):
+        q = q - torch.outer(normal, normal @ q)
+    return q, rest[:count].triu()

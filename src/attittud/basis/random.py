@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh, orthonormal_rows
-from attittud.kernels.products import chunk_size
+from attittud.kernels import chunk_size
 
 
 class Random(Basis):

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh, orthonormal_rows
 from attittud.engine.base import Jacobian
+from attittud.kernels import add_product_, transform_
 
 
 class Sketch(Basis):
     name = "sketch"
     needs = "jacobian"
 
+    def working_rows(self, rank: int, examples: int) -> int:
+        return min(rank, examples)
+
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        weights = refresh.gaussian(refresh.rank, refresh.first, jacobian.examples, dtype=jacobian.losses.dtype)
+        m, count = jacobian.examples, refresh.rank
+        if isinstance(refresh.first, int):
+            if refresh.complete:
+                count = min(count, refresh.first + m)
+            elif refresh.first + m <= count // 4:
+                # Others may follow. Until there are more, J itself is much smaller than ΠJ.
+                rows = jacobian.rows()
+                refresh.single = rows if refresh.single is None else torch.cat([refresh.single, rows])
+                return
+        if refresh.single is not None:
+            earlier = refresh.gaussian(count, 0, refresh.single.shape[0], dtype=refresh.single.dtype)
+            refresh.rows = refresh.layout.empty(count).zero_()
+            add_product_(refresh.rows, earlier, refresh.single)
+            refresh.single = None
+        weights = refresh.gaussian(count, refresh.first, m, dtype=jacobian.losses.dtype)
         refresh.rows = jacobian.left(weights, refresh.rows)
 
     def finish(self, refresh: Refresh) -> Tensor:
+        if refresh.single is not None:
+            count = refresh.single.shape[0]
+            square = refresh.gaussian(count, 0, count, dtype=torch.float64)
+            refresh.rows, refresh.single = transform_(refresh.single, square), None
         refresh.sum_examples_()
-        return orthonormal_rows(refresh)
+        # m examples have at most m directions: what later rows hold is rounding.
+        return orthonormal_rows(refresh, most=refresh.examples)

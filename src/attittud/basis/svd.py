@@ -7,9 +7,9 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.exact import keep_top_
-from attittud.basis.small_matrices import qr, singular
+from attittud.basis.orthonormal import qr, singular
 from attittud.engine.base import Jacobian
-from attittud.kernels.products import transform_
+from attittud.kernels import transform_
 
 # Halko et al. recommend 5 to 10 more rows than asked for, and one or two iterations for slowly decaying spectra.
 OVERSAMPLING = 8

@@ -1,18 +1,28 @@
-"""Engines by name."""
+"""Engines by name: how products with the Jacobian of per-example losses are computed."""
 
 from attittud.engine.auto import Auto
 from attittud.engine.base import Engine, Jacobian, UnsupportedError
 from attittud.engine.batched import Batched
-from attittud.engine.implicit import Implicit
 from attittud.engine.loop import Loop
 from attittud.engine.per_example.hooks import Hooks
 from attittud.eta import choose
 
-_ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Batched, Hooks, Implicit)}
+_ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Batched, Hooks)}
+
+
+def register_engine(engine: type[Engine]) -> type[Engine]:
+    """Let `Guide(engine=...)` find an engine by its `name`; a decorator. Provisional: the interface may still change."""
+    _ENGINES[engine.name] = engine
+    return engine
+
+
+def engines() -> tuple[str, ...]:
+    """The names that `Guide(engine=...)` knows."""
+    return (*_ENGINES, "implicit")
 
 
 def make_engine(name: str) -> Engine:
     return choose("engine", name, _ENGINES)()
 
 
-__all__ = ["Engine", "Implicit", "Jacobian", "UnsupportedError", "make_engine"]
+__all__ = ["Engine", "Jacobian", "UnsupportedError", "engines", "make_engine", "register_engine"]

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from attittud.autograd.layout import Layout, trainable
+from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine, Jacobian, UnsupportedError, logger
 from attittud.engine.batched import Batched, rows_at_once, worthwhile
 from attittud.engine.loop import Loop
@@ -30,7 +30,7 @@ class Auto(Engine):
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        size = sum(parameter.numel() for _, parameter in trainable(model))
+        size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         if size < HOOKS_FROM:
             self._reason = f"'hooks' gains nothing with {size} parameters"
         with ExitStack() as stack:

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from attittud.autograd.graph import kept_graph
+from attittud._torch import kept_graph
 from attittud.autograd.layout import Layout
-from attittud.kernels.products import gram, project
+from attittud.kernels import gram, project
 
 logger = logging.getLogger("attittud")
 
@@ -24,6 +24,8 @@ class Engine(ABC):
     """A way to compute products wᵀJ. One engine serves a guide for its whole life."""
 
     name: str
+    keeps_graph = False
+    """The graph of the losses is also used after `watch`, until the step is over: for the basis `implicit`."""
     second_derivatives: bool | None = None
     """Whether the model's are right; None: no J·v has told yet."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attittud.autograd.graph import kept_graph
+from attittud._torch import foreach_zero_, kept_graph
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine, UnsupportedError, logger
 from attittud.engine.loop import Loop
@@ -113,4 +113,4 @@ def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fr
     if fresh:
         missing = [view for p, view in zip(layout.parameters, views, strict=True) if id(p) not in present]
         if missing:
-            torch._foreach_zero_(missing)
+            foreach_zero_(missing)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from attittud.autograd.graph import kept_graph
+from attittud._torch import kept_graph
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Jacobian, UnsupportedError
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud.autograd.graph import walk
+from attittud.autograd.backward import walk
 
 OUTPUTS = ("logits", "log_probs")  # what models of transformers and TRL's fused heads hand to a loss function
 

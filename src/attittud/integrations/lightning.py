@@ -83,9 +83,6 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             tasks = {name: self.scaled(loss) for name, loss in auxiliary.items()}
         else:
             tasks = self.scaled(auxiliary)
-        if more.get("basis_losses") is None and self.guide._refresher.can_wait(primary.numel()):
-            # The last batch of an epoch may be a single example, at which a run should not end.
-            more = {"refresh": False, **more}
         if (judge := more.get("judge")) is not None:
             more["judge"] = lambda: self.scaled(judge())
         report = self._latest.take(self.guide.backward(self.scaled(primary), tasks, **more))

@@ -104,9 +104,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             self.optimizer.train()
         with self.compute_loss_context_manager():
             losses = self.objective.primary(model, self._prepare_inputs(inputs), num_items_in_batch)
-        # The last batch of an epoch may be a single example, at which a run should not end.
-        examples = losses.numel() * self.current_gradient_accumulation_steps
-        guide.primary(self._scaled(losses), refresh=False if guide._refresher.can_wait(examples) else None)
+        guide.primary(self._scaled(losses))
         total = guide.primary_weight * self._latest.add("primary", losses.detach().mean())
         if not self.accelerator.sync_gradients:
             return total

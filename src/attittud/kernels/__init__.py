@@ -1,1 +1,172 @@
-"""Products with long rows, in torch and in Triton."""
+"""Products with long rows, by chunks of columns so that no D-sized copy is made; in Triton where that serves.
+
+Sums of products are float64 whatever the storage: then TF32 or bf16 settings of the user do not matter here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+
+@cache
+def kernels() -> ModuleType | None:
+    """The Triton versions; only torch's CUDA builds come with Triton."""
+    try:
+        from attittud.kernels import rows as found
+    except ImportError:
+        return None
+    return found
+
+
+def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
+    """The kernels where they serve these rows: float32, or half precision that only meets float32 vectors."""
+    short = bool(vectors) and rows.dtype in (torch.bfloat16, torch.float16)
+    if not rows.is_cuda or not (short or rows.dtype == torch.float32) or rows.stride(1) != 1:
+        return None
+    if any(vector.dtype != torch.float32 for vector in vectors):
+        return None
+    found = kernels()
+    return found if found is not None and rows.shape[0] <= found.MOST_ROWS else None
+
+
+def chunk_size(x: Tensor) -> int:
+    """Columns handled at once: their float64 copy takes 1 MB (cache), or 128 MB on a GPU (few launches)."""
+    return max(1, ((1 << 17) if x.device.type == "cpu" else (1 << 24)) // (x.shape[0] if x.ndim == 2 else 1))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x, y⟩: differences of such numbers decide whether a gradient lies in the span."""
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    size = chunk_size(x)
+    for u, v in zip(x.split(size), y.split(size), strict=True):
+        total += torch.dot(u.double(), v.double())
+    return total
+
+
+def project(rows: Tensor, vector: Tensor) -> Tensor:
+    """rows @ vector, in the vector's type whatever the storage of the rows and the user's autocast; float64."""
+    with torch.autocast(rows.device.type, enabled=False):
+        if rows.dtype == vector.dtype:
+            return rows.mv(vector).double()
+        size = chunk_size(rows)
+        pairs = zip(rows.split(size, dim=1), vector.split(size), strict=True)
+        return torch.stack([chunk.to(piece.dtype).mv(piece).double() for chunk, piece in pairs]).sum(0)
+
+
+@dataclass(frozen=True)
+class Products:
+    """All that a step needs to know of two vectors x and y in the span of some rows and as a whole; float64."""
+
+    rows_x: Tensor
+    rows_y: Tensor
+    xx: Tensor
+    yy: Tensor
+    xy: Tensor
+
+
+def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
+    """One pass over the rows where a kernel serves."""
+    if fast := _fast(rows, x, y):
+        return Products(*fast.products(rows, x, y))
+    return Products(project(rows, x), project(rows, y), dot(x, x), dot(y, y), dot(x, y))
+
+
+def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, x_factor: Tensor | float, y_factor: Tensor) -> Tensor:
+    """x becomes x_factor * x + rowsᵀ weights + y_factor * y; y may be overwritten.
+
+    A multiplication and an addition each, no fused operation: zero weights give x_factor * x + y_factor * y to the bit.
+    """
+    if fast := _fast(rows, x, y):
+        scale = x_factor if isinstance(x_factor, Tensor) else torch.full_like(y_factor, x_factor)
+        fast.lift_(rows, weights, x, y, torch.stack([scale, y_factor]))
+        return x
+    add_rows_(x.mul_(x_factor), rows, weights)
+    return x.add_(y.mul_(y_factor))
+
+
+def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
+    """x += rowsᵀ weights."""
+    weights = weights.to(x.dtype)
+    if rows.dtype == x.dtype:
+        x.addmv_(rows.T, weights)
+        return
+    size = chunk_size(rows)
+    for chunk, piece in zip(rows.split(size, dim=1), x.split(size), strict=True):
+        piece.addmv_(chunk.to(piece.dtype).T, weights)
+
+
+def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
+    """out (k x D) += weights (k x m) @ rows (m x D)."""
+    found = kernels() if out.is_cuda and all(x.dtype == torch.float32 for x in (out, weights, rows)) else None
+    k, size = out.shape
+    if found is None or k > found.MOST_SUMS or size < found.LEAST_COLUMNS or not out.stride(1) == rows.stride(1) == 1:
+        out.addmm_(weights, rows)
+    else:
+        found.add_product_(out, weights, rows)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """rows @ rowsᵀ."""
+    if fast := _fast(rows):
+        found: Tensor = fast.gram(rows)
+        return found
+    total = torch.zeros(rows.shape[0], rows.shape[0], dtype=torch.float64, device=rows.device)
+    for chunk in rows.split(chunk_size(rows), dim=1):
+        wide = chunk.double()
+        total += wide @ wide.T
+    return total
+
+
+def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
+    """The first rows of `rows` become `matrix @ rows`; returns those rows. `lower`: the matrix is lower triangular."""
+    if fast := _fast(rows):
+        changed: Tensor = fast.transform_(rows, matrix, lower)
+        return changed
+    out = rows[: matrix.shape[0]]
+    size = chunk_size(rows)
+    for target, chunk in zip(out.split(size, dim=1), rows.split(size, dim=1), strict=True):
+        target.copy_(matrix @ chunk.double())
+    return out
+
+
+def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Lower factor L of a float64 Gram matrix, and L⁻¹; directions weaker than `tolerance` times the longest row are zeroed.
+
+    `torch.linalg.cholesky_ex` stops at the first vanishing pivot; here k is small and the later rows still count.
+    """
+    k = matrix.shape[0]
+    if matrix.is_cuda and (found := kernels()) is not None and k <= found.MOST_ROWS:
+        # A hundred operations on a few numbers each: what takes time is to launch them.
+        pair: tuple[Tensor, Tensor] = found.factorise(matrix, tolerance)
+        return pair
+    rest = matrix.clone()
+    threshold = tolerance**2 * matrix.diagonal().amax()
+    factor = torch.zeros_like(matrix)
+    for j in range(k):
+        pivot = rest[j, j]
+        kept = pivot > threshold
+        column = torch.where(kept, rest[:, j] / torch.where(kept, pivot, 1.0).sqrt(), 0.0)
+        factor[j:, j] = column[j:]
+        rest = rest - torch.outer(column, column)
+    kept_rows = factor.diagonal() > 0
+    # Weak rows become rows of the identity so that the triangular solve is regular, with a zero right-hand side.
+    regular = torch.where(kept_rows[:, None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device))
+    inverse = torch.linalg.solve_triangular(regular, torch.diag(kept_rows.to(factor.dtype)), upper=False)
+    return factor, inverse
+
+
+def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
+    """old becomes new where `finite`, a boolean on the device, holds; row by row, so that no copy is made of them all."""
+    if (fast := _fast(new)) and old.is_contiguous() and new.is_contiguous():
+        fast.take_(old, new, finite)
+        return
+    for before, after in zip(old, new, strict=True):
+        if after.dtype == before.dtype:
+            torch.where(finite, after, before, out=before)
+        else:
+            before.copy_(torch.where(finite, after, before))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,29 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from attittud._checks import as_losses, check_dense
-from attittud.autograd.graph import walk
+from attittud.autograd.backward import walk
+from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
 from attittud.autograd.layout import Layout
-from attittud.basis import Refresh
-from attittud.basis.base import Basis
+from attittud.basis.base import Basis, Refresh
+from attittud.basis.memory import check_fits
+from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine
-from attittud.step.forward import BatchNormMode, enough_examples, untraced_forward
-from attittud.step.implicit import ImplicitExact
-from attittud.step.memory import check_fits
-from attittud.step.roles import Roles
-from attittud.step.step import Step
-from attittud.step.subspace import Subspace
-from attittud.step.task import Losses
+from attittud.step.shared import Shared
 from attittud.workers.one import Share, Workers
+
+Losses = Callable[[], Tensor]
+"""Computes losses when they are needed."""
 
 
 class Refresher:
-    """Keeps the basis of a guide, and makes it anew in the steps that are due."""
+    """Keeps the basis of a guide, and recomputes it in the steps that are due."""
 
     def __init__(
         self,
         model: nn.Module,
         workers: Workers,
-        roles: Roles,
+        shared: Shared,
         basis: Basis,
         engine: Engine,
         *,
@@ -43,9 +41,12 @@ class Refresher:
         dtype: torch.dtype | None,
         batch_norm: BatchNormMode,
     ) -> None:
-        self.model, self.workers, self.roles = model, workers, roles
+        self.model, self.workers, self.shared = model, workers, shared
         self.basis, self.engine = basis, engine
         self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
+        saved_as = basis.same_as or basis.name
+        self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
+        """What decides the meaning of a saved basis."""
         self.subspace: Subspace | None = None
         self.age: int | None = None
         """Steps that the basis has served; None: there is none."""
@@ -55,14 +56,13 @@ class Refresher:
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
 
-    def decide(self, asked: bool | None, every: int) -> bool:
-        """Whether the step that begins has a refresh."""
-        parameters = (parameter for _, parameter in self.workers.named(self.model))
-        if self.subspace is not None and not self.subspace.layout.belongs_to(parameters):
-            # They were replaced (load_state_dict(assign=True), a conversion): the basis is of none of these.
+    def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
+        """Whether the step that begins has a refresh. `held`: the model still has the parameters of the basis."""
+        if not held:
+            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis is of none of these.
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
-            raise ValueError("engine='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
+            raise ValueError("basis='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
         if asked is False and self.subspace is None:
             raise ValueError(
                 "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
@@ -77,64 +77,38 @@ class Refresher:
         self.age = 1 if refresh else (self.age or 0) + 1
         self.count += refresh
 
-    def can_wait(self, examples: int) -> bool:
-        """Whether a step of so many primary examples had better go on with the old basis: one spans no subspace.
+    def waits(self, refresh: Refresh) -> bool:
+        """Whether the old basis goes on to serve, since one example, such as the last of an epoch, spans no subspace.
 
-        (On several workers nobody knows how many the others have.)
+        (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
         """
-        asks = self.basis.needs == "jacobian" and not self.basis.keeps_graph
-        return examples < 2 and asks and self.workers.size == 1 and self.subspace is not None
+        few = self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2
+        return few and self.subspace is not None and self.subspace.layout.same(refresh.layout)
 
-    def losses(self, losses: Tensor | None, where: str) -> Tensor:
-        filled = self.workers.losses(losses, where)
-        return as_losses(filled, where, may_be_empty=self.workers.size > 1)
-
-    def _watch(self) -> AbstractContextManager[None]:
-        """Show a forward pass to the engine, unless parameters are in shards, which it could not tell apart."""
-        return nullcontext() if self.workers.splits_columns else self.engine.watch(self.model)
-
-    @contextmanager
-    def computed(self, step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
-        """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
-        if not callable(primary):
-            yield self.losses(primary, "primary")
-            return
-        due = step.refreshing and not step.fixed and basis_losses is None and step.basis_losses is None
-        with self._watch() if due and self.basis.needs == "jacobian" else nullcontext():
-            more = "return the losses of at least two, or put the BatchNorm layers into eval()"
-            with torch.enable_grad(), enough_examples("primary", more):
-                losses = self.losses(primary(), "primary")
-            self.engine.seen()
-            yield losses
-
-    def start(self, step: Step, leaves: set[int]) -> None:
-        """Decide which parameters take part: those both losses reach, as far as that is known by now."""
-        known = step.reach_complete or self.roles.auxiliary is not None
-        reach = step.reached_auxiliary if step.reach_complete else self.roles.auxiliary_ids()
-        leaves, reach = self.roles.agree(leaves, reach, anew=True, final=step.reach_complete)
-        self.roles.auxiliary = self.roles.names(reach) if known else None
-        layout = self.roles.shared(leaves, reach if known else None)
+    def start(self, layout: Layout) -> Refresh:
+        """Begin a basis over the parameters that take part."""
         check_dense(self.model, layout)
-        device = layout.device
-        self.index, self.skipped = self.index.to(device), self.skipped.to(device)
-        step.layout = layout
-        step.refresh = Refresh(layout, self.rank, self.seed, self.index, self.workers)
+        self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
+        return Refresh(layout, self.rank, self.seed, self.index, self.workers)
 
-    def take_in(self, step: Step, losses: Tensor, share: Share) -> None:
-        """Let the examples behind `losses` contribute to the basis in the making."""
-        refresh = step.refresh
-        assert refresh is not None
+    def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool, complete: bool) -> None:
+        """Let the examples behind `losses` contribute to the basis in the making.
+
+        `scaled`: the losses are those that train, and may carry a loss scale. `complete`: no others will follow.
+        """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
                 f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
-        refresh.share = share
+        refresh.share, refresh.complete = share, complete
         if self.subspace is None and refresh.calls == 0 and self.basis.stored:
-            working = partial(self.basis.working_rows, examples=losses.shape[0] * self.workers.size)
-            check_fits(refresh.layout, self.rank, working, self.dtype or refresh.layout.dtype)
+            examples = losses.shape[0] * self.workers.size
+            rank = min(self.rank, examples) if complete and self.basis.needs == "jacobian" else self.rank
+            working = partial(self.basis.working_rows, examples=examples)
+            check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
         if self.basis.needs == "jacobian":
-            if refresh.calls == 0 and step.basis_losses is None:
+            if refresh.calls == 0 and scaled:
                 refresh.shrink = _shrink(share.count(losses))
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
@@ -142,41 +116,33 @@ class Refresher:
         refresh.calls += 1
         refresh.examples = refresh.examples + share.count(losses)
 
-    def _take_in_from_callable(self, step: Step) -> None:
-        assert step.refresh is not None and step.basis_losses is not None
+    def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
+        """The same with losses that a callable returns, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
-        step.refresh.scope = partial(untraced_forward, self.model, self.batch_norm, seed)
-        with step.refresh.scope(), self._watch(), torch.enable_grad():
+        refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
+        with refresh.scope(), self.workers.watch(self.engine, self.model), torch.enable_grad():
             with enough_examples("basis_losses", "return the losses of at least two, better of many"):
-                losses = self.losses(step.basis_losses(), "basis_losses")
+                losses = as_losses(
+                    self.workers.losses(basis_losses(), "basis_losses"),
+                    "basis_losses",
+                    may_be_empty=self.workers.size > 1,
+                )
             self.engine.seen()
-            reached = walk(losses).leaves
             # (A sharded model's graph ends in other tensors than its parameters.)
             visible = losses.numel() > 0 and not self.workers.splits_columns
-            if visible and not any(id(p) in reached for p in step.refresh.layout.parameters):
+            if visible and walk(losses).leaves.isdisjoint(map(id, refresh.layout.parameters)):
                 raise ValueError(
                     "basis_losses: the losses reach none of the shared parameters; compute them from the model given to "
                     "Guide"
                 )
             share = self.workers.shares([losses])[0]
-            self.take_in(step, losses, share)
+            self.take_in(refresh, losses, share, scaled=False, complete=True)
             if self.basis.needs == "mean":
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
-                step.refresh.rows = self.workers.jacobian(self.engine, losses, step.refresh.layout, share).left(ones)
+                refresh.rows = self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones)
 
-    def fix(self, step: Step) -> None:
+    def fix(self, refresh: Refresh) -> Subspace:
         """Orthonormalise what was added up; from here on gradients can be projected."""
-        refresh = step.refresh
-        assert refresh is not None and step.layout is not None
-        if self.roles.auxiliary is None:
-            _, reach = self.roles.agree(step.reached_primary(), step.reached_auxiliary)
-            kept = self.roles.narrowed(step.layout, reach)
-            if kept.size != step.layout.size:
-                step.narrow_(kept)
-        if step.basis_losses is not None:
-            # Not before the shared parameters are known, and after the primary graph is gone.
-            self._take_in_from_callable(step)
-        # (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
         if self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2:
             raise ValueError(
                 "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
@@ -185,40 +151,34 @@ class Refresher:
         finite = self.basis.finish(refresh)
         assert refresh.rows is not None
         rows, refresh.rows = refresh.rows, None
-        if isinstance(self.basis, ImplicitExact):
-            self.subspace = self.basis.subspace(step.layout, self.rank, self.workers)
-        elif self.subspace is None or not self.subspace.layout.same(step.layout):
-            self.subspace = Subspace(self.basis, step.layout, self.rank, self.dtype, self.workers)
+        if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
+            self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype, refresh)
         self.subspace.replace(rows, finite)
         self.index += 1
         self.count += 1
-        step.refresh, step.fixed = None, True
+        return self.subspace
 
-    def close(self, step: Step) -> None:
+    def close(self, *, refreshed: bool) -> None:
         """The step is over."""
         assert self.subspace is not None
-        if step.refreshing:
+        if refreshed:
             self.skipped += ~self.subspace.finite
-        self.subspace.release()
-        self.age = 1 if step.refreshing else (self.age or 0) + 1
-
-    def settings(self) -> dict[str, Any]:
-        """What decides the meaning of a saved basis."""
-        dtype = None if self.dtype is None else str(self.dtype)
-        return {"basis": self.basis.name, "rank": self.rank, "basis_dtype": dtype, "seed": self.seed}
+        if self.basis.keeps_graph:
+            self.subspace.release()
+        self.age = 1 if refreshed else (self.age or 0) + 1
 
     def state(self, include_basis: bool) -> dict[str, Any]:
-        space, reach = self.subspace, self.roles.auxiliary
-        saved = space is not None and space.stored and include_basis
+        space, reach = self.subspace, self.shared.auxiliary
+        rows = space.rows if space is not None and include_basis else None
         return {
-            "settings": self.settings(),
+            "settings": self.settings,
             "since_refresh": self.age,
             "refreshes": int(self.index),
             "skipped_refreshes": int(self.skipped),
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
             "reached_by_auxiliary": None if reach is None else sorted(reach),
-            "basis": self.workers.pack(space.layout, space.rows) if space is not None and saved else None,
-            "worker": self.workers.place if saved else None,
+            "basis": None if rows is None or space is None else self.workers.pack(space.layout, rows),
+            "worker": None if rows is None else self.workers.place,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -229,14 +189,15 @@ class Refresher:
             )
         subspace: Subspace | None = None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
-            named = dict(self.workers.named(self.model))
+            named = dict(self.shared.listing.named)
             layout = Layout((name, named[name]) for name in state["shared"])
-            subspace = Subspace(self.basis, layout, self.rank, self.dtype, self.workers)
-            subspace.load(state["basis"] if state["basis"] is None else self.workers.unpack(layout, state["basis"]))
+            subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype, None)
+            if state["basis"] is not None:
+                subspace.load(self.workers.unpack(layout, state["basis"]))
         self.subspace = subspace
         self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]
-        self.roles.auxiliary = None if reach is None else set(reach)
+        self.shared.auxiliary = None if reach is None else set(reach)
         self.count = state["refreshes"]
         self.index = self.index.new_tensor(state["refreshes"])
         self.skipped = self.skipped.new_tensor(state["skipped_refreshes"])

@@ -1,175 +1,224 @@
-"""One step in the making: gradients are added up call by call. `directions` or `coordinates` make the update of them."""
+"""One update, in the order in which it happens: primary, auxiliary, fix the basis, measure, write."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
 from torch import Tensor
 
-from attittud.autograd.graph import Graph, owned
+from attittud._checks import AnyEta, as_losses
+from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
+from attittud.autograd.backward import LossGraph, walk, written_into
+from attittud.autograd.forward import enough_examples
 from attittud.autograd.layout import Layout
 from attittud.basis.base import Refresh
-from attittud.decompose import Weights
+from attittud.basis.subspace import Directions, Finished, Subspace
+from attittud.decompose import Judges, Weights
 from attittud.eta import Eta
-from attittud.kernels.products import dot
-from attittud.step.subspace import Subspace
-from attittud.step.task import Judges, Losses, Rest, Task, add_to
-from attittud.workers.one import Workers
+from attittud.kernels import dot
+from attittud.report import Report, SkipWarning
+from attittud.step.auto import AutoWeights
+from attittud.step.refresh import Losses, Refresher
+from attittud.step.shared import GraphMemory, KnownGraph, Shared
+from attittud.workers.one import EVERYTHING, Share, Workers
+
+PRIMARY = ""  # the primary losses among named ones
 
 
-class Step:
-    """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
+@dataclass(frozen=True)
+class Given:
+    """An auxiliary loss, with what was set for its task."""
 
-    def __init__(
-        self, layout: Layout | None, workers: Workers, *, refreshing: bool, include_mean: bool, norms: bool
-    ) -> None:
-        self.layout = layout
+    loss: Tensor
+    eta: AnyEta
+    weight: float
+
+
+@dataclass
+class AuxiliaryGradient:
+    """One auxiliary task in a step."""
+
+    eta: Eta | Weights
+    weight: float
+    whole: bool
+    """`flat` is over the examples of all workers."""
+    flat: Tensor | None = None
+    """Its gradient over the shared parameters, until it is folded into the common sum."""
+    a: Tensor | None = None
+    """V g_aux."""
+    square: Tensor | None = None
+    """‖g_aux‖²; None where the whole gradient was never held at once."""
+    inner: Tensor | None = None
+    """⟨g_prim, g_aux⟩, or None."""
+    judged: Tensor | None = None
+    """⟨g_judge, g_aux⟩, or None."""
+    primary_calls: int = 0
+    """How many there were when it was measured."""
+    waiting: dict[str, Tensor] | None = None
+    """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The gradients of all trainable parameters, None where a loss does not reach one."""
+
+    gradients: Sequence[Tensor | None]
+    layout: Layout | None = None
+    flat: Tensor | None = None
+    """Where it is given, the gradients of this layout's parameters are in this vector."""
+
+    def over(self, layout: Layout | None, shared: Shared) -> Found:
+        """The same where another layout turned out to be the shared parameters'."""
+        if self.layout is None or self.flat is None or layout is self.layout:
+            return self
+        views = dict(zip(self.layout.names, self.layout.views(self.flat), strict=True))
+        named = zip(shared.listing.trainable, self.gradients, strict=True)
+        return Found([None if g is None else views.get(name, g) for (name, _), g in named])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a guide keeps from step to step."""
+
+    workers: Workers
+    shared: Shared
+    refresher: Refresher
+    auto: AutoWeights
+    graphs: GraphMemory
+    warn: SkipWarning
+
+
+class Gradients:
+    """The primary gradient, those of the auxiliary tasks and of the judges, over the shared parameters."""
+
+    def __init__(self, workers: Workers, subspace: Subspace | None, *, include_mean: bool, norms: bool) -> None:
         self.workers = workers
+        self.subspace = subspace
+        """The basis to project on; None until it is fixed."""
+        self.layout: Layout | None = None if subspace is None else subspace.layout
+        """The shared parameters, as far as they are known by now."""
+        self.include_mean = include_mean
         self.norms = norms
         """The report shall state norms although they cost an exchange."""
-        self.include_mean = include_mean
-        self.refreshing = refreshing
-        """A refresh is due in this step."""
-        self.fixed = not refreshing
-        """The basis of this step stands: V is the one to project on."""
-        self.refresh: Refresh | None = None
-        """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
-        self.basis_losses: Losses | None = None
-        """Where the basis comes from, if not from the primary losses."""
-        self.primary: Tensor | None = None
-        """The primary gradient over the shared parameters."""
-        self.in_span = False
-        """The primary gradient is no vector: the subspace knows J of its examples, and so its products and its place."""
-        self.kept: Graph | None = None
-        """The graph of the primary losses, where it is needed until the step is over."""
+        self.primary_gradient: Tensor | None = None
         self.primary_calls = 0
         self.primary_complete = False
         """No further primary call will come."""
-        self.measured: tuple[int, Tensor, Tensor] | None = None
-        """V g_prim and ‖g_prim‖² after so many primary calls."""
         self.primary_whole = not workers.splits_examples
-        """`primary` is over the examples of all workers."""
-        self.tasks: dict[str, Task] = {}
-        self.sum: Tensor | None = None
-        """Over the tasks that were folded: neutral * weight * g_aux."""
-        self.judge: Losses | None = None
-        """Where the judges' losses come from, in a step in which they are heard."""
+        """`primary_gradient` is over the examples of all workers."""
+        self.primary_measured: tuple[int, Tensor, Tensor] | None = None
+        """V g_prim and ‖g_prim‖² after so many primary calls."""
+        self.in_span = False
+        """The primary gradient is no vector: the subspace has J of its examples."""
         self.judges: Tensor | None = None
         """The judges' mean gradient, over the judges of all workers."""
-        self.rest = Rest()
-        self.beside: list[Tensor] = []
-        """What the next sum over workers takes along."""
-        self.reached_auxiliary: set[int] = set()
-        self.reach_complete = False
-        """No further auxiliary loss will come than those `reached_auxiliary` is of."""
+        self.tasks: dict[str, AuxiliaryGradient] = {}
+        self.total: Tensor | None = None
+        """Over the tasks that were folded: neutral * weight * g_aux."""
 
-    def add_primary(self, found: dict[int, Tensor]) -> None:
-        self._split(found, self.rest.primary, 1.0)
-        self.primary_calls += 1
-        if not self.in_span:
-            self.primary = self._added(self.primary, found)
+    # ------------------------------------------------------------------------------------------------ several tasks
 
-    def room_for(self, name: str, subspace: Subspace) -> Tensor | None:
-        """Memory that the gradient of a second or later task is written into as it comes up.
-
-        Beside the common sum or the judges' gradient it would otherwise be held twice, as autograd returns it and as one vector.
-        """
-        known = self.tasks.get(name)
-        alone = not self.tasks.keys() - {name} and self.judges is None
-        if alone or self.layout is None or (known is not None and known.flat is not None):
-            return None
-        if not self._folds(subspace) or self.workers.size > 1 or self.workers.splits_columns:
-            return None
-        self._fold_others(name, subspace)
-        return self.layout.empty()
-
-    def _folds(self, subspace: Subspace) -> bool:
+    @property
+    def _folds(self) -> bool:
         """Whether only one task's gradient is held on its own, the others being k-vectors and a common sum.
 
         With the mean as a direction that has to wait for the whole primary gradient, with judges for the whole of each.
         """
-        return subspace.projects and (self.primary_complete or not (self.include_mean or self.judges is not None))
+        waits = self.include_mean or self.judges is not None
+        return isinstance(self.subspace, Directions) and (self.primary_complete or not waits)
 
-    def _fold_others(self, name: str, subspace: Subspace) -> None:
+    def _room(self, name: str) -> Tensor | None:
+        """Memory that the gradient of a second or later task is written into as it comes up.
+
+        Besides the common sum or the judges' gradient it would otherwise be held twice, as autograd returns it and as one
+        vector.
+        """
+        alone = self.judges is None and not self.tasks.keys() - {name}
+        started = name in self.tasks and self.tasks[name].flat is not None
+        if alone or started or self.layout is None or not self._folds or self.workers.size > 1:
+            return None
+        self._fold_others(name)
+        return self.layout.empty()
+
+    def _fold_others(self, name: str) -> None:
         for other, task in self.tasks.items():
             if other != name:
-                self.measure(task, subspace)
-                self.fold(task)
+                self._measure(task)
+                self._fold(task)
 
-    def add_auxiliary(
-        self,
-        name: str,
-        found: dict[int, Tensor],
-        eta: Eta | Weights,
-        weight: float,
-        subspace: Subspace | None,
-        flat: Tensor | None = None,
-    ) -> None:
-        """Take in gradients by identity; those of the shared parameters are in `flat` where it is given."""
-        task = self.tasks.setdefault(name, Task(eta, weight, whole=not self.workers.splits_examples))
-        self.reached_auxiliary |= found.keys()
-        if subspace is None or self.layout is None:
-            task.waiting = task.waiting or {}
-            for key, gradient in found.items():
-                add_to(task.waiting, key, owned(gradient))
-            return
-        if self._folds(subspace):
-            self._fold_others(name, subspace)
-        self._split(found, self.rest.auxiliary, weight)
-        task.flat = self._added(task.flat, found) if flat is None else flat
+    def _fold(self, task: AuxiliaryGradient) -> None:
+        """Add neutral * weight * g_aux to the common sum."""
+        if task.flat is not None:
+            scaled = task.flat.mul_(task.weight * task.eta.neutral)
+            self.total = scaled if self.total is None else self.total.add_(scaled)
+            task.flat = None
 
-    def reached_primary(self) -> set[int]:
-        """Parameters that take part or that the primary losses of this worker reach."""
-        assert self.layout is not None
-        return self.rest.primary.keys() | self.layout.ids
+    def summed(self) -> tuple[Tensor, float | Tensor]:
+        """The sum over all tasks of neutral * weight * g_aux, as a vector and a factor still to be applied."""
+        if len(self.tasks) == 1 and self.total is None:
+            # The only task: its weight is applied in the same pass as all the rest.
+            (task,) = self.tasks.values()
+            assert task.flat is not None
+            return task.flat, task.weight * task.eta.neutral
+        for task in self.tasks.values():
+            self._fold(task)
+        assert self.total is not None
+        return self.total, 1.0
 
-    def release_waiting(self, subspace: Subspace) -> None:
-        """Hand in what came before the basis was fixed."""
-        for name, task in list(self.tasks.items()):
-            if task.waiting is not None:
-                found, task.waiting = task.waiting, None
-                self.add_auxiliary(name, found, task.eta, task.weight, subspace)
+    # ------------------------------------------------------------------------------------------------ numbers
 
-    def narrow_(self, kept: Layout) -> None:
-        """Parameters that turned out to be the primary task's own leave the flat vectors."""
-        assert self.layout is not None and self.primary is not None
-        stays = kept.ids
-        for key, view in self.layout.by_identity(self.primary).items():
-            if key not in stays:
-                self.rest.primary[key] = view.clone()
-        self.primary = self.layout.narrow_(self.primary, kept)
-        if self.refresh is not None:
-            self.refresh.narrow_(kept)
-        self.layout = kept
+    def measure(self, along: list[Tensor]) -> tuple[Tensor, Tensor | None, Judges | None]:
+        """Reduce all gradients to k-vectors and inner products: V g_prim, ‖g_prim‖², what the judges see.
 
-    def _split(self, found: dict[int, Tensor], rest: dict[int, Tensor], weight: float) -> None:
-        assert self.layout is not None
-        shared = self.layout.ids
-        for key, gradient in found.items():
-            if key not in shared:
-                add_to(rest, key, owned(gradient) if weight == 1.0 else weight * gradient)
+        `along`: what the first sum over workers takes along.
+        """
+        subspace = self.subspace
+        assert isinstance(subspace, Directions)
+        if self.norms or self.include_mean:
+            self.sum_primary()
+        if self.norms and len(self.tasks) == 1:
+            self.sum_tasks(along)
+        for task in self.tasks.values():
+            self._measure(task)
+        p: Tensor
+        square: Tensor | None
+        if self.primary_measured is not None and self.primary_measured[0] == self.primary_calls:
+            _, p, square = self.primary_measured
+        else:
+            assert self.primary_gradient is not None
+            p = subspace.project(self.primary_gradient)
+            square = dot(self.primary_gradient, self.primary_gradient) if self.primary_whole else None
+        judges = None
+        if self.judges is not None:
+            assert self.primary_gradient is not None and self.primary_whole
+            inner = dot(self.judges, self.primary_gradient)
+            judges = Judges(subspace.project(self.judges), dot(self.judges, self.judges), inner)
+        if self.workers.size > 1:
+            self._exchange(p, square, judges)
+        return p, square, judges
 
-    def _added(self, flat: Tensor | None, found: dict[int, Tensor]) -> Tensor:
-        """The shared parameters' gradients added to `flat`, where there is one already."""
-        assert self.layout is not None
-        total = self.layout.empty() if flat is None else flat
-        self.layout.add_(total, self.layout.pick(found), fresh=flat is None)
-        return total
-
-    def measure(self, task: Task, subspace: Subspace) -> None:
+    def _measure(self, task: AuxiliaryGradient) -> None:
         """Reduce a task's gradient to its k-vector and inner products."""
         if task.flat is None:
             return
         if self.include_mean:
-            self.sum_primary_()
+            self.sum_primary()
+        subspace, primary = self.subspace, self.primary_gradient
+        assert isinstance(subspace, Directions)
         square: Tensor | None
         inner: Tensor | None
-        if self.in_span or (self.primary is not None and self.primary_whole and task.whole):
-            found = subspace.products(task.flat, self.primary)
+        if self.in_span or (primary is not None and self.primary_whole and task.whole):
+            found = subspace.products(task.flat, primary)
             a, square, inner = found.rows_x, found.xx, found.xy
-            self.measured = self.primary_calls, found.rows_y, found.yy
+            self.primary_measured = self.primary_calls, found.rows_y, found.yy
         else:
             a = subspace.project(task.flat)
             square = dot(task.flat, task.flat) if task.whole else None
-            inner = dot(task.flat, self.primary) if self.primary is not None and self.primary_whole else None
+            inner = dot(task.flat, primary) if primary is not None and self.primary_whole else None
         if self.judges is not None:
             if square is None:
                 # Parts of it on several workers do not add up; the exchange counts this once for every worker.
@@ -186,56 +235,369 @@ class Step:
             task.inner = task.inner + inner if same_primary and task.inner is not None and inner is not None else None
         task.primary_calls = self.primary_calls
 
-    def measure_primary(self, subspace: Subspace) -> tuple[Tensor, Tensor | None]:
-        """V g_prim and ‖g_prim‖², which a task that was measured last has found on the way."""
-        if self.measured is not None and self.measured[0] == self.primary_calls:
-            return self.measured[1:]
-        assert self.primary is not None
-        square = dot(self.primary, self.primary) if self.primary_whole else None
-        return subspace.project(self.primary), square
+    def _exchange(self, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
+        """One small sum over workers makes all k-vectors and inner products global."""
+        columns = self.workers.splits_columns
+        parts = [p, square] if columns or not self.primary_whole else []
+        if judges is not None and columns:
+            parts += [judges.rows, judges.square, judges.primary]
+        for task in self.tasks.values():
+            if columns or not task.whole:
+                parts += [task.a, task.square, task.inner, task.judged]
+        self.workers.sum_numbers_([part for part in parts if part is not None])
 
-    def measure_judges(self, subspace: Subspace | None) -> Judges | None:
-        if self.judges is None:
-            return None
-        assert self.primary is not None and self.primary_whole
-        rows = self.judges if subspace is None else subspace.project(self.judges)
-        return Judges(rows, dot(self.judges, self.judges), dot(self.judges, self.primary))
-
-    def sum_primary_(self) -> None:
+    def sum_primary(self) -> None:
         """Make the primary gradient that of all workers' examples."""
-        if not self.primary_whole and self.primary is not None:
-            self.workers.sum_examples_(self.primary, "primary gradients")
+        if not self.primary_whole and self.primary_gradient is not None:
+            self.workers.sum_examples_(self.primary_gradient, "primary gradients")
             self.primary_whole = True
 
-    def sum_tasks_(self) -> None:
+    def sum_tasks(self, along: list[Tensor]) -> None:
         """The same for the gradient of each task, which must still be held on its own."""
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
-                self.sum_over_workers_(task.flat, "auxiliary gradients")
+                self.workers.sum_examples_(task.flat, "auxiliary gradients", *along)
+                along.clear()
                 task.whole = True
 
-    def sum_over_workers_(self, x: Tensor, what: str) -> None:
-        self.workers.sum_examples_(x, what, *self.beside)
-        self.beside = []
 
-    def fold(self, task: Task) -> None:
-        """Add neutral * weight * g_aux to the common sum."""
-        if task.flat is not None:
-            scaled = task.flat.mul_(task.weight * task.eta.neutral)
-            self.sum = scaled if self.sum is None else self.sum.add_(scaled)
-            task.flat = None
+class Step(Gradients):
+    """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
 
-    def rest_updates(self, primary_weight: float, auxiliary: set[int]) -> dict[int, Tensor]:
-        """Updates of the parameters outside of the decomposition, by identity.
+    def __init__(self, parts: Parts, *, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
+        super().__init__(
+            parts.workers, None if refreshing else parts.refresher.subspace, include_mean=include_mean, norms=norms
+        )
+        self.parts, self.shared, self.refresher = parts, parts.shared, parts.refresher
+        self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
+        """Passes may be CUDA graphs, which write into the same memory again and again."""
+        self.refreshing, self.may_wait = refreshing, may_wait
+        """A refresh is due in this step, but may wait for a step with more examples."""
+        self.refresh: Refresh | None = None
+        """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
+        self.basis_losses: Losses | None = None
+        """Where the basis comes from, if not from the primary losses."""
+        self.judge: Losses | None = None
+        """Where the judges' losses come from, in a step in which they are asked."""
+        self.kept: LossGraph | None = None
+        """The graph of the primary losses, where it is needed until the step is over."""
+        self.rest_primary: dict[str, Tensor] = {}
+        self.rest_auxiliary: dict[str, Tensor] = {}
+        """Gradients of parameters that are not decomposed, by name."""
+        self.reached: set[str] = set()
+        """Parameters that the auxiliary losses reach."""
+        self.reach_complete = False
+        """No further auxiliary loss will come."""
 
-        `auxiliary`: what the auxiliary losses of any worker reach.
-        """
-        updates = dict(self.rest.auxiliary)
-        for key, gradient in self.rest.primary.items():
-            if key in auxiliary:
-                add_to(updates, key, primary_weight * gradient)
+    # ------------------------------------------------------------------------------------------------ losses
+
+    def ask(self, judge: Losses) -> None:
+        """Let the judges, whose losses `judge` returns, be asked in this step."""
+        self.judge, self.norms = judge, True
+
+    def run(self, primary: Tensor | Losses | None, tasks: Mapping[str, Given], basis_losses: Losses | None) -> None:
+        """Take in all losses of a step. That they are known together tells what is shared, and when a graph may go."""
+        keeps_graph = self.refresher.basis.keeps_graph
+        self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
+        ahead = _ahead(self, tasks) if self.in_span else None
+        given, replayed = {name: task.loss for name, task in tasks.items()}, self.replayed
+        # Tensors go to their backward passes, which reclaim the memory: then nothing else may hold it.
+        waiting = given.values() if replayed and callable(primary) and ahead is None else ()
+        held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
+        with _computed(self, primary, basis_losses) as losses:
+            graphs = _graphs(self, {PRIMARY: losses} | given)
+            shares = (
+                self.workers.shares([losses, *given.values()]) if self.workers.size > 1 else [EVERYTHING] * len(graphs)
+            )
+            self.reached, self.reach_complete = set().union(*[graphs[name].reached for name in given]), True
+            self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
+        self.primary_complete = True
+        held.clear()
+        early = _early(self, tasks, shares[1:], graphs) if replayed else {}
+        for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
+            self._take_auxiliary(name, task, share, graphs[name], ahead or early.get(name))
+
+    def primary(self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool) -> None:
+        """Take in primary losses; others may follow."""
+        with _computed(self, primary, basis_losses) as losses:
+            graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
+            self.kept = walk(losses) if self.refresher.basis.keeps_graph and basis_losses is None else None
+            self._take_primary(losses, self.workers.shares([losses])[0], basis_losses, graph)
+
+    def auxiliary(self, tasks: Mapping[str, Given], *, retain_graph: bool) -> None:
+        """Take in auxiliary losses; others may follow."""
+        given = {name: task.loss for name, task in tasks.items()}
+        shares = self.workers.shares(list(given.values()))
+        graphs = _graphs(self, given, retain_graph=retain_graph)
+        self.reached = self.reached.union(*[graph.reached for graph in graphs.values()])
+        early = _early(self, tasks, shares, graphs) if self.replayed else {}
+        for (name, task), share in zip(tasks.items(), shares, strict=True):
+            self._take_auxiliary(name, task, share, graphs[name], early.get(name))
+
+    # ------------------------------------------------------------------------------------------------ gradients
+
+    def _take_primary(self, losses: Tensor, share: Share, basis_losses: Losses | None, graph: KnownGraph) -> None:
+        """From primary losses to gradients, and into the basis where one is in the making."""
+        pending, basis = self.subspace is None, self.refresher.basis
+        if self.refreshing and self.basis_losses is None and self.primary_calls:
+            _check_order(fixed=not pending, basis_losses=basis_losses)
+        if pending and self.refresh is None:
+            self.layout = self.shared.begin(graph.reached, self.reached if self.reach_complete else None)
+            self.refresh = self.refresher.start(self.layout)
+        if pending and basis_losses is not None and self.primary_calls == 0:
+            self.basis_losses = basis_losses
+        contributes = self.refresh if pending and self.basis_losses is None else None
+        if contributes is not None:
+            self.refresher.take_in(contributes, losses, share, scaled=True, complete=self.reach_complete)
+        retain_graph = graph.retained or (contributes is not None and basis.keeps_graph)
+        assert self.layout is not None
+        found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
+        pieces, rest = self.shared.split(self.layout, found)
+        _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
+        self.primary_calls += 1
+        if not self.in_span:
+            self.primary_gradient = _added(self.layout, self.primary_gradient, pieces)
+        if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
+            # The running sum itself: earlier calls are in it.
+            contributes.rows = self.primary_gradient[None].clone()
+        if not self.in_span:
+            graph.confirm(losses, self.shared.reached(found))
+
+    def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
+        """From an auxiliary loss to its gradient. `found`: it was computed before."""
+        if self.subspace is not None or (self.primary_calls and self.shared.auxiliary is not None):
+            self.fix()
+        if found is not None:
+            found = found.over(self.layout, self.shared)
+        else:
+            flat = self._room(name) if self.tasks or self.judges is not None else None
+            with nullcontext() if flat is None or self.layout is None else written_into(self.layout, flat):
+                found = Found(_gradients(self, task.loss, share, graph.retained), self.layout, flat)
+        self.reached |= graph.confirm(task.loss, self.shared.reached(found.gradients))
+        if self.subspace is None and self.primary_calls:
+            self.fix()
+        auto = self.parts.auto
+        eta = task.eta if isinstance(task.eta, Eta) else auto.weights(name, task.loss.device)
+        self.tasks.setdefault(name, AuxiliaryGradient(eta, task.weight, whole=not self.workers.splits_examples))
+        self._add_auxiliary(name, found)
+
+    def _add_auxiliary(self, name: str, found: Found) -> None:
+        task = self.tasks[name]
+        if self.subspace is None or self.layout is None:
+            task.waiting = task.waiting or {}
+            named = zip(self.shared.listing.trainable, found.gradients, strict=True)
+            _add_to(task.waiting, {key: g for (key, _), g in named if g is not None}, 1.0, copied=self.replayed)
+            return
+        if len(self.tasks) > 1 and self._folds:
+            self._fold_others(name)
+        pieces, rest = self.shared.split(self.layout, found.gradients)
+        _add_to(self.rest_auxiliary, rest, task.weight, copied=self.replayed)
+        task.flat = _added(self.layout, task.flat, pieces) if found.flat is None else found.flat
+
+    # ------------------------------------------------------------------------------------------------ the basis
+
+    def fix(self) -> None:
+        """Fix the basis; later gradients are projected onto it. And ask the judges, who need the shared parameters too."""
+        if self.subspace is None:
+            assert self.refresh is not None and self.layout is not None
+            if self.shared.auxiliary is None:
+                self._narrow(self.shared.narrowed(self.layout, self.reached_primary, self.reached))
+            if self.basis_losses is not None:
+                # Not before the shared parameters are known, and after the primary graph is gone.
+                self.refresher.take_in_from(self.refresh, self.basis_losses)
+            if self.may_wait and self.refresher.waits(self.refresh):
+                self.subspace, self.refreshing = self.refresher.subspace, False
             else:
-                # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
-                # (Workers learn at the next refresh that an auxiliary loss has begun to do so too.)
-                add_to(updates, key, gradient)
-        return updates
+                self.subspace = self.refresher.fix(self.refresh)
+            self.refresh = None
+        if self.judge is not None and self.judges is None:
+            assert self.layout is not None
+            self.judges = self.parts.auto.gradient(self.judge, self.layout)
+        for name, task in list(self.tasks.items()):
+            if task.waiting is not None:
+                waiting, task.waiting = task.waiting, None
+                self._add_auxiliary(name, Found([waiting.get(key) for key, _ in self.shared.listing.trainable]))
+
+    def _narrow(self, kept: Layout) -> None:
+        """Parameters that turned out to be the primary task's own leave the flat vectors."""
+        assert self.layout is not None and self.refresh is not None
+        if kept.size == self.layout.size:
+            return
+        if self.primary_gradient is not None:
+            stays = set(kept.names)
+            for name, view in zip(self.layout.names, self.layout.views(self.primary_gradient), strict=True):
+                if name not in stays:
+                    self.rest_primary[name] = view.clone()
+            self.primary_gradient = self.layout.narrow_(self.primary_gradient, kept)
+        self.refresh.narrow_(kept)
+        self.layout = kept
+
+    @property
+    def reached_primary(self) -> set[str]:
+        """Parameters that take part or that the primary losses of this worker reach."""
+        assert self.layout is not None
+        return self.rest_primary.keys() | self.layout.name_set
+
+    # ------------------------------------------------------------------------------------------------ the update
+
+    def finish(self, primary_weight: float) -> Report:
+        """Take signs, form the update and add it to `.grad`."""
+        self.fix()
+        shared, layout, subspace = self.shared, self.layout, self.subspace
+        assert layout is not None and subspace is not None
+        # Now that all losses are known: a task that is missing in one step does not make its parameters the primary task's.
+        primary, auxiliary = shared.settle(self.reached_primary, self.reached)
+        others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
+        others = [(name, p) for name, p in others if name in primary or name in auxiliary]
+        rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
+        if self.workers.size > 1:
+            rest, unsummed = self.workers.rest(rest, others)
+        done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
+        shared.write(layout, done.update, rest)
+        self.refresher.close(refreshed=self.refreshing)
+        if self.parts.auto.wanted:
+            _close_auto(self, done)
+        return Report(
+            done.captured_primary,
+            done.active,
+            skipped_refreshes=self.refresher.skipped.clone(),
+            refreshed=self.refreshing,
+            tasks=done.tasks,
+            _warn=self.parts.warn,
+        )
+
+
+def _close_auto(step: Step, done: Finished) -> None:
+    auto = step.parts.auto
+    auto.close(done.cosines, asked=step.judges is not None)
+    for name, task in step.tasks.items():
+        if isinstance(task.eta, Weights):
+            done.tasks[name] = replace(done.tasks[name], earned=auto.report(name, task.eta))
+
+
+def _rest_updates(step: Step, primary_weight: float, auxiliary: set[str]) -> dict[str, Tensor]:
+    """Updates of the parameters outside of the decomposition. `auxiliary`: what auxiliary losses of any worker reach."""
+    updates = dict(step.rest_auxiliary)
+    for name, gradient in step.rest_primary.items():
+        # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
+        # (Workers learn at the next refresh that an auxiliary loss has begun to do so too.)
+        weighted = primary_weight * gradient if name in auxiliary else gradient
+        updates[name] = updates[name] + weighted if name in updates else weighted
+    return updates
+
+
+def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
+    """Whether the primary gradient has to be a vector, although J of its examples is at hand for the whole step.
+
+    For judges, and where nothing is re-weighted: that is to be right to the bit.
+    """
+    etas = [task.eta for task in tasks.values()]
+    equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
+    return step.judge is not None or equal
+
+
+@contextmanager
+def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
+    """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
+    refresher, several = step.refresher, step.workers.size > 1
+    if not callable(primary):
+        losses = step.workers.losses(None, "primary") if primary is None else primary
+        yield as_losses(losses, "primary", may_be_empty=several)
+        return
+    due = step.subspace is None and basis_losses is None and step.basis_losses is None
+    watched = due and refresher.basis.needs == "jacobian"
+    with step.workers.watch(refresher.engine, refresher.model) if watched else nullcontext():
+        more = "return the losses of at least two, or put the BatchNorm layers into eval()"
+        with torch.enable_grad(), enough_examples("primary", more):
+            losses = as_losses(step.workers.losses(primary(), "primary"), "primary", may_be_empty=several)
+        refresher.engine.seen()
+        yield losses
+
+
+def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False) -> dict[str, KnownGraph]:
+    """What is known about the graphs of losses; they are walked in a refresh, and where they come about in a new way."""
+    memory = step.parts.graphs
+    found = None if step.refreshing or step.replayed else memory.recall(losses)
+    if found is None:
+        walked = [walk(loss) for loss in losses.values()]
+        nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
+        needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
+        reached = [step.shared.names(graph.leaves) for graph in walked]
+        found = memory.learn(losses, [KnownGraph(*known) for known in zip(reached, needed[: len(walked)], strict=True)])
+    return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found
+
+
+def _gradients(
+    step: Step, losses: Tensor, share: Share, retain_graph: bool, *, without: Layout | None = None
+) -> Sequence[Tensor | None]:
+    """The gradients of all trainable parameters; `without`: those of a layout are not computed."""
+    with torch.enable_grad():  # as Tensor.backward works under no_grad
+        mean = share.mean(losses)
+    listing = step.shared.listing
+    if without is None:
+        return step.workers.gradients(mean, listing.parameters, retain_graph=retain_graph)
+    wanted = [name not in without.name_set for name, _ in listing.trainable]
+    parameters = [p for p, wants in zip(listing.parameters, wanted, strict=True) if wants]
+    found = iter(step.workers.gradients(mean, parameters, retain_graph=retain_graph))
+    return [next(found) if wants else None for wants in wanted]
+
+
+def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
+    """The gradients of an only task while there is no primary graph, where that one would stay to the end of the step.
+
+    So the two graphs, and a graph and two vectors, are never held at once.
+    """
+    subspace = step.refresher.subspace
+    if len(tasks) > 1 or subspace is None:
+        return None
+    (task,) = tasks.values()
+    layout, share = subspace.layout, step.workers.shares([task.loss])[0]
+    flat = layout.empty()
+    with written_into(layout, flat):
+        return Found(_gradients(step, task.loss, share, retain_graph=False), layout, flat)
+
+
+def _early(
+    step: Step, tasks: Mapping[str, Given], shares: Sequence[Share], graphs: Mapping[str, KnownGraph]
+) -> dict[str, Found]:
+    """Gradients of the tasks before a forward pass that is still to come, of judges or for the basis.
+
+    Where these are CUDA graphs, that one may overwrite what the tasks' own forward passes saved.
+    """
+    judges = step.judge is not None and step.judges is None
+    if not judges and (step.basis_losses is None or step.subspace is not None):
+        return {}
+    early = {}
+    for (name, task), share in zip(tasks.items(), shares, strict=True):
+        found = _gradients(step, task.loss, share, graphs[name].retained)
+        early[name] = Found([None if gradient is None else gradient.clone() for gradient in found])
+    return early
+
+
+def _added(layout: Layout, flat: Tensor | None, pieces: Sequence[Tensor | None]) -> Tensor:
+    """Gradients of the shared parameters added to `flat`, where there is one already."""
+    if flat is None:
+        return layout.flatten(pieces)
+    layout.add_(flat, pieces, fresh=False)
+    return flat
+
+
+def _add_to(sums: dict[str, Tensor], found: Mapping[str, Tensor], weight: float, *, copied: bool) -> None:
+    """Add weighted gradients to sums by name. `copied`: another pass of the step may overwrite them."""
+    for name, gradient in found.items():
+        weighted = weight * gradient if weight != 1.0 else gradient.clone() if copied else gradient
+        sums[name] = sums[name] + weighted if name in sums else weighted
+
+
+def _check_order(*, fixed: bool, basis_losses: Losses | None) -> None:
+    if fixed:
+        raise RuntimeError(
+            "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for "
+            "all micro-batches first, or pass basis_losses= at the first primary() call of the step, so that the "
+            "basis does not depend on them"
+        )
+    if basis_losses is not None:
+        raise RuntimeError(
+            "basis_losses= came after an earlier primary() call of this step had contributed to the basis; pass it "
+            "at the first primary() call of the step"
+        )

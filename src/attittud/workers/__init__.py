@@ -1,1 +1,48 @@
 """Who trains the model: one process, replicas of it, or shards of it."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from attittud.autograd.layout import is_sharded
+from attittud.workers.one import Share, Workers
+from attittud.workers.replicas import Replicas
+
+__all__ = ["Share", "Workers", "connect"]
+
+
+def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[nn.Module, Workers]:
+    """The module that holds the parameters, and who else trains it."""
+    modules = list(model.modules())
+    if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
+        raise ValueError(
+            "a DeepSpeed engine keeps gradients in buffers of its own and hides .grad, so nothing can be decomposed; shard "
+            "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
+        )
+    # Also under a wrapper, such as the one of torch.compile.
+    for wrapper in modules:
+        if isinstance(wrapper, DistributedDataParallel):
+            process_group = process_group or wrapper.process_group
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # to import it takes as long as to import torch
+    if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
+        raise ValueError(
+            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in flat buffers of its "
+            "own; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+        )
+    # Not by its parameters alone: between a forward and a backward pass FSDP2 may show whole ones.
+    managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
+    if managed or any(is_sharded(parameter) for parameter in model.parameters()):
+        from attittud.workers.shards import Shards  # brings in FSDP2, which takes as long to import as torch
+
+        return model, Shards(model)
+    if process_group is None:
+        return model, Workers()
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return model, Replicas(process_group, device)

@@ -1,15 +1,15 @@
-"""Who trains the model, and what has to be added up over them: here one process, which has everything already.
+"""What has to be added up over those who train a model: nothing here, where one process has everything already.
 
-`attittud.workers.replicas.Replicas` are workers that hold the whole model each (DistributedDataParallel), and
-`attittud.workers.shards.Shards` are workers that hold a shard of it (FSDP2).
+`Replicas` are workers that hold the whole model each (DistributedDataParallel), and `Shards` are workers that hold a
+shard of it (FSDP2).
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from attittud.autograd.graph import Named, gradients
+from attittud._torch import kept_graph
+from attittud.autograd.backward import Named
 from attittud.autograd.layout import Layout, is_sharded
 from attittud.engine.base import Engine, Jacobian
 
@@ -45,6 +46,9 @@ class Share:
         return losses.shape[0] if self.total is None else self.total
 
 
+EVERYTHING = Share()
+
+
 class Workers:
     """One process: it has all the examples and all the parameters, so every sum is already there."""
 
@@ -56,28 +60,18 @@ class Workers:
     place: str | None = None
     """Whose state this worker's is, where it is not that of all."""
     _told = False
-    _known: Named | None = None
 
     def engine(self, name: str) -> str:
         """The engine to use when a user asks for one."""
         return name
 
-    @contextmanager
-    def remembering(self, model: nn.Module) -> Iterator[None]:
-        """Inside, the model's parameters stay the same: to list them takes longer than a step's arithmetic."""
-        self._known = self.named(model)
-        try:
-            yield
-        finally:
-            self._known = None
-
-    def named(self, model: nn.Module) -> Named:
+    def named(self, model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
         """The parameters that an optimizer sees, by name."""
-        return list(model.named_parameters()) if self._known is None else self._known
+        return model.named_parameters()
 
-    def trainable(self, model: nn.Module) -> Named:
-        """Those that want a gradient; tied ones once, under their first name."""
-        return [(name, parameter) for name, parameter in self.named(model) if parameter.requires_grad]
+    def names(self, leaves: set[int], named: Named) -> set[str]:
+        """The parameters among the leaves of a graph, which are given by identity."""
+        return {name for name, parameter in named if id(parameter) in leaves}
 
     def columns(self, layout: Layout) -> Iterable[tuple[slice, int]]:
         """Ranges of this worker's columns, each with the number that its first one has in V."""
@@ -93,21 +87,40 @@ class Workers:
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
         """Which part of each loss's examples is here."""
-        return [Share() for _ in losses]
+        return [EVERYTHING] * len(losses)
 
-    def gradients(self, loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
-        """Gradients by identity of the parameter; parameters the loss does not reach are missing."""
-        return gradients(loss, named, retain_graph=retain_graph)
+    def gradients(
+        self, loss: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool, weights: Tensor | None = None
+    ) -> Sequence[Tensor | None]:
+        """The gradient of each parameter; None where the loss does not reach it.
+
+        `weights`: of the entries of a loss that is a vector.
+        """
+        if not parameters:
+            return ()
+        with kept_graph() if retain_graph else nullcontext():
+            return torch.autograd.grad(loss, parameters, weights, retain_graph=retain_graph, allow_unused=True)
+
+    def watch(self, engine: Engine, model: nn.Module) -> AbstractContextManager[None]:
+        """Show a forward pass to the engine."""
+        return engine.watch(model)
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return engine.jacobian(losses, layout)
 
     def agree(
-        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
-    ) -> tuple[set[int], set[int]]:
+        self,
+        named: Named,
+        primary: set[str],
+        auxiliary: set[str],
+        settings: Callable[[], str],
+        *,
+        reset: bool,
+        complete: bool,
+    ) -> tuple[set[str], set[str]]:
         """Parameters that the primary and the auxiliary losses of any worker reach.
 
-        `anew`: a refresh begins, and what was agreed before it ends. `final`: all losses of the step have been seen.
+        `reset`: a refresh begins, and what was agreed before it ends. `complete`: all losses of the step have been seen.
         """
         if not self._told and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             warnings.warn(
@@ -118,8 +131,8 @@ class Workers:
         self._told = True
         return primary, auxiliary
 
-    def sum_examples_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
-        """Add up over workers what was computed from a worker's own examples, in one exchange with what goes beside it."""
+    def sum_examples_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
+        """Add up over workers what was computed from a worker's own examples; `others` come along in the same exchange."""
         return x
 
     def sum_columns(self, x: Tensor) -> Tensor:
@@ -165,6 +178,6 @@ class Workers:
             for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
                 part.copy_(whole.view_as(part))
 
-    def rest(self, updates: dict[int, Tensor], named: Named) -> tuple[dict[int, Tensor], Tensor | None]:
-        """Updates of the parameters `named`, which are not decomposed; and what of them is still to be summed over workers."""
+    def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Updates of the parameters `named`, which are not decomposed; and the part that is still to be summed over workers."""
         return updates, None

@@ -1,4 +1,4 @@
-"""What workers exchange: a few sums, all through one collective, the all-reduce.
+"""Workers that hold the whole model each. They exchange a few sums, all through one collective, the all-reduce.
 
 Everything the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors), so each worker computes its own
 part and the parts are added up.
@@ -7,16 +7,14 @@ part and the parts are added up.
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from attittud.autograd.graph import Named
-from attittud.autograd.layout import Layout, is_sharded
+from attittud.autograd.backward import Named
+from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine, Jacobian
 from attittud.workers.one import Share, Workers
 
@@ -36,13 +34,13 @@ class Group(Workers):
         self.size = dist.get_world_size(group)
         self._names: set[tuple[str, ...]] = set()
 
-    def all_reduce_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
-        return self._all_reduce_in_(x, self.group, what, *beside)
+    def all_reduce_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
+        return self._all_reduce_in_(x, self.group, what, *others)
 
-    def _all_reduce_in_(self, x: Tensor, group: dist.ProcessGroup, what: str, *beside: Tensor) -> Tensor:
+    def _all_reduce_in_(self, x: Tensor, group: dist.ProcessGroup, what: str, *others: Tensor) -> Tensor:
         try:
-            together = [other for other in beside if other.dtype == x.dtype]
-            for alone in (other for other in beside if other.dtype != x.dtype):
+            together = [other for other in others if other.dtype == x.dtype]
+            for alone in (other for other in others if other.dtype != x.dtype):
                 dist.all_reduce(alone, group=group)
             if together:
                 # One exchange of several vectors; torch.distributed.all_reduce_coalesced is this with a warning.
@@ -106,7 +104,8 @@ class Replicas(Group):
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         super().__init__(group, device)
-        self._roles: tuple[list[int], set[int], set[int]] | None = None
+        self._agreed: tuple[list[str], set[str], set[str]] | None = None
+        self._compared = False
 
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
         return torch.zeros(0, device=self.device, requires_grad=True) if losses is None else losses
@@ -115,38 +114,63 @@ class Replicas(Group):
         return _Part(self, share, engine, losses, layout)
 
     def agree(
-        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
-    ) -> tuple[set[int], set[int]]:
-        """Once every trainable parameter has a role, that stays until the next refresh; until then this waits for the device.
+        self,
+        named: Named,
+        primary: set[str],
+        auxiliary: set[str],
+        settings: Callable[[], str],
+        *,
+        reset: bool,
+        complete: bool,
+    ) -> tuple[set[str], set[str]]:
+        """Once losses reach every trainable parameter, that stays until the next refresh; until then this waits for the device.
 
         As in DistributedDataParallel, it is parameters that no loss reaches that cost an exchange in every step.
         """
-        every = [id(parameter) for _, parameter in named]
-        if anew:
-            self._roles = None
-        if self._roles is not None and self._roles[0] == every:
-            return self._roles[1], self._roles[2]
-        reached = torch.tensor([[key in primary for key in every], [key in auxiliary for key in every]])
-        message = torch.cat([self._prints(described(settings, named)), reached.view(-1).int().to(self.device)])
-        found = self.all_reduce_(message, "parameter roles").cpu()
+        every = [name for name, _ in named]
+        if not self._compared:
+            self._compare(named)
+        if reset:
+            self._agreed = None
+        if self._agreed is not None and self._agreed[0] == every:
+            return self._agreed[1], self._agreed[2]
+        reached = torch.tensor([[name in primary for name in every], [name in auxiliary for name in every]])
+        message = torch.cat([self._prints(described(settings(), named)), reached.view(-1).int().to(self.device)])
+        found = self.all_reduce_(message, "what the losses reach").cpu()
         self._check_same(found[: self.size], OTHER_GUIDE)
         of_primary, of_auxiliary = found[self.size :].view(2, -1) > 0
-        primary = {key for key, there in zip(every, of_primary.tolist(), strict=True) if there}
-        auxiliary = {key for key, there in zip(every, of_auxiliary.tolist(), strict=True) if there}
-        if final and bool((of_primary | of_auxiliary).all()):
-            self._roles = every, primary, auxiliary
+        primary = {name for name, there in zip(every, of_primary.tolist(), strict=True) if there}
+        auxiliary = {name for name, there in zip(every, of_auxiliary.tolist(), strict=True) if there}
+        if complete and bool((of_primary | of_auxiliary).all()):
+            self._agreed = every, primary, auxiliary
         return primary, auxiliary
 
-    def sum_examples_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
-        return self.all_reduce_(x, what, *beside)
+    def _compare(self, named: Named) -> None:
+        """Once: replicas that start from other parameters would get the same updates and stay different for ever."""
+        parameters = [parameter.detach().double() for _, parameter in named]
+        sums = [torch.stack([x.sum(), x.square().sum()]) for x in parameters if x.numel()]
+        found = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
+        found[self.number] = torch.stack(sums).sum(0).to(self.device) if sums else 0.0
+        every = self.all_reduce_(found, "a comparison of parameters").cpu()
+        # Sums of the same numbers may differ in rounding from one kind of device to another.
+        same = torch.isclose(every, every[:1], rtol=1e-9, atol=0.0, equal_nan=True).all(1)
+        if others := [worker for worker, equal in enumerate(same.tolist()) if not equal]:
+            raise ValueError(
+                f"workers {others} start from other parameters than worker 0, and their replicas would stay different. Wrap the "
+                "model in DistributedDataParallel, which copies those of worker 0, load the same weights on all workers, or "
+                "copy them: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+            )
+        self._compared = True
 
-    def rest(self, updates: dict[int, Tensor], named: Named) -> tuple[dict[int, Tensor], Tensor | None]:
+    def sum_examples_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
+        return self.all_reduce_(x, what, *others)
+
+    def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
         layout = Layout(named)
         if not layout.parameters:
             return {}, None
-        flat = layout.empty()
-        layout.add_(flat, layout.pick(updates), fresh=True)
-        return layout.by_identity(flat), flat
+        flat = layout.flatten([updates.get(name) for name in layout.names])
+        return dict(zip(layout.names, layout.views(flat), strict=True)), flat
 
 
 class _Part(Jacobian):
@@ -179,35 +203,3 @@ class _Part(Jacobian):
 def described(settings: str, named: Named) -> str:
     """What must be the same on all workers."""
     return repr((settings, [(name, tuple(parameter.shape)) for name, parameter in named]))
-
-
-def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[nn.Module, Workers]:
-    """The module that holds the parameters, and who else trains it."""
-    modules = list(model.modules())
-    if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
-        raise ValueError(
-            "a DeepSpeed engine keeps gradients in buffers of its own and hides .grad, so nothing can be decomposed; shard "
-            "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
-        )
-    # Also under a wrapper, such as the one of torch.compile.
-    for wrapper in modules:
-        if isinstance(wrapper, DistributedDataParallel):
-            process_group = process_group or wrapper.process_group
-    if isinstance(model, DistributedDataParallel):
-        model = model.module
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # to import it takes as long as to import torch
-    if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
-        raise ValueError(
-            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in flat buffers of its "
-            "own; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
-        )
-    # Not by its parameters alone: between a forward and a backward pass FSDP2 may show whole ones.
-    managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
-    if managed or any(is_sharded(parameter) for parameter in model.parameters()):
-        from attittud.workers.shards import Shards
-
-        return model, Shards(model)
-    if process_group is None:
-        return model, Workers()
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return model, Replicas(process_group, device)

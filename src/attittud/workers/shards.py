@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -19,10 +18,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
-from attittud.autograd.graph import Named, walk
+from attittud._torch import fsdp_groups, unsharded
+from attittud.autograd.backward import Named, walk
 from attittud.autograd.layout import Layout, local
 from attittud.engine.base import Engine, Jacobian, logger
-from attittud.kernels.products import project
+from attittud.kernels import project
 from attittud.workers.one import Share
 from attittud.workers.replicas import OTHER_GUIDE, Group, described
 
@@ -80,7 +80,7 @@ class Shards(Group):
         # FSDP2 averages over workers what is to be summed.
         return [Share(share.first, share.total, self.size) for share in super().shares(losses)]
 
-    def all_reduce_(self, x: Tensor, what: str, *beside: Tensor) -> Tensor:
+    def all_reduce_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
         """Over all workers, replicas too."""
         super().all_reduce_(x, what)
         for group in self.replica_groups:
@@ -106,17 +106,14 @@ class Shards(Group):
             yield slice(at, at + length), before + skipped * (parameter.numel() // max(rows, 1))
             at, before = at + length, before + parameter.numel()
 
-    def gradients(self, loss: Tensor, named: Named, *, retain_graph: bool) -> dict[int, Tensor]:
-        return self.backward(loss, None, [parameter for _, parameter in named], retain_graph=retain_graph)
-
-    def backward(
-        self, loss: Tensor, weights: Tensor | None, parameters: Sequence[nn.Parameter], *, retain_graph: bool
-    ) -> dict[int, Tensor]:
+    def gradients(
+        self, loss: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool, weights: Tensor | None = None
+    ) -> Sequence[Tensor | None]:
         """The shards of the gradient that a backward pass leaves in `.grad`, which is put back as it was."""
         self._check_reduction()
         with _aside([*(parameter for _, parameter in self._named), *self._inputs(loss)]):
             loss.backward(weights, retain_graph=retain_graph)
-            return {id(p): local(p.grad) for p in parameters if p.grad is not None}
+            return [None if p.grad is None else local(p.grad) for p in parameters]
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
         """What wants a gradient beside parameters, such as the embeddings of a frozen model with adapters (PEFT)."""
@@ -124,29 +121,38 @@ class Shards(Group):
             self._walked = weakref.ref(loss), walk(loss).inputs
         return self._walked[1]
 
+    def watch(self, engine: Engine, model: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()  # it could not tell parameters apart
+
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return _Joint(self, share, engine, losses, layout)
 
     def agree(
-        self, named: Named, primary: set[int], auxiliary: set[int], settings: str, *, anew: bool, final: bool
-    ) -> tuple[set[int], set[int]]:
-        """FSDP2 itself demands that all workers reach the same parameters; here only their identities are translated.
-
-        A graph ends in the unsharded parameter, what is trained is the sharded one.
-        """
-        if anew:
-            prints = self.all_reduce_(self._prints(described(settings, named)), "a comparison of guides")
+        self,
+        named: Named,
+        primary: set[str],
+        auxiliary: set[str],
+        settings: Callable[[], str],
+        *,
+        reset: bool,
+        complete: bool,
+    ) -> tuple[set[str], set[str]]:
+        """FSDP2 itself demands that all workers reach the same parameters."""
+        if reset:
+            prints = self.all_reduce_(self._prints(described(settings(), named)), "a comparison of guides")
             self._check_same(prints, OTHER_GUIDE)
-        sharded = {id(parameter): id(parameter) for _, parameter in self._named}
-        for parameter in self._fsdp_parameters():
-            if hasattr(parameter, "_unsharded_param"):
-                sharded[id(parameter._unsharded_param)] = id(parameter.sharded_param)
-        if strangers := (primary | auxiliary) - sharded.keys():
+        return primary, auxiliary
+
+    def names(self, leaves: set[int], named: Named) -> set[str]:
+        """A graph ends in the unsharded parameter, what is trained is the sharded one."""
+        known = {id(parameter): name for name, parameter in named}
+        known |= {id(whole): known[id(shard)] for whole, shard in unsharded(self.modules) if id(shard) in known}
+        if strangers := leaves - known.keys():
             raise ValueError(
                 f"the losses reach {len(strangers)} parameters that are not those of the sharded model; a backward pass would "
                 "fill their .grad. Give the guide the module that holds everything, and shard it as a whole"
             )
-        return {sharded[key] for key in primary}, {sharded[key] for key in auxiliary}
+        return {known[key] for key in leaves}
 
     def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
         return {
@@ -168,19 +174,8 @@ class Shards(Group):
         pieces = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
         return pieces[self.shard] if self.shard < len(pieces) else pieces[0][:, :0]
 
-    def _groups(self) -> Iterator[Any]:
-        for module in self.modules:
-            state = module._get_fsdp_state()
-            # One group of parameters in a state up to torch 2.11, several later.
-            several = getattr(state, "_fsdp_param_groups", None)
-            yield from several if several is not None else filter(None, [state._fsdp_param_group])
-
-    def _fsdp_parameters(self) -> Iterator[Any]:
-        for group in self._groups():
-            yield from group.fsdp_params
-
     def _check_reduction(self) -> None:
-        for group in self._groups():
+        for group in fsdp_groups(self.modules):
             if not group.reduce_grads or not group.all_reduce_grads:
                 raise RuntimeError(
                     "set_requires_gradient_sync(False) is on, but a guide needs every gradient reduced; leave it at True. "
@@ -218,8 +213,8 @@ class _Joint(Jacobian):
             out = self.layout.empty(weights.shape[0])
         for row, target in zip(weights, out, strict=True):
             scaled = (row * self.workers.size).to(self.losses.dtype)
-            found = self.workers.backward(self.losses, scaled, self.layout.parameters, retain_graph=True)
-            self.layout.add_(target, self.layout.pick(found), fresh=fresh)
+            found = self.workers.gradients(self.losses, self.layout.parameters, retain_graph=True, weights=scaled)
+            self.layout.add_(target, found, fresh=fresh)
         return out
 
     def rows(self) -> Tensor:

@@ -46,7 +46,7 @@ def compare(
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No bars, and no lines about runs.")] = False,
 ) -> None:
     """Train the same job under several strategies with paired seeds, and say which one to use, if any.
 
@@ -61,8 +61,7 @@ def compare(
     with starting():
         from rich.console import Console
 
-        from attittud_lab.compare.bars import CompareBars
-        from attittud_lab.compare.observers import QuietRuns, Runs
+        from attittud_lab.compare.progress import CompareBars, Lines, Runs
         from attittud_lab.compare.run import compare as run
         from attittud_lab.compare.table import show
         from attittud_lab.report.page import write_report
@@ -71,8 +70,9 @@ def compare(
     settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
     folder = Path(settings.output) / name / "compare"
     with ExitStack() as stack:
-        bars = sys.stderr.isatty() and not quiet
-        progress: Runs = stack.enter_context(CompareBars()) if bars else QuietRuns()
+        progress = Runs() if quiet else Lines(Console(stderr=True))
+        if sys.stderr.isatty() and not quiet:
+            progress = stack.enter_context(CompareBars())
         again = "the same command without --fresh" if fresh else "the same command"
         stack.enter_context(interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"))
         result = run(settings, folder, progress, fresh=fresh)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from attittud_lab.compare.table import interval, p_value, percent
+from attittud_lab.compare.table import bar, interval, p_value, percent
 from attittud_lab.demo.rows import BASELINE
 from attittud_lab.demo.table import conclusions
-from attittud_lab.statistics import holm, paired, summarise
+from attittud_lab.statistics import PROPORTION, differences, summarise
 
 
 def content(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,15 +34,19 @@ def content(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(results: Mapping[str, Any], quality: str, text: str) -> dict[str, Any]:
-    values = {row: [value / 100 for value in found[quality]] for row, found in results["accuracy"].items()}
-    differences = {row: paired(found, values[BASELINE]) for row, found in values.items() if row != BASELINE}
-    corrected = dict(zip(differences, holm([found.p for found in differences.values()]), strict=True))
-    rows = []
+    values = {
+        row: {seed: value / 100 for seed, value in enumerate(found[quality])}
+        for row, found in results["accuracy"].items()
+    }
+    against, rows = differences(values, BASELINE, PROPORTION), []
     for row, found in values.items():
-        own, difference = vars(summarise(found)), vars(differences[row]) if row in differences else {}
-        cells = [row, percent(own["mean"]), percent(own["std"]), interval(own)]
-        cells += [percent(difference.get("mean"), "+"), interval(difference, "+"), p_value(corrected.get(row))]
-        ends = {name: difference[name] for name in ("mean", "low", "high")} if difference else None
-        rows.append({"cells": cells, "interval": ends})
+        own, difference = (
+            vars(summarise(list(found.values()), PROPORTION)),
+            vars(against[row]) if row in against else {},
+        )
+        single = [value - values[BASELINE][seed] for seed, value in found.items()] if difference else []
+        cells = [row, percent(own["mean"]), percent(own["std"]), interval(own, list(found.values()))]
+        cells += [percent(difference.get("mean"), "+"), interval(difference, single, "+"), p_value(difference.get("p"))]
+        rows.append({"cells": cells, "interval": bar(difference, single)})
     names = ["strategy", "test %", "std", "95 %", "difference", "95 % of it", "p"]
     return {"name": text, "about": f"Auxiliary labels: {text.removeprefix('labels ')}.", "columns": names, "rows": rows}

@@ -18,13 +18,6 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 from attittud_lab.files import without_nan
 
 
-@dataclass(frozen=True)
-class Diverged:
-    """What a run found whose loss was not a number any more."""
-
-    reason: str
-
-
 class PhaseSummary(TypedDict):
     """A finished phase."""
 

@@ -6,13 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from attittud.decompose import Residual, harmful_mask, residual_tolerance
+from attittud.autograd.forward import isolated_forward
 from attittud.guide import Guide
-from attittud.kernels.products import dot, project
-from attittud.step.forward import untraced_forward
-from attittud.step.subspace import Subspace
 from attittud_lab.models.compiling import eagerly
 
 if TYPE_CHECKING:
@@ -29,13 +25,14 @@ def layer_norms(guide: Guide, losses: MicroLosses) -> dict[str, float]:
     The losses are computed once more, without dropout and without a trace in buffers, random states or `.grad`.
     """
     space = guide.subspace
-    if space is None or (space.stored and space.rows is None) or (space.projects and not space.stored):
+    if space is None or guide.basis.keeps_graph:
         return {}
-    with untraced_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad(), eagerly(guide.model):
-        primary = flat_gradient(losses.primary().mean(), space)
+    with isolated_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad(), eagerly(guide.model):
+        primary = space.gradient(losses.primary().mean())
         # One source after the other: a single auxiliary gradient is held at a time.
         found = [
-            part_squares(guide, space, primary, flat_gradient(loss, space)) for loss in losses.auxiliary().values()
+            space.squares(primary, space.gradient(loss), include_mean=guide.include_mean)
+            for loss in losses.auxiliary().values()
         ]
     by_parameter = dict(zip(space.layout.names, torch.stack(found).sum(0).tolist(), strict=True))
     sums: dict[str, list[float]] = {}
@@ -56,46 +53,3 @@ def groups(names: Sequence[str]) -> Mapping[str, str]:
         if len(set(short.values())) <= MOST_GROUPS:
             break
     return short
-
-
-def flat_gradient(loss: Tensor, space: Subspace) -> Tensor:
-    """The gradient over the shared parameters as one vector, in the order of V's columns."""
-    found = torch.autograd.grad(loss, space.layout.parameters, allow_unused=True)
-    flat = space.layout.empty()
-    space.layout.add_(flat, found, fresh=True)
-    return flat
-
-
-def part_squares(guide: Guide, space: Subspace, primary: Tensor, auxiliary: Tensor) -> Tensor:
-    """Squared norms of the helpful, harmful and neutral part of each parameter's gradient, parameters x 3."""
-    views = list(zip(space.layout.views(primary), space.layout.views(auxiliary), strict=True))
-    if not space.stored:
-        return torch.stack([_by_sign(p, a) for p, a in views])
-    assert space.rows is not None
-    p, a = project(space.rows, primary), project(space.rows, auxiliary)
-    harmful = harmful_mask(a, p)
-    parts = torch.stack([torch.where(harmful, 0.0, a), torch.where(harmful, a, 0.0)])
-    multiples = torch.zeros(2, dtype=torch.float64, device=a.device)
-    if guide.include_mean:
-        residual = Residual.of(p, dot(primary, primary), residual_tolerance(primary.dtype))
-        extra = residual.coefficient(a, dot(primary, auxiliary))
-        # The residual points along the primary gradient, so the sign of its coefficient decides.
-        weights = torch.stack([extra.clamp(min=0), extra.clamp(max=0)])
-        lifted = [residual.lift(weight) for weight in weights]
-        parts = parts + torch.stack([vector for vector, _ in lifted])
-        multiples = torch.stack([multiple for _, multiple in lifted])
-    rows = []
-    for basis, (own, gradient) in zip(space.layout.views(space.rows), views, strict=True):
-        in_span = torch.tensordot(parts.to(own.dtype), basis.to(own.dtype), 1).double()
-        helps, harms = in_span + multiples.view(2, *[1] * own.ndim) * own.double()
-        rows.append(torch.stack([part.square().sum() for part in (helps, harms, gradient.double() - helps - harms)]))
-    return torch.stack(rows)
-
-
-def _by_sign(primary: Tensor, auxiliary: Tensor) -> Tensor:
-    """Every coordinate is a direction of its own; nothing is neutral."""
-    harmful, squares = harmful_mask(auxiliary, primary), auxiliary.double().square()
-    zero = torch.zeros_like(squares)
-    return torch.stack(
-        [torch.where(harmful, zero, squares).sum(), torch.where(harmful, squares, zero).sum(), zero.sum()]
-    )

@@ -1,15 +1,15 @@
-"""Calls of functions in which a parameter met data, with what their gradients need: what is recorded of a forward pass."""
+"""Calls of functions in which a parameter met data: what is recorded of a forward pass, and where the examples are in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Set
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from attittud._torch import tree_flatten, tree_unflatten
 from attittud.engine.base import UnsupportedError
 
 Function = Callable[..., Any]
@@ -64,13 +64,13 @@ class Call:
         self._flat: list[Any] = [*args, *kwargs.values()]
         self._spec: Any = None
         self.positional = len(args)
-        """So many places in `shapes` are those of arguments without a name."""
+        """So many axes in `shapes` are those of arguments without a name."""
         if any(isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat):
             self._flat, self._spec = tree_flatten((args, kwargs))
             self.positional = len(tree_flatten(args)[0])
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
         self.shapes = {at: tuple(self._flat[at].shape) for at in self._at}
-        """Of the data among the arguments, by its place in them."""
+        """Of the data among the arguments, by its axis in them."""
         self._kept: Any = None
         self._versions: list[int] = []
 
@@ -89,7 +89,7 @@ class Call:
             self._versions = [self._flat[at]._version for at in self._at]
 
     def arguments(self) -> tuple[Any, Any, dict[int, int]]:
-        """Positional and keyword arguments as they were, and the ids of the data among them with its place in `shapes`."""
+        """Positional and keyword arguments as they were, and the ids of the data among them with its axis in `shapes`."""
         flat = list(self._flat)
         if self._kept is not None:
             for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
@@ -116,3 +116,81 @@ def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
         elif isinstance(entry, dict):
             found += tensors_in(entry.values())
     return found
+
+
+# ---------------------------------------------------------------------------------------------------- where examples are
+
+BatchAxis = Literal["first", "second", "flattened", "interleaved"]
+"""Where the examples are in a tensor: in the first or second dimension, or flattened into one with what follows
+("flattened") or with what comes before ("interleaved")."""
+
+# Parameters in a function, or an argument of it, and the number of the call: another one may have its examples in another axis.
+Use = tuple[str, int]
+# With the axes that its shape allows. A later batch may allow others: as many positions as examples, another call.
+Form = tuple[Use, int, bool, frozenset[BatchAxis]]
+
+
+class KnownAxes:
+    """Where calls and their arguments have their examples, if any, as a check has confirmed it."""
+
+    def __init__(self) -> None:
+        self._of_forms: dict[Form, BatchAxis | None] = {}
+        self._usual: dict[tuple[Use, int], BatchAxis | None] = {}
+        """Of the latest forms, by number of dimensions."""
+
+    @property
+    def confirmed(self) -> Set[Form]:
+        return self._of_forms.keys()
+
+    def confirm(self, axes: dict[Form, BatchAxis | None]) -> None:
+        self._of_forms |= axes
+        self._usual |= {form[:2]: axis for form, axis in axes.items()}
+
+    def known(self, use: Use, shape: tuple[int, ...], examples: int, guess: BatchAxis | None) -> BatchAxis | None:
+        """As it was confirmed; in a new form as in the latest one where the shape allows it, else as guessed."""
+        form = form_of(use, shape, examples)
+        if form in self._of_forms:
+            return self._of_forms[form]
+        usual = self._usual.get(form[:2], guess)
+        return usual if usual is None or fits(usual, shape, examples) else guess
+
+
+def form_of(use: Use, shape: tuple[int, ...], examples: int) -> Form:
+    allowed = frozenset(axis for axis in get_args(BatchAxis) if fits(axis, shape, examples))
+    # One example confirms nothing for several: every row of whatever it is given is its own.
+    return use, len(shape), examples == 1, allowed
+
+
+def guess_axis(shape: tuple[int, ...], examples: int, *, leading: bool = False) -> BatchAxis | None:
+    """A guess from the shape; what is guessed wrong is found by the check of the first refresh.
+
+    `leading`: of a function that knows examples in the first dimension only.
+    """
+    guesses: tuple[BatchAxis, ...] = ("first", "second", "flattened")
+    if leading or len(shape) == 2:
+        # As many features or channels as examples are more likely than examples in the last dimension.
+        guesses = ("first", "flattened") if leading else ("first", "flattened", "second")
+    return next((axis for axis in guesses if fits(axis, shape, examples)), None)
+
+
+def fits(axis: BatchAxis, shape: tuple[int, ...], examples: int) -> bool:
+    if axis == "second":
+        return len(shape) > 1 and shape[1] == examples
+    if len(shape) == 0:
+        return False
+    return shape[0] == examples if axis == "first" else shape[0] > 0 and shape[0] % examples == 0
+
+
+def by_example(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
+    """m x r x the rest: r positions of the first dimension belong to each example."""
+    if axis == "second":
+        return x.movedim(1, 0)
+    if axis == "interleaved":
+        return x.reshape(-1, examples, *x.shape[1:]).movedim(1, 0)
+    return x.reshape(examples, -1, *x.shape[1:])
+
+
+def single(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
+    """m x what the model would see of one example alone, its dimension of examples kept."""
+    rows = by_example(x, axis, examples)
+    return rows.unsqueeze(2) if axis == "second" else rows

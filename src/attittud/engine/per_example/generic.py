@@ -8,12 +8,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from attittud._torch import tree_flatten, tree_unflatten
 from attittud.engine.base import UnsupportedError, logger
-from attittud.engine.per_example.axes import Place, fits, place_of, single
-from attittud.engine.per_example.calls import LEADING, Call, Function, Gradients, tensors_in
-from attittud.engine.per_example.gradients import Dense, Piece
+from attittud.engine.per_example.calls import (
+    LEADING,
+    BatchAxis,
+    Call,
+    Function,
+    Gradients,
+    fits,
+    guess_axis,
+    single,
+    tensors_in,
+)
+from attittud.engine.per_example.gradients import Dense, PerExampleGradient
 
 _RECURRENT: set[Function] = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _CELLS: set[Function] = {torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}
@@ -21,14 +30,20 @@ _one_by_one: set[str] = set()
 
 
 def generic(
-    call: Call, args: Any, kwargs: Any, gradients: Gradients, examples: int, given: dict[int, Place], place: Place
-) -> Iterator[tuple[Tensor, Piece]]:
+    call: Call,
+    args: Any,
+    kwargs: Any,
+    gradients: Gradients,
+    examples: int,
+    given: dict[int, BatchAxis],
+    axis: BatchAxis,
+) -> Iterator[tuple[Tensor, PerExampleGradient]]:
     """Gradients with respect to the parameters that a call met.
 
-    given: where the examples are in the arguments that have them, by id; place: in the result.
+    given: where the examples are in the arguments that have them, by id; axis: in the result.
     """
     flat, spec = tree_flatten((args, kwargs))
-    inputs, outputs = _places(call, args, gradients, examples, given, place)
+    inputs, outputs = _axes(call, args, gradients, examples, given, axis)
     at = [(i, inputs[id(t)]) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in inputs]
     met = {id(t): t for t in call.met}
     leaves = {key: t.detach() for key, t in met.items()}
@@ -52,28 +67,28 @@ def generic(
         found: dict[int, Tensor] = product(cotangents)[0]
         return found
 
-    sliced = [single(flat[i].detach(), place, examples) for i, place in at]
+    sliced = [single(flat[i].detach(), axis, examples) for i, axis in at]
     cotangents = tuple(single(gradient, outputs[j], examples) for j, gradient in arrived.items())
     for key, found in _for_each(one, sliced, cotangents, examples, call.name).items():
         yield met[key], Dense(found)
 
 
-def _places(
-    call: Call, args: Any, gradients: Gradients, examples: int, given: dict[int, Place], place: Place
-) -> tuple[dict[int, Place], list[Place]]:
+def _axes(
+    call: Call, args: Any, gradients: Gradients, examples: int, given: dict[int, BatchAxis], axis: BatchAxis
+) -> tuple[dict[int, BatchAxis], list[BatchAxis]]:
     """Where the examples are: in the arguments that have them (by id), and in the outputs."""
     if call.func in _RECURRENT:
         if not isinstance(args[2], (list, tuple)):
             raise UnsupportedError("packed sequences mix the examples")
-        input_place: Place = "first" if args[-1] else "second"
-        places: dict[int, Place] = dict.fromkeys(map(id, tensors_in((args[1],))), "second")
-        return places | {id(args[0]): input_place}, [input_place, "second", "second"]
+        input_axis: BatchAxis = "first" if args[-1] else "second"
+        axes: dict[int, BatchAxis] = dict.fromkeys(map(id, tensors_in((args[1],))), "second")
+        return axes | {id(args[0]): input_axis}, [input_axis, "second", "second"]
     if call.func in _CELLS:
         return {id(t): "first" for t in tensors_in(args[:2])}, ["first", "first"]
     leading, outputs = call.func in LEADING, []
     for gradient in gradients:
         shape = None if gradient is None else tuple(gradient.shape)
-        own = place if shape is None or fits(place, shape, examples) else place_of(shape, examples, leading=leading)
+        own = axis if shape is None or fits(axis, shape, examples) else guess_axis(shape, examples, leading=leading)
         if own is None:
             raise UnsupportedError(
                 f"the result of {call.name} has shape {shape}, in which no dimension is that of the {examples} examples"

@@ -1,7 +1,7 @@
 """Per-example gradients of one parameter from one call of a function, kept in factors as long as that is cheaper.
 
-A piece stands for m tensors of the parameter's shape. What is asked of J is asked of its pieces: contracted with weights
-over the examples (`left`), with vectors over the parameter (`right`), or with another piece over the parameter (`cross`).
+A `PerExampleGradient` stands for m tensors of the parameter's shape. What is asked of J is asked of them: contracted with weights
+over the examples (`left`), with vectors over the parameter (`right`), or with another one over the parameter (`cross`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from attittud.kernels.products import add_product_
+from attittud.kernels import add_product_
 
 
-class Piece(ABC):
+class PerExampleGradient(ABC):
     """What some examples of one call contribute to the gradient of one parameter."""
 
     examples: int
@@ -65,7 +65,7 @@ class Piece(ABC):
         columns = torch.stack([vector.reshape(-1) for vector in vectors], dim=1)
         return torch.cat([(gradients @ columns).double() for gradients in self.chunks(budget, columns.dtype)])
 
-    def cross(self, other: Piece, budget: int) -> Tensor:
+    def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
         """Inner products with the gradients of another call: m x m, float64."""
         result = []
         budget //= 4  # two chunks, in twice the width
@@ -76,8 +76,8 @@ class Piece(ABC):
         return torch.cat(result)
 
 
-class Dense(Piece):
-    """The gradients themselves: biases, normalisation weights and whatever no other piece describes."""
+class Dense(PerExampleGradient):
+    """The gradients themselves: biases, normalisation weights and whatever no other class describes."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.examples = gradients.shape[0]
@@ -88,7 +88,7 @@ class Dense(Piece):
         return self.gradients[rows].to(dtype)
 
 
-class Outer(Piece):
+class Outer(PerExampleGradient):
     """Gradients Σ_t left_t rightᵀ_t of a matrix (or of several side by side: grouped convolutions).
 
     left: m x groups x T x o, right: m x groups x T x i, for a parameter of groups * o * i elements in this order.
@@ -136,7 +136,7 @@ class Outer(Piece):
         matrices = [vector.reshape(self.groups, self.rows, self.columns) for vector in vectors]
         return torch.stack([(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1)
 
-    def cross(self, other: Piece, budget: int) -> Tensor:
+    def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
         if not isinstance(other, Outer) or (self.groups, self.rows, self.columns) != (
             other.groups,
             other.rows,
@@ -174,7 +174,7 @@ class Outer(Piece):
         return ((a @ theirs[0]) * (b @ theirs[1])).sum(0)
 
 
-class Rows(Piece):
+class Rows(PerExampleGradient):
     """Gradients of a table from which rows were looked up: gradients m x T x E, index m x T."""
 
     def __init__(self, gradients: Tensor, index: Tensor, shape: Sequence[int]) -> None:
@@ -197,7 +197,7 @@ class Rows(Piece):
         found = [(self.gradients.to(v.dtype) * v[self.index]).sum((1, 2), dtype=torch.float64) for v in vectors]
         return torch.stack(found, dim=1)
 
-    def cross(self, other: Piece, budget: int) -> Tensor:
+    def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
         if not isinstance(other, Rows):
             return super().cross(other, budget)
         index, theirs = other.index.flatten(), other.gradients.double().flatten(0, 1).T
@@ -209,7 +209,7 @@ class Rows(Piece):
         return _by_blocks(self.examples, other.examples, self.length, other.length, budget, products)
 
 
-class Aligned(Piece):
+class Aligned(PerExampleGradient):
     """Gradients of a tensor that has a part for each example: zero but for the example's own part."""
 
     def __init__(self, gradients: Tensor) -> None:

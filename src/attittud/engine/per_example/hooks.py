@@ -12,16 +12,25 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from attittud.autograd.graph import frontier
+from attittud._torch import BatchNorm, DisableTorchFunction
+from attittud.autograd.backward import frontier
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Jacobian, UnsupportedError
 from attittud.engine.loop import Loop
-from attittud.engine.per_example.axes import Form, Place, Places, Use, form_of, place_of
-from attittud.engine.per_example.calls import LEADING, Call, Gradients
+from attittud.engine.per_example.calls import (
+    LEADING,
+    BatchAxis,
+    Call,
+    Form,
+    Gradients,
+    KnownAxes,
+    Use,
+    form_of,
+    guess_axis,
+)
 from attittud.engine.per_example.generic import generic
-from attittud.engine.per_example.gradients import Dense, Piece
+from attittud.engine.per_example.gradients import Dense, PerExampleGradient
 from attittud.engine.per_example.recorder import Recorder
 from attittud.engine.per_example.rules import Bound, bind
 from attittud.engine.verify import Checked, probe, verify
@@ -29,28 +38,39 @@ from attittud.engine.verify import Checked, probe, verify
 # Per-example gradients formed at once on a GPU, in elements: some MB keep it busy, and no more than that is needed.
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 
-Visit = Callable[[Tensor, Piece], None]
+Visit = Callable[[Tensor, PerExampleGradient], None]
 
 
 class Hooks(Loop):
     name = "hooks"
-    instead = "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
 
     def __init__(self) -> None:
         self.checked = Checked()
-        self.places = Places()
+        self.axes = KnownAxes()
         self.record: Recorder | None = None
+
+    @property
+    def instead(self) -> str:
+        """What to do where this engine cannot be used."""
+        if self.keeps_graph:
+            return "use basis='exact' with engine='loop', which stores the basis"
+        return "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
+        if self.record is not None:  # of a step that failed
+            self.record.close()
         refuse_coupled(model, self.instead)
         self.record = record = Recorder(model)
         try:
             record.begin()
             yield
         finally:
-            record.close()
-            self.record = None
+            if self.keeps_graph:
+                record.forward.close()
+            else:
+                record.close()
+                self.record = None
 
     def seen(self) -> None:
         if self.record is not None:
@@ -66,28 +86,28 @@ class Hooks(Loop):
             )
         self.seen()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        if not self.places.confirmed >= jacobian.places().keys() or self.checked.due(layout):
+        if not self.axes.confirmed >= jacobian.axes().keys() or self.checked.due(layout):
             try:
                 self._verify(jacobian)
             except UnsupportedError:
-                if not self.places.confirmed:
+                if not self.axes.confirmed:
                     raise
                 # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
-                self.places = Places()
+                self.axes = KnownAxes()
                 self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
         return jacobian
 
     def _verify(self, jacobian: HookedJacobian) -> None:
         weights = probe(jacobian.losses)
         silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
-        self.places.confirm(jacobian.places())
+        self.axes.confirm(jacobian.axes())
         self.checked.add(jacobian.layout, silent)
 
 
 def refuse_coupled(model: nn.Module, instead: str) -> None:
     """Modules known to mix the examples of a batch."""
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
             raise UnsupportedError(
                 f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
                 "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
@@ -123,12 +143,12 @@ class HookedJacobian(Jacobian):
         size = self.layout.size
         return min(max(2 * size, LEAST_BUDGET), MOST_BUDGET) if self.layout.device.type == "cuda" else size
 
-    def places(self) -> dict[Form, Place | None]:
-        found: dict[Form, Place | None] = {}
+    def axes(self) -> dict[Form, BatchAxis | None]:
+        found: dict[Form, BatchAxis | None] = {}
         for key, call in self._calls.items():
-            found[form_of(self._uses[key], tuple(call.shape), self.examples)] = self._place(call)
+            found[form_of(self._uses[key], tuple(call.shape), self.examples)] = self._axis(call)
             for at, shape in call.shapes.items():
-                found[form_of(self._argument(call, at), shape, self.examples)] = self._place_of_argument(call, at)
+                found[form_of(self._argument(call, at), shape, self.examples)] = self._axis_of_argument(call, at)
         return found
 
     # ------------------------------------------------------------------------------------------------ operations
@@ -147,12 +167,12 @@ class HookedJacobian(Jacobian):
         targets = self.layout.by_identity(out)
         through: dict[int, Tensor] = {}
 
-        def visit(tensor: Tensor, piece: Piece) -> None:
+        def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
             target = targets.get(id(tensor))
             if target is None:
                 shape = (weights.shape[0], *tensor.shape)
                 target = through.setdefault(id(tensor), torch.zeros(shape, dtype=out.dtype, device=out.device))
-            piece.left(target, weights, self.budget)
+            per_example.left(target, weights, self.budget)
 
         self._sweep(visit)
         for key, rows in through.items():
@@ -181,24 +201,24 @@ class HookedJacobian(Jacobian):
             for columns in by_vector:
                 columns[key] = self._push(tensor, columns)
         uses = Counter(id(tensor) for call in self._calls.values() for tensor in call.met)
-        waiting: dict[int, list[Piece]] = {}
+        waiting: dict[int, list[PerExampleGradient]] = {}
         alone = self._alone()
 
-        def visit(tensor: Tensor, piece: Piece) -> None:
+        def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
             key = id(tensor)
             if by_vector:
-                products.add_(piece.right([columns[key] for columns in by_vector], self.budget))
+                products.add_(per_example.right([columns[key] for columns in by_vector], self.budget))
             if gram and uses[key] == 1 and key in alone:
-                total.add_(piece.cross(piece, self.budget))
+                total.add_(per_example.cross(per_example, self.budget))
             elif gram:
-                waiting.setdefault(key, []).append(piece)
+                waiting.setdefault(key, []).append(per_example)
 
         self._sweep(visit)
         with torch.no_grad():
-            for pieces in self._complete(waiting):
-                for i, first in enumerate(pieces):
+            for several in self._complete(waiting):
+                for i, first in enumerate(several):
                     total.add_(first.cross(first, self.budget))
-                    for second in pieces[i + 1 :]:
+                    for second in several[i + 1 :]:
                         both = first.cross(second, self.budget)
                         total.add_(both).add_(both.T)
         return total, products
@@ -209,7 +229,7 @@ class HookedJacobian(Jacobian):
         def on_call(call: Call, gradients: Gradients) -> None:
             self.half = self.half or any(g is not None and g.dtype.itemsize == 2 for g in gradients)
             if id(call) in self._calls:
-                self._pieces(call, gradients, visit)
+                self._per_example(call, gradients, visit)
 
         if not self._edges:
             return
@@ -224,22 +244,22 @@ class HookedJacobian(Jacobian):
         finally:
             self.record.on_call = None
 
-    def _pieces(self, call: Call, gradients: Gradients, visit: Visit) -> None:
+    def _per_example(self, call: Call, gradients: Gradients, visit: Visit) -> None:
         try:
             # Before stepping aside: checkpointing may have to run a part of the model for it, which is to be seen.
             args, kwargs, data = call.arguments()
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            with DisableTorchFunction(), torch.no_grad():
                 found = bind(call, args, kwargs, data)
                 if found is not None and len(gradients) == 1 and gradients[0] is not None:
                     rule, arguments = found
-                    pieces = rule(Bound(call, arguments, gradients[0], self.examples, self._place(call)))
+                    formed = rule(Bound(call, arguments, gradients[0], self.examples, self._axis(call)))
                 else:
-                    where = {key: self._place_of_argument(call, at) for key, at in data.items()}
-                    given = {key: place for key, place in where.items() if place is not None}
-                    pieces = generic(call, args, kwargs, gradients, self.examples, given, self._place(call))
-                for tensor, piece in pieces:
+                    where = {key: self._axis_of_argument(call, at) for key, at in data.items()}
+                    given = {key: axis for key, axis in where.items() if axis is not None}
+                    formed = generic(call, args, kwargs, gradients, self.examples, given, self._axis(call))
+                for tensor, per_example in formed:
                     if id(tensor) in self._names or id(tensor) in self.record.derived:
-                        visit(tensor, piece)
+                        visit(tensor, per_example)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError) as error:  # what a rule says, or runs into where it has misread a shape
@@ -272,26 +292,26 @@ class HookedJacobian(Jacobian):
         what, number = self._uses[id(call)]
         return f"{what}, argument {at}", number
 
-    def _place(self, call: Call) -> Place:
+    def _axis(self, call: Call) -> BatchAxis:
         if call.in_attention:
             return "second" if len(call.shape) > 2 else "interleaved"
         shape = tuple(call.shape)
-        guess = place_of(shape, self.examples, leading=call.func in LEADING)
-        place = self.engine.places.known(self._uses[id(call)], shape, self.examples, guess)
-        if place is None:
+        guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
+        axis = self.engine.axes.known(self._uses[id(call)], shape, self.examples, guess)
+        if axis is None:
             raise self._cannot_tell(
                 call,
                 f"the result has shape {shape}, in which no dimension is that of the {self.examples} examples (a constant from "
                 "outside of the model should be a buffer of it)",
             )
-        return place
+        return axis
 
-    def _place_of_argument(self, call: Call, at: int) -> Place | None:
+    def _axis_of_argument(self, call: Call, at: int) -> BatchAxis | None:
         shape = call.shapes[at]
-        guess = place_of(shape, self.examples, leading=call.func in LEADING)
-        # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual place.
+        guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
+        # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual dimension.
         guess = guess if guess == "first" or at < call.positional else None
-        return self.engine.places.known(self._argument(call, at), shape, self.examples, guess)
+        return self.engine.axes.known(self._argument(call, at), shape, self.examples, guess)
 
     # ------------------------------------------------------------------------------------------------ derived tensors
 
@@ -328,16 +348,16 @@ class HookedJacobian(Jacobian):
             reached |= {id(p) for p, g in zip(self.layout.parameters, found, strict=True) if g is not None}
         return set(self._names) - reached
 
-    def _complete(self, waiting: dict[int, list[Piece]]) -> list[list[Piece]]:
-        """Pieces by parameter, those of derived tensors traced back to parameters."""
-        by_parameter = {key: pieces for key, pieces in waiting.items() if key in self._names}
-        for key, pieces in waiting.items():
+    def _complete(self, waiting: dict[int, list[PerExampleGradient]]) -> list[list[PerExampleGradient]]:
+        """Per-example gradients by parameter, those of derived tensors traced back to parameters."""
+        by_parameter = {key: several for key, several in waiting.items() if key in self._names}
+        for key, several in waiting.items():
             if key in self._names:
                 continue
             tensor = self.record.derived[key]
             rows: list[Sequence[Tensor | None]] = []
             for i in range(self.examples):
-                total = sum(piece.chunk(slice(i, i + 1), self.layout.dtype) for piece in pieces)
+                total = sum(per_example.chunk(slice(i, i + 1), self.layout.dtype) for per_example in several)
                 assert isinstance(total, Tensor)
                 rows.append(self._pull(tensor, total.view(tensor.shape)))
             for p, found in zip(self.layout.parameters, zip(*rows, strict=True), strict=True):

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from attittud._torch import DisableTorchFunction, packs_saved_tensors
 from attittud.engine.per_example.calls import ADDITIONS, SPREADING, Call, Function, Gradients, tensors_in
 
 # Their result depends on shapes only.
@@ -69,23 +70,20 @@ class Recorder(TorchFunctionMode):
         self._active = False
         self._attention = False
         self._handles: list[Any] = []
-        self._forward = ExitStack()
+        self.forward = ExitStack()
+        """Closed, the recorder steps aside until a backward pass comes."""
         self._repeats = False
         """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
 
     def begin(self) -> None:
         """The forward pass comes; it is over before what is done with its graph, so this is no context manager."""
-        self._forward.enter_context(self._eager())
+        self.forward.enter_context(self._eager())
 
     def finish(self) -> None:
         """The forward pass is over. Calls seen from now on are repetitions, by activation checkpointing."""
         self._recording = False
         if not self._repeats:
-            self.leave()
-
-    def leave(self) -> None:
-        """Step aside until a backward pass comes."""
-        self._forward.close()
+            self.forward.close()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -109,7 +107,7 @@ class Recorder(TorchFunctionMode):
             self._active = False
 
     def close(self) -> None:
-        self.leave()
+        self.forward.close()
         for handle in self._handles:
             handle.remove()
         self.calls, self.derived, self._constant, self._handles = [], {}, {}, []
@@ -160,8 +158,8 @@ class Recorder(TorchFunctionMode):
 
     def _call(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], data: list[Tensor]) -> Any:
         if func in _CAST and args:
-            args, data = self._cast(args, data)
-        packed = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+            args, data = _cast(args, data)
+        packed = packs_saved_tensors()
         self._repeats = self._repeats or packed
         in_place = _in_place(func)
         plain = func in ADDITIONS and "alpha" not in kwargs
@@ -181,7 +179,7 @@ class Recorder(TorchFunctionMode):
         outputs = [results[at] for at in call.outputs]
         if not outputs:
             return result
-        if func in SPREADING and not self._grew(met[0], outputs[0]):
+        if func in SPREADING and not _grew(met[0], outputs[0], dim=1 if self._attention else 0):
             self._derive(result)
             return result
         if not in_place:
@@ -191,22 +189,6 @@ class Recorder(TorchFunctionMode):
             call.in_attention = self._attention
             self._watch(call, outputs)
         return result
-
-    @staticmethod
-    def _cast(args: tuple[Any, ...], data: list[Tensor]) -> tuple[tuple[Any, ...], list[Tensor]]:
-        """The input as autocast would take it: then the tensor that autograd saves is the one that is held here too."""
-        x = args[0]
-        if not isinstance(x, Tensor) or x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
-            return args, data
-        if all(x is not t for t in data):
-            return args, data
-        cast = x.to(torch.get_autocast_dtype(x.device.type))
-        return (cast, *args[1:]), [cast if t is x else t for t in data]
-
-    def _grew(self, before: Tensor, after: Tensor) -> bool:
-        """Whether a parameter was repeated along the dimension of the examples."""
-        dim = 1 if self._attention else 0
-        return after.ndim > before.ndim or (after.ndim > dim and after.shape[dim] != before.shape[dim])
 
     def _watch(self, call: Call, outputs: list[Tensor]) -> None:
         """Ask for the gradients of the outputs as they are now; they may be overwritten in place later."""
@@ -221,7 +203,7 @@ class Recorder(TorchFunctionMode):
         def arrived(*gradients: Tensor | None) -> Tensor | None:
             if self.on_call is None:
                 return None
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if laid_out and gradients[0] is not None:
                     gradients = (gradients[0].contiguous(memory_format=torch.channels_last),)
                 shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
@@ -236,6 +218,22 @@ class Recorder(TorchFunctionMode):
                 arrived(*found)
 
             self._handles.append(torch.autograd.graph.register_multi_grad_hook(outputs, together))
+
+
+def _cast(args: tuple[Any, ...], data: list[Tensor]) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """The input as autocast would take it: then the tensor that autograd saves is the one that is held here too."""
+    x = args[0]
+    if not isinstance(x, Tensor) or x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+        return args, data
+    if all(x is not t for t in data):
+        return args, data
+    cast = x.to(torch.get_autocast_dtype(x.device.type))
+    return (cast, *args[1:]), [cast if t is x else t for t in data]
+
+
+def _grew(before: Tensor, after: Tensor, *, dim: int) -> bool:
+    """Whether a parameter was repeated along the dimension of the examples."""
+    return after.ndim > before.ndim or (after.ndim > dim and after.shape[dim] != before.shape[dim])
 
 
 def _in_place(func: Function) -> bool:

@@ -1,6 +1,6 @@
 """Per-example gradients of the functions that models are made of; everything else goes through `generic`.
 
-A rule gets a call with its arguments by name and the gradient of its output, and yields a piece for each parameter.
+A rule gets a call with its arguments by name and the gradient of its output, and yields each parameter with its gradients.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attittud.engine.base import UnsupportedError
-from attittud.engine.per_example.axes import Place, by_example
-from attittud.engine.per_example.calls import ADDITIONS, SPREADING, Call, Function
-from attittud.engine.per_example.gradients import Aligned, Dense, Outer, Piece, Rows
+from attittud.engine.per_example.calls import ADDITIONS, SPREADING, BatchAxis, Call, Function, by_example
+from attittud.engine.per_example.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows
 from attittud.engine.per_example.windows import Windows
-from attittud.kernels.products import kernels
+from attittud.kernels import kernels
 
-Found = Iterator[tuple[Tensor, Piece]]
+Found = Iterator[tuple[Tensor, PerExampleGradient]]
 
 SMALL_TABLE = 1024  # rows of an embedding whose gradient is formed as a product of matrices
 
@@ -33,7 +32,7 @@ class Bound:
     arguments: dict[str, Any]
     gradient: Tensor
     examples: int
-    place: Place
+    axis: BatchAxis
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
@@ -48,23 +47,23 @@ class Bound:
 
     def positions(self, x: Tensor) -> Tensor:
         """... x features as m x positions x features."""
-        rows = by_example(x, self.place, self.examples)
+        rows = by_example(x, self.axis, self.examples)
         if rows.ndim < 3:
             raise UnsupportedError(f"in a result {tuple(self.call.shape)} only features are as many as the examples")
         return rows.flatten(1, -2)
 
-    def reduced(self, values: Tensor, shape: Sequence[int]) -> Piece:
+    def reduced(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
         """Sum what belongs to one example to the shape that was broadcast."""
         kept = [1] * (len(self.call.shape) - len(shape)) + list(shape)
-        batch_dim = 1 if self.place == "second" else 0
+        batch_dim = 1 if self.axis == "second" else 0
         own = kept[batch_dim] if len(kept) == len(self.call.shape) else None
-        if own != 1 and (own != self.examples or self.place != "first"):
+        if own != 1 and (own != self.examples or self.axis != "first"):
             raise UnsupportedError(
-                f"shape {tuple(shape)} has no place for the examples of a result {tuple(self.call.shape)}"
+                f"shape {tuple(shape)} has no dimension for the examples of a result {tuple(self.call.shape)}"
             )
         del kept[batch_dim]
-        values = by_example(values, self.place, self.examples)
-        if self.place != "second":
+        values = by_example(values, self.axis, self.examples)
+        if self.axis != "second":
             values = values.sum(1)
         summed = [at + 1 for at, size in enumerate(kept) if size == 1 and values.shape[at + 1] > 1]
         values = values.sum(summed) if summed else values
@@ -99,7 +98,7 @@ def embedding(b: Bound) -> Found:
     if b["scale_grad_by_freq"]:
         raise UnsupportedError("scale_grad_by_freq divides by counts over all examples")
     g = b.positions(b.gradient)
-    index = by_example(b["input"], b.place, b.examples).flatten(1)
+    index = by_example(b["input"], b.axis, b.examples).flatten(1)
     padding = b["padding_idx"]
     if padding is not None:
         g = torch.where((index == padding % b["weight"].shape[0])[:, :, None], 0.0, g)
@@ -114,7 +113,7 @@ def embedding(b: Bound) -> Found:
 
 def convolution(b: Bound) -> Found:
     weight, groups = b["weight"], b["groups"]
-    g = by_example(b.gradient, b.place, b.examples)
+    g = by_example(b.gradient, b.axis, b.examples)
     if b.asks(b["bias"]):
         yield b["bias"], Dense(_sum(g, [1, *range(3, g.ndim)]))
     if not b.asks(weight):
@@ -147,9 +146,9 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
 
 def _affine(b: Bound, normalised: Callable[[], Tensor], dims: Callable[[Tensor], list[int]]) -> Found:
     """weight * normalised + bias, with weight and bias over the dimensions that `dims` does not name."""
-    g = by_example(b.gradient, b.place, b.examples)
+    g = by_example(b.gradient, b.axis, b.examples)
     if b.asks(b["weight"]):
-        yield b["weight"], Dense((g * by_example(normalised(), b.place, b.examples)).sum(dims(g)))
+        yield b["weight"], Dense((g * by_example(normalised(), b.axis, b.examples)).sum(dims(g)))
     if b.asks(b.arguments.get("bias")):
         yield b["bias"], Dense(_sum(g, dims(g)))
 
@@ -212,7 +211,7 @@ def multiplication(b: Bound) -> Found:
 def spreading(b: Bound) -> Found:
     met, shape = b.call.met[0], list(b.call.shape)
     expected = [1] * (len(shape) - met.ndim) + list(met.shape)
-    batch_dim = 1 if b.place == "second" else 0
+    batch_dim = 1 if b.axis == "second" else 0
     shape[batch_dim] = expected[batch_dim]
     if b.call.func in (Tensor.repeat, torch.tile, Tensor.tile) and shape != expected:
         raise UnsupportedError(f"{b.call.name} repeats a parameter along more dimensions than that of the examples")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attittud.engine.per_example.gradients import Outer, Piece
-from attittud.kernels.products import kernels
+from attittud.engine.per_example.gradients import Outer, PerExampleGradient
+from attittud.kernels import kernels
 
 
 class Windows(Outer):
@@ -64,19 +64,16 @@ class Windows(Outer):
         if out[0].is_contiguous() or not out.permute(last)[0].is_contiguous():
             return out, self.chunk
         # channels_last, in the input most likely too: whole runs of channels are copied, and added where they are.
-        return out.permute(last), lambda rows, dtype: self._chunk(rows, dtype, channels_last=True)
+        return out.permute(last), partial(self.chunk, channels_last=True)
 
-    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        return self._chunk(rows, dtype, channels_last=False)
-
-    def _chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool) -> Tensor:
+    def chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool = False) -> Tensor:
         return self.multiplied(self._left(rows), self._right(rows, channels_last=channels_last), dtype)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
         # By examples: the windows of all of them would be larger than their gradients.
-        return Piece.cross(self, other, budget)
+        return PerExampleGradient.cross(self, other, budget)
 
-    # Laid out when they are asked for, where other pieces hold them: hence the ignored type of override.
+    # Laid out when they are asked for, where other classes hold them: hence the ignored type of override.
     @property
     def left_factor(self) -> Tensor:  # type: ignore[override]
         return self._left(slice(0, self.examples))
@@ -87,7 +84,8 @@ class Windows(Outer):
 
     def _left(self, rows: slice) -> Tensor:
         """m x groups x (r, positions) x o."""
-        g: Tensor = self._of(self.gradient, rows).unflatten(2, (self.groups, -1))
+        entries = self.gradient[rows.start * self.each : rows.stop * self.each]  # m x r x the rest, of some examples
+        g: Tensor = entries.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
         g = g.permute(0, 2, 1, *range(4, 4 + self.dims), 3)
         return g.reshape(g.shape[0], self.groups, self.length, self.rows)
 
@@ -113,11 +111,6 @@ class Windows(Outer):
         inner = (*window, 3) if channels_last else (3, *window)
         windows = windows.permute(0, 2, 1, *positions, *inner)
         return windows.reshape(windows.shape[0], self.groups, self.length, -1)
-
-    def _of(self, x: Tensor, rows: slice) -> Tensor:
-        """m x r x the rest, of some examples."""
-        entries: Tensor = x[rows.start * self.each : rows.stop * self.each].unflatten(0, (-1, self.each))
-        return entries
 
 
 def padded(x: Tensor, pads: Sequence[int]) -> Tensor:

@@ -1,0 +1,127 @@
+"""Private names of torch, in one place: what to look at when a new release of torch comes out.
+
+(Attributes such as `Tensor._version` or `Module._buffers`, which torch's own documentation mentions, are used where they
+are needed.)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import methodcaller
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+__all__ = ["BatchNorm", "DisableTorchFunction", "tree_flatten", "tree_unflatten"]
+
+DisableTorchFunction = torch._C.DisableTorchFunction
+foreach_add_ = torch._foreach_add_
+foreach_copy_ = torch._foreach_copy_
+foreach_zero_ = torch._foreach_zero_
+concatenate = torch._C._nn.flatten_dense_tensors
+"""Two or more tensors of one type as one new vector, in one call."""
+sequence_number = methodcaller("_sequence_nr")
+"""The number of a node among all nodes that autograd has made in this thread."""
+CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
+"""The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled so."""
+
+
+def packs_saved_tensors() -> bool:
+    """Whether hooks for saved tensors are on, such as those of activation checkpointing."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+# ---------------------------------------------------------------------------------------------------- torch.compile
+
+
+def keep_saved_tensors(model: nn.Module | None = None) -> None:
+    """Let a refresh walk the graph of a compiled model several times; without a model, whatever is compiled.
+
+    By default a compiled backward pass may overwrite what the forward pass saved ("donated buffers"), and torch refuses
+    retain_graph=True.
+    """
+    modules = () if model is None else model.modules()
+    compiled = any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in modules)
+    if compiled or model is None:
+        from torch._functorch import config
+
+        if config.donated_buffer:
+            config.donated_buffer = False
+            torch.compiler.reset()  # what has been compiled so far counts on it
+
+
+def in_cuda_graphs() -> bool:
+    """Whether passes may be CUDA graphs (mode="reduce-overhead"), which write into the same memory again and again."""
+    trees = sys.modules.get(CUDA_GRAPH_TREES)
+    if trees is None:
+        return False
+    try:
+        managers = trees.get_obj(trees.local, "tree_manager_containers")
+        return any(container.tree_manager is not None for container in managers.values())
+    except AssertionError:  # torch before 2.13, in a thread that has never used any
+        return False
+    except AttributeError:  # nobody promised these names: copies are never wrong
+        return True
+
+
+@contextmanager
+def kept_graph() -> Iterator[None]:
+    """Around a backward pass that keeps its graph: code compiled with mode="reduce-overhead" runs its kernels one by one.
+
+    Its CUDA graphs count on the saved tensors dying in the backward pass. Where they live on, to be used again, torch
+    frees memory that is not its own ("invalid device pointer"). The same way out as torch takes where it skips a graph.
+    """
+    trees = sys.modules.get(CUDA_GRAPH_TREES)
+    if trees is None:  # nothing was compiled so
+        yield
+        return
+    manager, run = trees.CUDAGraphTreeManager, trees.CUDAGraphTreeManager._run
+    manager._run = lambda self, inputs, number: self.ids_to_funcs[number].model(inputs)
+    try:
+        yield
+    finally:
+        manager._run = run
+
+
+def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
+    """What compiled code has saved for its backward pass, to be held while other forward passes come before that one.
+
+    The CUDA graphs of mode="reduce-overhead" do not see what only autograd holds. They take it for dead where they record
+    another function, and give its memory away (https://github.com/pytorch/pytorch/pull/194124).
+
+    But not what lies elsewhere, such as by activation checkpointing, which would run once for every tensor asked for.
+    """
+    if not in_cuda_graphs():
+        return []
+    compiled = [node for node in nodes if type(node).__name__ == "CompiledFunctionBackward"]
+    return [tensor for node in compiled if not _packed(node) for tensor in node.saved_tensors]
+
+
+def _packed(node: Any) -> bool:
+    """Whether hooks for saved tensors keep those of a node; where torch should not know these names, they do not."""
+    return any(getattr(saved, "unpack_hook", None) is not None for saved in getattr(node, "_raw_saved_tensors", ()))
+
+
+# ---------------------------------------------------------------------------------------------------- FSDP2
+
+
+def fsdp_groups(modules: Sequence[Any]) -> Iterator[Any]:
+    """The groups of parameters that FSDP2 gathers and reduces together."""
+    for module in modules:
+        state = module._get_fsdp_state()
+        # One group of parameters in a state up to torch 2.11, several later.
+        several = getattr(state, "_fsdp_param_groups", None)
+        yield from several if several is not None else filter(None, [state._fsdp_param_group])
+
+
+def unsharded(modules: Sequence[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Parameters as a forward pass sees them, each with the shard that is trained."""
+    for group in fsdp_groups(modules):
+        for parameter in group.fsdp_params:
+            if hasattr(parameter, "_unsharded_param"):
+                yield parameter._unsharded_param, parameter.sharded_param

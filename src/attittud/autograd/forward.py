@@ -1,0 +1,151 @@
+"""A forward pass without side effects: for the callables `basis_losses` and `judge`.
+
+Dropout is off, BatchNorm uses the batch (or its frozen statistics), random numbers come from a seed of our own, and
+modes, buffers and random states are put back as they were, also after an error.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from attittud._torch import BatchNorm, foreach_copy_
+
+BatchNormMode = Literal["batch", "frozen"]
+
+_DROPOUT: set[Callable[..., Any]] = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.alpha_dropout,
+    torch.feature_dropout,
+    torch.feature_alpha_dropout,
+}
+_ATTENTION = F.scaled_dot_product_attention
+
+
+class _NoDropout(TorchFunctionMode):
+    """`eval()` reaches dropout modules; this reaches functional dropout that ignores the mode."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _DROPOUT:
+            return args[0] if args else kwargs["input"]
+        if func is _ATTENTION:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
+    """Run what is inside as described above. Keep the block open until the graph has been used."""
+    with _seeded(model, seed), _modes(model, batch_norm), _NoDropout():
+        yield
+
+
+@contextmanager
+def enough_examples(culprit: str, cure: str, kind: type[Exception] = ValueError) -> Iterator[None]:
+    """Where BatchNorm meets a single value, which has no deviation, torch does not say whose it is; this does."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise kind(f"{culprit}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
+
+
+@contextmanager
+def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
+    """Random numbers from `seed`; afterwards every generator is as it was."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    if devices and torch.cuda.is_current_stream_capturing():
+        # A graph under capture has its own random state, which may not be set; what it draws is new at every replay.
+        devices = set()
+    numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
+    python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
+    try:
+        with torch.random.fork_rng(devices=sorted(devices, key=str)):
+            # Only what is put back: torch.manual_seed would seed all devices.
+            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
+                generator.manual_seed(seed)
+            random.seed(seed)
+            if numpy_random:
+                numpy_random.seed(seed & 0xFFFFFFFF)
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy_random and numpy_state is not None:
+            numpy_random.set_state(numpy_state)
+
+
+@contextmanager
+def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
+    """Evaluation mode but for what needs training mode; afterwards modes and buffers are as they were."""
+    modules = list(model.modules())
+    modes = [(module, module.training) for module in modules]
+    norms = [(module, module.track_running_stats) for module in modules if isinstance(module, BatchNorm)]
+    recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
+    registered = [(module, dict(module._buffers)) for module in modules]
+    contents = _copies([b for _, found in registered for b in found.values() if b is not None])
+    try:
+        for module in modules:
+            # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.
+            module.training = isinstance(module, nn.RNNBase) and module.training
+        for layer, _ in recurrent:
+            layer.dropout = 0.0
+        if batch_norm == "batch":
+            for norm, _ in norms:
+                # In training mode without tracking, BatchNorm reads the batch and writes nothing.
+                norm.training = True
+                norm.track_running_stats = False
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for norm, tracking in norms:
+            norm.track_running_stats = tracking
+        for layer, dropout in recurrent:
+            layer.dropout = dropout
+        for module, found in registered:
+            module._buffers.clear()
+            module._buffers.update(found)
+        for buffer, content, version in contents:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(content)
+
+
+def _copies(buffers: list[Tensor]) -> list[tuple[Tensor, Tensor, int]]:
+    """Each buffer, what it holds, and its version.
+
+    Copied by groups: a network has some hundred small buffers, and a launch for each would cost more than the copy.
+    """
+    copies = []
+    groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+    for buffer in (b.detach() for b in buffers):
+        plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_nested
+        copies.append(torch.empty_like(buffer) if plain else buffer.clone())
+        if plain:
+            targets, sources = groups.setdefault((buffer.device, buffer.dtype), ([], []))
+            targets.append(copies[-1])
+            sources.append(buffer)
+    for targets, sources in groups.values():
+        foreach_copy_(targets, sources)
+    return [(buffer, copy, buffer._version) for buffer, copy in zip(buffers, copies, strict=True)]

@@ -1,0 +1,149 @@
+"""The top-k right singular vectors of J, fresh in every step and never stored.
+
+With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ. So V g = A (J g) and Vᵀ w = Jᵀ (Aᵀ w): J is asked
+again instead of being kept. O(m²) memory, for models too large for k x D.
+
+The primary gradient is Jᵀ(1/m), so that its products come from K, and one more product wᵀJ brings it and the correction into
+the auxiliary gradient at once: beside `.grad` nothing is as long as the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attittud.autograd.backward import written_into
+from attittud.autograd.layout import Layout
+from attittud.basis.base import Basis, Refresh
+from attittud.basis.orthonormal import tolerance
+from attittud.basis.subspace import Directions, Subspace
+from attittud.engine.base import Jacobian
+from attittud.engine.per_example.hooks import HookedJacobian
+from attittud.kernels import Products, dot
+from attittud.workers.one import Workers
+
+
+class Implicit(Basis):
+    name = "implicit"
+    same_as = "exact"
+    needs = "jacobian"
+    stored = False
+    keeps_graph = True
+    # K has an entry for every pair of examples, those of two micro-batches too.
+    adds_up = False
+
+    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+        refresh.jacobian = jacobian
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        refresh.rows = refresh.layout.empty(0)
+        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
+
+    def subspace(
+        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None, refresh: Refresh | None
+    ) -> Subspace:
+        return ProductsWithJ(layout, rank, workers, refresh)
+
+
+class ProductsWithJ(Directions):
+    """V = AJ for one step."""
+
+    def __init__(self, layout: Layout, rank: int, workers: Workers, refresh: Refresh | None) -> None:
+        """`refresh`: the one that has J; None for a saved state, in which the next step is a refresh."""
+        super().__init__(layout, rank, workers)
+        self._jacobian: HookedJacobian | None = None
+        self._refresh = refresh
+        if refresh is not None:
+            assert isinstance(refresh.jacobian, HookedJacobian)
+            # Over the parameters that turned out to be shared.
+            self._jacobian, refresh.jacobian = refresh.jacobian.over(layout), None
+        self._gram: Tensor | None = None
+        """K."""
+        self._factor: Tensor | None = None
+        """A (k x m, k at most m); all zero where K is not finite."""
+
+    @property
+    def jacobian(self) -> HookedJacobian:
+        assert self._jacobian is not None, "this step is over"
+        return self._jacobian
+
+    @property
+    def refresh(self) -> Refresh:
+        """It knows what has to be around every use of J's graph, and what J's losses were multiplied with."""
+        assert self._refresh is not None
+        return self._refresh
+
+    def release(self) -> None:
+        self.jacobian.record.close()
+        self._jacobian = self._gram = self._factor = self._refresh = None
+
+    def project(self, x: Tensor) -> Tensor:
+        return self._project([x])[:, 0]
+
+    def products(self, x: Tensor, y: Tensor | None) -> Products:
+        if y is None:
+            return self._products_with_mean(x)
+        both = self._project([x, y])
+        return Products(both[:, 0], both[:, 1], dot(x, x), dot(y, y), dot(x, y))
+
+    def _products_with_mean(self, x: Tensor) -> Products:
+        columns = self._columns([x])[:, 0]
+        assert self._factor is not None and self._gram is not None
+        mean = _mean(self.jacobian, self.refresh, self._gram.dtype)
+        of_mean = self._gram @ mean
+        a, p = (self._factor @ torch.where(self.finite, rows, 0.0) for rows in (columns, of_mean))
+        return Products(a, p, dot(x, x), mean @ of_mean, columns @ mean)
+
+    def add_(self, x: Tensor, weights: Tensor) -> None:
+        assert self._factor is not None
+        if bool(self.finite):  # else V is zero, but zero times J is not
+            with self.refresh.scope():
+                self.jacobian.left((weights @ self._factor)[None], x[None])
+
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+        if y is not None:
+            return super().lift_(weights, x, y, x_factor, y_factor)
+        assert self._factor is not None
+        jacobian, row = (
+            self.jacobian,
+            weights @ self._factor + y_factor * _mean(self.jacobian, self.refresh, weights.dtype),
+        )
+        x.mul_(x_factor)
+        with self.refresh.scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
+            weights = row.to(jacobian.losses)
+            self.workers.gradients(jacobian.losses, self.layout.parameters, retain_graph=True, weights=weights)
+        return x
+
+    def _project(self, vectors: Sequence[Tensor]) -> Tensor:
+        """V times each vector, k x l."""
+        columns = self._columns(vectors)
+        assert self._factor is not None
+        return self._factor @ torch.where(self.finite, columns, 0.0)
+
+    def _columns(self, vectors: Sequence[Tensor]) -> Tensor:
+        """J times each vector, m x l; finds A on the way where it is not known yet."""
+        with self.refresh.scope():
+            if self._factor is not None:
+                return self.jacobian.right(vectors)
+            self._gram, columns = self.jacobian.gram_and_right(vectors)
+        self._factor = self._decompose(self._gram)
+        return columns
+
+    def _decompose(self, gram: Tensor) -> Tensor:
+        self.finite = torch.isfinite(gram).all()
+        values, vectors = torch.linalg.eigh(torch.where(self.finite, gram, 0.0))
+        count = min(self.rank, gram.shape[0])
+        values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
+        # Squared singular values: rounding in K itself hides what is smaller.
+        smallest = max(tolerance(self.layout.dtype) ** 2, 8 * gram.shape[0] * torch.finfo(gram.dtype).eps)
+        kept = values > smallest * values[0]
+        self.active = kept
+        return torch.where(kept[:, None], vectors.T / torch.where(kept, values, 1.0).sqrt()[:, None], 0.0)
+
+
+def _mean(jacobian: Jacobian, refresh: Refresh, dtype: torch.dtype) -> Tensor:
+    """Weights of J's rows that give the primary gradient."""
+    m = jacobian.examples
+    return torch.ones(m, dtype=dtype, device=jacobian.layout.device) / (m * refresh.shrink)

@@ -1,0 +1,279 @@
+"""The subspace that a basis spans: how gradients are projected on it, and how it finishes an update."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attittud.autograd.layout import Layout
+from attittud.decompose import Cosines, Residual, Weights, correction, harmful_mask, residual_tolerance
+from attittud.kernels import Products, add_rows_, dot, lift_, products, project, take_
+from attittud.report import Split, TaskReport, ratio
+from attittud.workers.one import Workers
+
+if TYPE_CHECKING:
+    from attittud.step.step import AuxiliaryGradient, Gradients
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The update over the shared parameters, and what a report tells of it."""
+
+    update: Tensor
+    tasks: dict[str, TaskReport]
+    captured_primary: Callable[[], Tensor]
+    """Share of ‖g_prim‖² in the span."""
+    active: Tensor
+    """Which directions are not zeroed, or how many of them."""
+    cosines: dict[str, Tensor]
+    """Of each task's parts with the judges' gradient, where they were asked."""
+
+
+class Subspace(ABC):
+    """V (k x D) with orthonormal or zero rows, whether or not it is stored."""
+
+    def __init__(self, layout: Layout, rank: int, workers: Workers) -> None:
+        self.layout = layout
+        self.workers = workers
+        self.rank = rank
+        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)
+        """Whether the latest refresh succeeded."""
+        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)
+        """Which rows are not zero."""
+
+    @property
+    def rows(self) -> Tensor | None:
+        """V where it is stored, not a copy. A product with it is over the examples and the columns of this worker."""
+        return None
+
+    @property
+    def effective_rank(self) -> Tensor:
+        """Directions that are not zeroed."""
+        return self.active.sum()
+
+    def replace(self, rows: Tensor, finite: Tensor) -> None:
+        """Take the result of a refresh; `finite`: whether it succeeded."""
+        self.finite = finite
+
+    def load(self, rows: Tensor) -> None:
+        """Take saved rows as they are."""
+        raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but this one is not stored")
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss over the shared parameters as one vector, in the order of V's columns."""
+        return self.layout.flatten(torch.autograd.grad(loss, self.layout.parameters, allow_unused=True))
+
+    @abstractmethod
+    def coordinates(self, x: Tensor) -> Tensor:
+        """V x, where V outlives its step."""
+
+    @abstractmethod
+    def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
+        """Squared norms of the helpful, harmful and neutral part of an auxiliary gradient by parameter: parameters x 3.
+
+        All together are that of the auxiliary gradient. Within a parameter the parts need not be orthogonal, and may even
+        cancel. `include_mean`: as in `Guide`.
+        """
+
+    @abstractmethod
+    def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
+        """Take the signs and form the update over the shared parameters.
+
+        `along`: what the first sum over workers takes along.
+        """
+
+    def release(self) -> None:  # noqa: B027 - what is stored outlives the step
+        """Free what was only needed in this step."""
+
+
+class Directions(Subspace):
+    """Gradients are compared along k directions: signs are taken and weights given among k-vectors."""
+
+    @abstractmethod
+    def project(self, x: Tensor) -> Tensor:
+        """V x, float64."""
+
+    @abstractmethod
+    def products(self, x: Tensor, y: Tensor | None) -> Products:
+        """V x, V y and the inner products of x and y; None is the primary gradient, where V knows it without a vector."""
+
+    @abstractmethod
+    def add_(self, x: Tensor, weights: Tensor) -> None:
+        """x += Vᵀ weights."""
+
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+        """x becomes x_factor * x + Vᵀ weights + y_factor * y; y may be overwritten."""
+        assert y is not None
+        self.add_(x.mul_(x_factor), weights)
+        return x.add_(y.mul_(y_factor))
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        return self.project(x)
+
+    def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
+        rows = self.rows
+        if rows is None:
+            raise ValueError("basis='implicit' is gone when its step is over; use basis='exact', which is stored")
+        p, a = self.project(primary), self.project(auxiliary)
+        harmful = harmful_mask(a, p)
+        parts = torch.stack([torch.where(harmful, 0.0, a), torch.where(harmful, a, 0.0)])
+        multiples = torch.zeros(2, dtype=torch.float64, device=a.device)
+        if include_mean:
+            residual = Residual.of(p, dot(primary, primary), residual_tolerance(primary.dtype))
+            extra = residual.coefficient(a, dot(primary, auxiliary))
+            # The residual points along the primary gradient, so the sign of its coefficient decides.
+            lifted = [residual.lift(weight) for weight in (extra.clamp(min=0), extra.clamp(max=0))]
+            parts = parts + torch.stack([vector for vector, _ in lifted])
+            multiples = torch.stack([multiple for _, multiple in lifted])
+        found = []
+        pieces = zip(*map(self.layout.views, (rows, primary, auxiliary)), strict=True)
+        for basis, own, gradient in pieces:
+            in_span = torch.tensordot(parts.to(own.dtype), basis.to(own.dtype), 1).double()
+            helps, harms = in_span + multiples.view(2, *[1] * own.ndim) * own.double()
+            found.append([part.square().sum() for part in (helps, harms, gradient.double() - helps - harms)])
+        return torch.stack([torch.stack(row) for row in found])
+
+    def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
+        p, square, judges = step.measure(along)
+        unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
+        square = unknown if square is None else square
+        directions, ranks = p, self.active.clone()  # a report may be read after the next refresh
+        active = ranks
+        residual = Residual.of(p, square, residual_tolerance(self.layout.dtype)) if step.include_mean else None
+        if residual is not None:
+            directions = torch.cat([p, residual.norm[None]])
+            active = torch.cat([ranks, (residual.norm > 0)[None]])
+            if judges is not None:
+                row = residual.coefficient(judges.rows, judges.primary)
+                judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
+        weights: Tensor | None = None
+        primary_factor = torch.full((), primary_weight, dtype=torch.float64, device=p.device)
+        reports, cosines = {}, {}
+        for name, task in step.tasks.items():
+            a, aa = task.a, unknown if task.square is None else task.square
+            assert a is not None
+            # Unknown too where the primary gradient grew after this task had been reduced to a k-vector.
+            same = task.inner is not None and task.primary_calls == step.primary_calls
+            inner = task.inner if same and task.inner is not None else unknown
+            if residual is not None:
+                a = torch.cat([a, residual.coefficient(a, inner)[None]])
+            harmful = harmful_mask(a, directions)
+            if judges is not None and isinstance(task.eta, Weights) and task.judged is not None:
+                found = Cosines(*Cosines.parts(a, harmful, judges.rows), task.judged, aa)
+                cosines[name] = found.values(judges, square, self.layout.dtype)
+            change = task.weight * correction(a, harmful, task.eta)
+            if residual is not None:
+                in_span, times_primary = residual.lift(change[-1])
+                change = change[:-1] + in_span
+                missing = _missing(task, inner, change * p, times_primary * square, square, self.layout.dtype)
+                primary_factor = primary_factor + times_primary + missing
+            weights = change if weights is None else weights + change
+            reports[name] = TaskReport(partial(Split.of, a, harmful, active), aa, inner, square)
+        assert weights is not None
+        captured = partial(_captured, p, None if residual is None else residual.norm, square)
+        update = self._update(step, weights, primary_factor, along)
+        return Finished(update, reports, captured, ranks, cosines)
+
+    def _update(self, step: Gradients, weights: Tensor, primary_factor: Tensor, along: list[Tensor]) -> Tensor:
+        total, factor = step.summed()
+        whole = False not in [task.whole for task in step.tasks.values()]
+        if step.in_span or (step.primary_whole and whole):
+            return self.lift_(weights, total, step.primary_gradient, factor, primary_factor)
+        assert step.primary_gradient is not None
+        total.mul_(factor)
+        scaled = step.primary_gradient.mul_(primary_factor)
+        if not step.primary_whole:
+            total.add_(scaled)
+        if not whole:
+            self.workers.sum_examples_(total, "gradients", *along)
+            along.clear()
+        self.add_(total, weights)
+        return total.add_(scaled) if step.primary_whole else total
+
+
+def _missing(
+    task: AuxiliaryGradient, inner: Tensor, in_span: Tensor, along: Tensor, square: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The multiple of g_prim that an auxiliary update lacks, so as not to point against it.
+
+    `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the correction in V, and of
+    the multiple of g_prim in it. Where g_prim lies almost in the span, a row along the rest of it cannot be told from
+    rounding and is dropped; but a large auxiliary gradient may lie along just that rest.
+    """
+    eta, nothing = task.eta, torch.zeros_like(square)
+    if isinstance(eta, Weights) or task.weight < 0 or not eta.helpful >= 0 >= eta.harmful:
+        return nothing
+    terms = torch.cat([(task.weight * eta.neutral * inner)[None], in_span, along[None]])
+    served = terms.sum()
+    lacking = served < -8 * torch.finfo(dtype).eps * terms.abs().sum()
+    return torch.where(lacking & (square > 0), -served / square, nothing)
+
+
+def _captured(p: Tensor, residual: Tensor | None, square: Tensor) -> Tensor:
+    inside = p.square().sum() if residual is None else p.square().sum() + residual.square()
+    return ratio(inside, square)
+
+
+class Stored(Directions):
+    """V as a matrix, at one address for as long as its layout lasts: a captured CUDA graph may refer to it."""
+
+    def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None) -> None:
+        super().__init__(layout, rank, workers)
+        self.dtype = dtype or layout.dtype
+        self._rows: Tensor | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        assert self._rows is not None, "the basis is not fixed yet"
+        return self._rows
+
+    def replace(self, rows: Tensor, finite: Tensor) -> None:
+        """Take new rows (at most `rank`) where they are finite, else keep the old ones.
+
+        Before any success V is zero, and every gradient neutral. No more rows are stored than there were examples.
+        """
+        self.finite = finite
+        count, known = rows.shape[0], 0 if self._rows is None else self._rows.shape[0]
+        if known == 0 and rows.dtype == self.dtype:
+            self._rows = rows  # the first time without a copy
+            rows.masked_fill_(~finite, 0.0)
+        else:
+            if self._rows is None or known < count:
+                more = torch.zeros(count - known, self.layout.size, dtype=self.dtype, device=self.layout.device)
+                self._rows = more if self._rows is None else torch.cat([self._rows, more])
+            take_(self.rows[:count], rows, finite)
+            self.rows[count:].masked_fill_(finite, 0.0)
+        if self.active.shape[0] != self.rows.shape[0]:
+            self.active = torch.zeros(self.rows.shape[0], dtype=torch.bool, device=self.layout.device)
+        # Not in float64, for which torch would copy all of V: rows are of length 1 or 0.
+        wide = torch.promote_types(self.rows.dtype, torch.float32)
+        squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide).square()
+        self.active.copy_(self.workers.sum_columns(squares) > 0.25)
+
+    def load(self, rows: Tensor) -> None:
+        if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:
+            raise ValueError(
+                f"the saved basis has shape {tuple(rows.shape)}, this model needs at most {self.rank} x {self.layout.size}"
+            )
+        rows = rows.to(self.layout.device, self.dtype, copy=True)
+        self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))
+
+    def project(self, x: Tensor) -> Tensor:
+        return project(self.rows, x)
+
+    def products(self, x: Tensor, y: Tensor | None) -> Products:
+        assert y is not None
+        return products(self.rows, x, y)
+
+    def add_(self, x: Tensor, weights: Tensor) -> None:
+        add_rows_(x, self.rows, weights)
+
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+        assert y is not None
+        return lift_(self.rows, weights, x, y, x_factor, y_factor)

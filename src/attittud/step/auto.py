@@ -1,0 +1,209 @@
+"""Eta without a grid: every part of an auxiliary gradient earns its weight from held-out primary examples, the *judges*.
+
+Judges neither build the basis nor train the model in the step in which they are asked. The score of a part is its cosine
+with their mean gradient g_judge: it says how much a small step along that part would serve examples that had no influence
+on it. All scores come from k-vectors and inner products (V g_judge, ⟨g_judge, g_aux⟩, norms); nothing is as long as the
+model but g_judge itself.
+
+A step uses the weights that earlier steps have earned, so no weight depends on the batch that it is applied to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attittud._checks import as_losses, check_callable
+from attittud.autograd.backward import walk, written_into
+from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
+from attittud.autograd.layout import Layout
+from attittud.decompose import Weights
+from attittud.report import SCORED, EarnedWeights
+from attittud.workers.one import Workers
+
+MEMORY = 0.95
+"""How much of the running scores is kept when the judges are asked again."""
+CAUTION = 3.0
+"""A standard error that comes from n answers is taken 1 + CAUTION / (n - 1) times: a few may agree by chance."""
+DISTINCT = 4.0
+"""Standard deviations by which a part must differ from its whole gradient to be believed half of its own score."""
+DOUBTED, CERTAIN = 1.0, 3.0
+"""Standard errors above 0 up to which a part does not count, and from which it counts in full."""
+
+
+def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
+    """Weights of the three parts, from mean, standard deviation and standard error of the scores of what is `SCORED`.
+
+    A part is believed to be what the whole auxiliary gradient is, unless its own score clearly differs. It counts as far as
+    it is sure that it serves the judges at all.
+    """
+    own, whole = score[:3], score[3]
+    tiny = torch.finfo(score.dtype).tiny
+    distance = (own - whole).square()
+    doubt = DISTINCT**2 * (spread[:3].square() + spread[3].square())
+    believed = whole + distance / (distance + doubt).clamp(min=tiny) * (own - whole)
+    weights = (believed - DOUBTED * error[3]) / ((CERTAIN - DOUBTED) * error[3]).clamp(min=tiny)
+    return torch.where(torch.isfinite(error[3]), weights.clamp(0, 1), 0.0)
+
+
+class Scores:
+    """The running scores of one auxiliary task.
+
+    On the device, and always at the same place: a captured CUDA graph may refer to it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.moments = torch.zeros(3, len(SCORED), dtype=torch.float64, device=device)
+        """Decaying sums of the cosines, of their squares, and of ones."""
+        self.weights = torch.zeros(3, dtype=torch.float64, device=device)
+        """Nothing counts before it has earned it."""
+        self.skipped = torch.zeros((), dtype=torch.int64, device=device)
+        """Answers with NaN or Inf, or of judges without a gradient."""
+
+    @property
+    def score(self) -> Tensor:
+        """Running means of the cosines of what is `SCORED`; 0 before the first."""
+        return self.moments[0] / self.moments[2].clamp(min=1 - MEMORY)
+
+    @property
+    def count(self) -> Tensor:
+        """How many equally weighted answers the running mean is worth."""
+        mass = self.moments[2]
+        squares = (1 - MEMORY) / (1 + MEMORY) * (1 - (1 - mass).square())
+        return mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
+
+    @property
+    def spread(self) -> Tensor:
+        """Standard deviation of the cosines from answer to answer; infinite after a single one."""
+        variance = (self.moments[1] / self.moments[2].clamp(min=1 - MEMORY) - self.score.square()).clamp(min=0)
+        others = self.count - 1
+        return torch.where(others > 0.5, variance * self.count / others.clamp(min=0.5), torch.inf).sqrt()
+
+    @property
+    def error(self) -> Tensor:
+        """Standard error of the running means, larger than it looks while there were few answers."""
+        caution = 1 + CAUTION / (self.count - 1).clamp(min=0.5)
+        return self.spread / self.count.clamp(min=1).sqrt() * caution
+
+    def add(self, found: Tensor) -> None:
+        """Take in the cosines of one step; where they are not finite all stays as it was."""
+        finite = torch.isfinite(found).all()
+        new = MEMORY * self.moments + (1 - MEMORY) * torch.stack([found, found.square(), torch.ones_like(found)])
+        self.moments.copy_(torch.where(finite, new, self.moments))
+        self.weights.copy_(torch.where(finite, earned(self.score, self.spread, self.error), self.weights))
+        self.skipped += ~finite
+
+    def state(self) -> dict[str, Any]:
+        return {"moments": self.moments.tolist(), "weights": self.weights.tolist(), "skipped": int(self.skipped)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.moments.copy_(self.moments.new_tensor(state["moments"]))
+        self.weights.copy_(self.weights.new_tensor(state["weights"]))
+        self.skipped.fill_(state["skipped"])
+
+
+class AutoWeights:
+    """Keeps the scores of a guide's auxiliary tasks, and asks the judges in the steps that are due."""
+
+    def __init__(
+        self, model: nn.Module, workers: Workers, *, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode
+    ) -> None:
+        self.model, self.workers = model, workers
+        self.wanted, self.every = wanted, every
+        self.seed, self.batch_norm = seed, batch_norm
+        self.scores: dict[str, Scores] = {}
+        self.age: int | None = None
+        """Steps since the judges were asked; None: never."""
+        self.count = 0
+
+    @property
+    def due(self) -> bool:
+        return self.wanted and (self.age is None or self.age >= self.every)
+
+    def asks(self, judge: object) -> bool:
+        """Whether the judges that a step is given are to be asked in it."""
+        check_callable("judge", judge)
+        if judge is not None and not self.wanted:
+            raise ValueError("judge= is only used with eta='auto', but every eta of this guide is fixed; leave it out")
+        return judge is not None and self.due
+
+    def check(self, judged: list[str], *, asked: bool) -> None:
+        """No part has a weight before the judges have been asked once. `judged`: losses with eta='auto'."""
+        if judged and self.age is None and not asked:
+            raise ValueError(
+                f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (in three verbs: call judge() "
+                "before auxiliary()), a callable that "
+                "returns the losses of primary examples that are kept out of training. Once they have been asked it may be "
+                "left out, and the weights stay"
+            )
+
+    def gradient(self, judge: Callable[[], Tensor], layout: Layout) -> Tensor:
+        """The judges' mean gradient over the shared parameters, of all workers' judges.
+
+        The library controls the forward pass as it does for `basis_losses`: no dropout, no trace in BatchNorm or in the
+        random state.
+        """
+        seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
+        alone, flat = self.workers.size == 1, layout.empty()
+        with isolated_forward(self.model, self.batch_norm, seed), torch.enable_grad():
+            more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
+            with enough_examples("judge", more):
+                given = judge()
+            losses = as_losses(self.workers.losses(given, "judge"), "judge", may_be_empty=not alone)
+            if alone and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
+                raise ValueError(
+                    "judge: the losses reach none of the shared parameters; compute them from the model given to Guide"
+                )
+            mean = self.workers.shares([losses])[0].mean(losses)
+            # Straight into place: a gradient is not held twice.
+            with written_into(layout, flat) if alone else nullcontext():
+                found = self.workers.gradients(mean, layout.parameters, retain_graph=False)
+        if not alone:
+            layout.add_(flat, found, fresh=True)
+        if self.workers.splits_examples:
+            self.workers.sum_examples_(flat, "judges' gradients")
+        self.count += 1
+        return flat
+
+    def weights(self, name: str, device: torch.device) -> Weights:
+        """What a task has earned in the steps before this one. A copy: reports are read later."""
+        if name not in self.scores:
+            self.scores[name] = Scores(device)
+        return Weights(*self.scores[name].weights.clone().unbind())
+
+    def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:
+        """The step is over; take in the cosines of the tasks, where the judges were asked."""
+        for name, found in cosines.items():
+            self.scores[name].add(found)
+        if asked:
+            self.age = 0
+        if self.age is not None:
+            self.age += 1
+
+    def count_replay(self, *, judge: bool) -> None:
+        """Count a step that a CUDA graph repeated on the device."""
+        if self.age is not None:
+            self.age = 1 if judge else self.age + 1
+        self.count += judge
+
+    def report(self, name: str, weights: Weights) -> EarnedWeights:
+        """The weights of this step, and the scores as they are after it."""
+        scores = self.scores[name]
+        return EarnedWeights(weights, scores.score, scores.error, scores.skipped.clone())
+
+    def state(self) -> dict[str, Any]:
+        return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """`None`: the state is of a guide with fixed weights, so nothing has been earned yet."""
+        self.age, self.count, self.scores = None, 0, {}
+        if state is not None and self.wanted:
+            self.age, self.count = state["age"], state["count"]
+            device = next(self.model.parameters()).device
+            for name, saved in state["records"].items():
+                self.scores[name] = Scores(device)
+                self.scores[name].load(saved)

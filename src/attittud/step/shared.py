@@ -1,0 +1,294 @@
+"""Which parameters both losses reach: these are decomposed. And how gradients get into `.grad`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, getitem, is_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attittud._torch import foreach_add_, sequence_number
+from attittud.autograd.backward import walk
+from attittud.autograd.layout import Layout, as_gradient, local
+from attittud.workers.one import Workers
+
+Predicate = Callable[[str, nn.Parameter], bool]
+
+
+class Listing:
+    """The parameters of a model, listed once: to list them takes longer than the arithmetic of a step.
+
+    Every step compares the tables of the modules with those that were listed, without walking through the modules.
+    """
+
+    def __init__(self, model: nn.Module, workers: Workers) -> None:
+        self.model, self.workers = model, workers
+        self._list()
+
+    def _list(self) -> None:
+        self.named = list(self.workers.named(self.model))
+        self._parameters = [parameter for _, parameter in self.named]
+        self._wanted: list[Any] = []
+        # Sharded parameters come and go in these tables; the workers know their own.
+        modules = [] if self.workers.splits_columns else list(self.model.modules())
+        self._tables: list[dict[str, Any]] = [table for m in modules for table in (m._parameters, m._modules)]
+        self._sizes = list(map(len, self._tables))
+        entries = [(table, key, value) for table in self._tables for key, value in table.items()]
+        self._owners, self._keys, self._values = ([entry[i] for entry in entries] for i in range(3))
+
+    def _changed(self) -> bool:
+        if list(map(len, self._tables)) != self._sizes:
+            return True
+        try:
+            return not all(map(is_, map(getitem, self._owners, self._keys), self._values))
+        except KeyError:
+            return True
+
+    def update(self) -> bool:
+        """Follow the model; returns whether anything has changed: parameters, or which of them want a gradient."""
+        relisted = self._changed()
+        if relisted:
+            self._list()
+        wanted = list(map(attrgetter("requires_grad"), self._parameters))
+        if wanted == self._wanted:
+            return relisted
+        self._wanted = wanted
+        self.trainable = [pair for pair, wants in zip(self.named, wanted, strict=True) if wants]
+        """Parameters that want a gradient; tied ones once, under their first name."""
+        self.parameters = [parameter for _, parameter in self.trainable]
+        return True
+
+
+@dataclass
+class KnownGraph:
+    """What does not change from step to step about the graph of a loss."""
+
+    reached: set[str]
+    """The parameters that the loss reaches."""
+    retained: bool
+    """A later loss of the step shares a part of the graph, so that it may not be freed."""
+
+    def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
+        """Compare with the parameters that have got a gradient; where they differ the graph is looked at once more."""
+        if reached != self.reached:
+            walk(loss)  # raises where a gradient is missing that should be there
+            self.reached = reached
+        return reached
+
+
+class GraphMemory:
+    """Remembers the graphs of a step's losses, since to walk through a graph takes long.
+
+    Graphs that come about in the same way are recognised by how many nodes autograd has made between two losses. Should
+    two ways ever be as long, torch refuses to go through a freed graph: nothing is wrong without a word.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, dict[str, KnownGraph]] = {}
+
+    def learn(self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]) -> dict[str, KnownGraph]:
+        if len(self._known) > 64:  # layers that are left out at random: a new number in every step
+            self._known.clear()
+        found = self._known[_made(losses)] = dict(zip(losses, known, strict=True))
+        return found
+
+    def recall(self, losses: Mapping[str, Tensor]) -> dict[str, KnownGraph] | None:
+        return self._known.get(_made(losses))
+
+
+def _made(losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """The names of losses, and the nodes that were made between them."""
+    numbers = [-1 if loss.grad_fn is None else sequence_number(loss.grad_fn) for loss in losses.values()]
+    return tuple(losses), tuple([number - numbers[0] for number in numbers])
+
+
+class Shared:
+    """Remembers which parameters which losses reach. By name: a parameter may be replaced, a guide copied."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        workers: Workers,
+        parameters: Iterable[nn.Parameter] | Predicate | None,
+        settings: Callable[[], str],
+    ) -> None:
+        self.workers = workers
+        self.listing = Listing(model, workers)
+        self.listing.update()
+        self._allowed = allowed(self.listing.named, parameters)
+        self._settings = settings
+        """Describes what must be the same on all workers."""
+        self._latest: Layout | None = None
+        """Mostly the next one too."""
+        self._held: tuple[Layout | None, Any] = None, None
+        """The layout that was found to be of these parameters."""
+        self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
+        self._written: tuple[nn.Parameter, weakref.ref[Tensor], int] | None = None
+        """The first shared parameter with its `.grad` and the version of that, as the last update left it."""
+        self.untouched = False
+        """This `.grad` is still so: not set to None or zero, nor clipped."""
+        self.auxiliary: set[str] | None = None
+        """Parameters that auxiliary losses are known to reach; None while no step has seen them all."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_written": None}  # a reference that does not keep its tensor cannot be pickled
+
+    def update(self) -> None:
+        """Follow changes of the model."""
+        if self.listing.update():
+            self._aligned = None, [], []
+        parameter, gradient, version = self._written or (None, None, 0)
+        found = None if parameter is None else parameter.grad
+        self.untouched = (
+            found is not None and gradient is not None and found is gradient() and found._version == version
+        )
+
+    def holds(self, layout: Layout) -> bool:
+        """Whether the parameters of a layout are still those of the model, on the same device."""
+        if layout is not self._held[0] or self.listing.named is not self._held[1]:
+            known = {id(parameter) for _, parameter in self.listing.named}
+            if not known.issuperset(map(id, layout.parameters)):
+                return False
+            self._held = layout, self.listing.named
+        return layout.parameters[0].device == layout.device
+
+    def names(self, leaves: set[int]) -> set[str]:
+        """The parameters among the leaves of a graph."""
+        return self.workers.names(leaves, self.listing.named)
+
+    def reached(self, found: Sequence[Tensor | None]) -> set[str]:
+        """The trainable parameters that have a gradient."""
+        return {name for (name, _), g in zip(self.listing.trainable, found, strict=True) if g is not None}
+
+    def _agree(self, primary: set[str], auxiliary: set[str], **when: bool) -> tuple[set[str], set[str]]:
+        return self.workers.agree(
+            self.listing.trainable, primary, auxiliary, self._settings, **({"reset": False, "complete": False} | when)
+        )
+
+    def begin(self, primary: set[str], auxiliary: set[str] | None) -> Layout:
+        """The parameters that take part in a refresh: those that both losses reach and the user lets take part.
+
+        `auxiliary`: what all auxiliary losses of this step reach; None: they are not known yet, so it is what earlier ones
+        reached, or, in a first step, all that the primary losses reach.
+        """
+        complete, known = auxiliary is not None, auxiliary if auxiliary is not None else self.auxiliary
+        primary, reached = self._agree(primary, known or set(), reset=True, complete=complete)
+        self.auxiliary = None if known is None else reached
+        pairs = [
+            (name, parameter)
+            for name, parameter in self.listing.trainable
+            if name in primary
+            and (self._allowed is None or name in self._allowed)
+            and (self.auxiliary is None or name in self.auxiliary)
+        ]
+        if self._latest is None or not self._latest.describes(pairs):
+            self._latest = Layout(pairs)
+        return _not_empty(self._latest)
+
+    def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
+        """The parameters of a layout that the auxiliary losses reach as well."""
+        _, reached = self._agree(primary, auxiliary)
+        return _not_empty(Layout((name, parameter) for name, parameter in layout.named if name in reached))
+
+    def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
+        """What the losses of any worker reach, all losses of the step being known; remembers the auxiliary ones."""
+        auxiliary = auxiliary | (self.auxiliary or set())
+        if self.workers.size > 1:
+            primary, auxiliary = self._agree(primary, auxiliary, complete=True)
+        self.auxiliary = auxiliary | (self.auxiliary or set())
+        return primary, auxiliary
+
+    def split(self, layout: Layout, found: Sequence[Tensor | None]) -> tuple[list[Tensor | None], dict[str, Tensor]]:
+        """Gradients of the trainable parameters: those of the layout in its order, the others by name."""
+        inside, outside = self._positions(layout)
+        rest = {self.listing.trainable[i][0]: g for i in outside if (g := found[i]) is not None}
+        return [found[i] if i >= 0 else None for i in inside], rest
+
+    def _positions(self, layout: Layout) -> tuple[list[int], list[int]]:
+        """Where the layout's parameters are among the trainable ones (-1: not any more), and where the others are."""
+        if self._aligned[0] is not layout:
+            at = {id(parameter): i for i, parameter in enumerate(self.listing.parameters)}
+            inside = [at.pop(id(parameter), -1) for parameter in layout.parameters]
+            self._aligned = layout, inside, list(at.values())
+        return self._aligned[1:]
+
+    def write(self, layout: Layout, update: Tensor, rest: Mapping[str, Tensor]) -> None:
+        """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
+        inside, outside = self._positions(layout)
+        dtypes = {parameter.dtype for parameter in layout.parameters}
+        update = update.to(dtypes.pop()) if len(dtypes) == 1 else update
+        sharded = self.workers.splits_columns
+        strides = map(Tensor.stride, map(local, layout.parameters) if sharded else layout.parameters)
+        pieces = zip(layout.parameters, layout.views(update), strides, layout.strides, inside, strict=True)
+        gradients = [(p, view, own == laid_out) for p, view, own, laid_out, i in pieces if i >= 0]
+        others = [self.listing.trainable[i] for i in outside]
+        gradients += [(p, rest[name], False) for name, p in others if name in rest]
+        present = [(p.grad, value) for p, value, _ in gradients if p.grad is not None]
+        for p, value, fits in gradients:
+            if p.grad is None:
+                p.grad = value if fits and value.dtype is p.dtype and not sharded else _own(value, p, alias=fits)
+        if present:
+            old = [local(grad) if sharded else grad for grad, _ in present]
+            foreach_add_(old, [value for _, value in present])
+        first = layout.parameters[0].grad
+        self._written = (layout.parameters[0], weakref.ref(first), first._version) if first is not None else None
+        for p, _, _ in gradients:
+            if p._post_accumulate_grad_hooks:  # such as an optimizer that steps during the backward pass
+                for hook in p._post_accumulate_grad_hooks.values():
+                    hook(p)
+
+
+def _own(value: Tensor, parameter: nn.Parameter, *, alias: bool) -> Tensor:
+    """A gradient in the parameter's own type, strides and memory, as optimizers write into it.
+
+    Autograd may hand out one tensor for two parameters, or an expanded one, and a user may have changed the memory
+    format. `alias`: the value has these strides and may be used itself.
+    """
+    if value.layout != torch.strided:
+        return value.clone()
+    if alias:
+        return as_gradient(value.to(parameter.dtype), parameter)
+    return as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
+
+
+def _not_empty(layout: Layout) -> Layout:
+    if not layout.parameters:
+        raise ValueError(
+            "the primary and the auxiliary losses share no trainable parameter of the model, so there is nothing to "
+            "decompose; compute both from this model, and check parameters= and requires_grad"
+        )
+    return layout
+
+
+def allowed(
+    named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | nn.Module | Predicate | None
+) -> set[str] | None:
+    """Names of the parameters a user lets take part (None: all)."""
+    if parameters is None:
+        return None
+    if isinstance(parameters, nn.Module):
+        parameters = parameters.parameters()
+    if callable(parameters):
+        chosen = {name for name, parameter in named if parameters(name, parameter)}
+    else:
+        known = {id(parameter): name for name, parameter in named}
+        chosen = set()
+        for position, parameter in enumerate(parameters):
+            if not isinstance(parameter, Tensor):
+                raise TypeError(
+                    f"parameters= takes nn.Parameter objects or a predicate (name, parameter) -> bool, got "
+                    f"{type(parameter).__name__} at position {position}; did you pass named_parameters()?"
+                )
+            if id(parameter) not in known:
+                raise ValueError(
+                    f"parameters=: the tensor at position {position} (shape {tuple(parameter.shape)}) is not a parameter "
+                    "of the model; take them from the model given to Guide"
+                )
+            chosen.add(known[id(parameter)])
+    if not chosen:
+        raise ValueError("parameters= leaves no parameter to decompose; widen it, or train without a Guide")
+    return chosen
