@@ -2,8 +2,10 @@
 
 import errno
 import importlib
+import itertools
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +15,7 @@ import time
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -22,7 +25,7 @@ import attittud_lab.strategies.base
 from attittud_lab.cli import main
 from attittud_lab.config.load import load
 from attittud_lab.models.network import load_weights
-from attittud_lab.output.progress import Bars, shares
+from attittud_lab.output.progress import Bars, EvaluationLines, shares
 
 JOB = """
 data:
@@ -51,7 +54,14 @@ def call(*arguments: str) -> int:
 def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()
-    assert "test       loss" in out and "flip, seed 2: 10 steps" in out and err == ""  # quiet: this is no terminal
+    assert "test       loss" in out and "flip, seed 2: 10 steps" in out
+    # This is no terminal: a line for each evaluation.
+    lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
+    assert lines == [
+        f"{phase} steps, 0:00:00 left, validation accuracy N, loss N" for phase in ("guided 6/6", "finetune 4/4")
+    ]
+    assert call("train", "job.yaml", "strategy=flip", "seed=3", "--quiet") == 0
+    assert capsys.readouterr().err == ""
     folder = Path("runs/job/flip/seed-2")
     assert json.loads((folder / "result.json").read_text())["strategy"] == "flip" and str(folder) in out
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
@@ -487,6 +497,44 @@ def test_bars_show_losses_and_shares(capsys: pytest.CaptureFixture[str], monkeyp
     err = " ".join(capsys.readouterr().err.split())
     assert "5/10" in err and "primary 1.250" in err and "harmful 64%" in err and "accuracy 0.500" in err
     assert shares({"loss/primary": 1.0}) is None
+
+
+def test_lines_say_how_far_and_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Evaluations come between logged steps; a resumed phase is as fast as in this process."""
+    now = itertools.count(100, 20)
+    monkeypatch.setattr("attittud_lab.output.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
+    lines = EvaluationLines()
+    lines.phase("guided", 1000, 500)
+    lines.advance(20, {})
+    lines.evaluated({"accuracy": 0.5, "loss": 1.25})  # 20 s for 20 steps
+    lines.advance(180, {})
+    lines.evaluated({"accuracy": 0.75, "loss": 1.0})
+    assert capsys.readouterr().err.splitlines() == [
+        "guided 520/1000 steps, 0:08:00 left, validation accuracy 0.5000, loss 1.2500",
+        "guided 700/1000 steps, 0:01:00 left, validation accuracy 0.7500, loss 1.0000",
+    ]
+
+
+def test_an_evaluation_between_logged_steps_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", "training.guided.evaluations=3", "training.mode=joint", "log_every=100") == 0
+    assert [line.split(" steps")[0] for line in capsys.readouterr().err.splitlines()] == [
+        f"guided {step}/6" for step in (2, 4, 6)
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_bars_fit_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    values = {"loss/primary": 1.25e9, **{f"loss/auxiliary/source_{n}": 2.5 for n in range(9)}}
+    with Bars() as bars:
+        for name in ("guided", "finetune"):
+            bars.phase(name, 10**7, 10**6)
+            bars.evaluated({"accuracy": 0.5, "loss": 12345.678})
+            bars.advance(3, values | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0})
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", capsys.readouterr().err)]
+    assert max(map(len, lines)) <= columns and any("1000003/10000000" in line for line in lines)
 
 
 def test_the_three_shares_fit_into_80_columns(

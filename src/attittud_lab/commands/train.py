@@ -12,7 +12,7 @@ import typer
 
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Bars, Quiet
+from attittud_lab.output.progress import Bars, EvaluationLines, Quiet
 from attittud_lab.strategies import names
 
 
@@ -31,7 +31,7 @@ def train(
         typer.Option(metavar="NAME", help=f"Also report to {', '.join(CHOICES)}; may be given several times."),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the run folder has a run.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars, nor lines in place of them.")] = False,
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
@@ -42,7 +42,7 @@ def train(
     run_dir = default_run_dir(settings, config.stem)
     with ExitStack() as stack:
         bars = sys.stderr.isatty() and not quiet
-        progress = stack.enter_context(Bars()) if bars else Quiet()
+        progress = stack.enter_context(Bars()) if bars else Quiet() if quiet else EvaluationLines()
         stack.enter_context(interruptible(lambda: _kept(run_dir, fresh=fresh)))
         result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
     figures = {"validation": result.validation, "test": result.test}

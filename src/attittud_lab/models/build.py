@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -18,11 +24,15 @@ from attittud_lab.models.network import Network, load_body, matching, statistics
 from attittud_lab.models.registry import Wanted, call, find, reading
 from attittud_lab.models.text import TextBody
 
+BYTES = 20
+"""Memory that training needs for each parameter, without activations."""
+
 
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
     """What turns texts into token numbers for this model; None for image models."""
     entry, parts = find(model.name)
-    words = None if entry.words is None else call(entry.words, *parts)
+    with _tensors_alone():
+        words = None if entry.words is None else call(entry.words, *parts)
     return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
 
 
@@ -36,8 +46,11 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
         )
     wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):
+        if not entry.foreign:
+            _check_size(config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts))
         torch.manual_seed(mix(seed, "model"))
-        body: nn.Module = call(entry.build, wanted, *parts)
+        with _tensors_alone():
+            body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_vocabulary(cast(TextBody, body), config.name, data)
         if entry.foreign:
@@ -57,6 +70,54 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError(f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less")
     return network
+
+
+@contextmanager
+def _tensors_alone() -> Iterator[None]:
+    """Inside, `torch.load` unpickles nothing but tensors, whatever a library that calls it asks for."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) -> None:
+    """Refuse a network that memory cannot hold before any of it is allocated."""
+
+    def parameters(width: int) -> float:
+        try:
+            with torch.device("meta"):
+                return sum(parameter.numel() for parameter in build(replace(config, width=width)).parameters())
+        except RuntimeError:  # more than torch can count
+            return math.inf
+
+    wanted, most = parameters(config.width), _free_memory() / BYTES
+    if wanted <= most:
+        return
+    narrower = bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
+    cure = f"lower model.width from {config.width} to at most {narrower}" if narrower else "choose a smaller model"
+    count = "over 1e18" if wanted == math.inf else f"{wanted:.3g}"
+    raise InputError(
+        f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "
+        f"bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
+    )
+
+
+def _free_memory() -> float:
+    """Bytes of main memory that this process can still take; infinite where the system does not say."""
+    free = math.inf
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)  # of a container; ValueError without a limit
+    return free
 
 
 def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:

@@ -61,6 +61,8 @@ class Guided(Strategy):
 
         try:
             report = self._backward(losses) if len(losses.micro) == 1 else self._accumulated(losses)
+        except MemoryError as error:  # says which settings of a `Guide` fit
+            raise InputError(f"strategy: {error}") from None
         except UnsupportedError as error:
             raise InputError(f"strategy.engine={self.config.engine} cannot be used with this model: {error}") from None
         return report.to_dict
@@ -109,6 +111,11 @@ class Guided(Strategy):
         return self.guide.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        judges = state.get("judges") or {}
+        counts = [state[name] for name in ("since_refresh", "refreshes", "skipped_refreshes")]
+        counts += [judges.get(name, 0) for name in ("age", "count")]
+        if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
+            raise ValueError("a guide counts in whole numbers")
         self.guide.load_state_dict(state)
 
 

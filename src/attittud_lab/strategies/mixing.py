@@ -194,6 +194,8 @@ class Mixed(Strategy):
         primary, auxiliary, *others = found.rows
         for row in others:
             auxiliary = auxiliary + row
+        if any(kept.shape != primary.shape for kept in self.memory.values()):
+            raise InputError("strategy: the checkpoint is of another model; delete it to start from the beginning")
         pair = Pair(primary, auxiliary, self.config.decay, self.memory)
         weight = self.config.ratio if self.mixer.replay else self.primary_weight
         found.write(self.mixer.formula(pair) + primary * weight)
@@ -220,6 +222,8 @@ class Mixed(Strategy):
         return {name: tensor.clone() for name, tensor in self.memory.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not all(getattr(value, "ndim", 0) == 1 and value.is_floating_point() for value in state.values()):
+            raise ValueError("what the strategy keeps are vectors")
         self.memory = dict(state)
 
 

@@ -98,6 +98,21 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
         settings.fill_uninitialized_memory = filling
 
 
+@contextmanager
+def enough_memory(device: torch.device) -> Iterator[None]:
+    """Where memory runs out, say what needs less of it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        if not full:
+            raise
+        raise InputError(
+            f"the memory of {device} is not enough ({one_line(error, 160)}); lower training.guided.batch_size and primary_batch, "
+            "raise training.guided.accumulate, or choose a smaller model"
+        ) from None
+
+
 class CapturedSteps(Generic[T]):
     """Runs the steps of a phase, recorded where possible. What cannot be recorded is said once and run as usual."""
 

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.compiling import clock
 from attittud_lab.models.network import Network, check_shared, matching
+from attittud_lab.runs.checkpoint import check_like
+from attittud_lab.runs.result import typed
 from attittud_lab.strategies import Strategy, Telemetry, make_strategy
 from attittud_lab.training.devices import CapturedSteps, CudaRecorder
 from attittud_lab.training.evaluate import evaluate
@@ -26,6 +28,8 @@ logger = logging.getLogger("attittud")
 
 FEW_JUDGES = 8
 """Fewer validation examples than these say more about themselves than about the task."""
+MOMENTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
+"""What optimizers keep for each parameter, beside the number of the step."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
 
@@ -56,7 +60,7 @@ class PhaseState:
     plateau: int = 0
     scale: float = 1.0
     seconds: float = 0.0
-    stopped: str | None = None
+    stopped: Literal["patience", "seconds"] | None = None
 
 
 class Phase:
@@ -97,7 +101,7 @@ class Phase:
     ) -> None:
         """Go on to the end. `record` takes a line of metrics, `checkpoint` is called where all is consistent."""
         state, device = self.state, self.streams.device
-        started, reported = clock(), state.step
+        started, reported, shown = clock(), state.step, dict[str, float]()
         while not self.done:
             telemetry = self.step()
             last = state.step == self.steps
@@ -110,12 +114,13 @@ class Phase:
                 torch.cuda.synchronize(device)
             state.seconds += clock() - started
             if logging:
-                values = self.read(telemetry)
-                record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **values})
-                advanced(state.step - reported, values)
-                reported = state.step
+                shown = self.read(telemetry)
+                record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **shown})
             if self.config.seconds is not None and state.seconds >= self.config.seconds:
                 state.stopped, evaluating = "seconds", True
+            if logging or evaluating:
+                advanced(state.step - reported, shown)
+                reported = state.step
             if evaluating:
                 found = self._look()
                 values = {f"validation/{name}": value for name, value in found.items()}
@@ -141,9 +146,9 @@ class Phase:
         for group in self.optimizer.param_groups:
             _set_lr(group, self._lr(number))
         if self.captured is None:
-            telemetry = self._update().telemetry
+            telemetry = self._guarded_update().telemetry
         else:
-            # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
+            # A graph has one random seed for all of a step; it is set again as dropout shall depend on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
             name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
@@ -153,6 +158,16 @@ class Phase:
             streams.values, telemetry = dict(update.values), update.telemetry
         self.state.step += 1
         return telemetry
+
+    def _guarded_update(self) -> _Update:
+        """An update; where it fails because numbers are not finite any more, that is what is said."""
+        try:
+            return self._update()
+        except RuntimeError as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
+            tensors = (*self.streams.values.values(), *self.model.parameters())
+            if "overflow" not in str(error) and all(bool(tensor.isfinite().all()) for tensor in tensors):
+                raise
+            raise self._diverged(one_line(error, 120)) from None
 
     def _update(self) -> _Update:
         """All of a step that happens on the device."""
@@ -167,23 +182,28 @@ class Phase:
         """Losses and figures of the last step, which waits for the device; refuses to go on where they diverged."""
         values = {name: float(value) for name, value in self.streams.values.items()}
         if not math.isfinite(values["loss/primary"]):
-            raise DivergedError(
-                f"training diverged in step {self.state.step} of phase {self.name}: the primary loss is "
-                f"{values['loss/primary']}; lower training.{self.name}.lr, or set training.{self.name}.clip"
-            )
+            raise self._diverged(f"the primary loss is {values['loss/primary']}")
         return values | {f"attittud/{name}": float(value) for name, value in telemetry().items()}
+
+    def _diverged(self, why: str) -> DivergedError:
+        return DivergedError(
+            f"training diverged in step {self.state.step} of phase {self.name}: {why}; lower training.{self.name}.lr, or set "
+            f"training.{self.name}.clip"
+        )
 
     def _look(self) -> dict[str, float]:
         """Evaluate, and draw the consequences."""
         state, config = self.state, self.config
         found = self._evaluate()
         value = -found["loss"] if self.metric == "loss" else found[self.metric]
-        score = [
-            value if math.isfinite(value) else -math.inf,
-            -found["loss"] if math.isfinite(found["loss"]) else -math.inf,
-        ]
+        finite = math.isfinite(found["loss"])
+        if not finite and not (self.done and self.best_weights):
+            raise self._diverged(f"the validation loss is {found['loss']}")
+        if not finite:
+            logger.warning("training diverged at its end; the model of step %d is kept", state.best_step)
+        score = [value if math.isfinite(value) else -math.inf, -found["loss"]]
         state.last_values = found
-        if state.best is None or score > state.best:
+        if finite and (state.best is None or score > state.best):
             state.best, state.best_step, state.best_values, state.worse, state.plateau = score, state.step, found, 0, 0
             if config.select == "best":
                 self.best_weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -209,6 +229,14 @@ class Phase:
             return config.lr + (end - config.lr) * done
         return config.lr
 
+    def _check(self, state: PhaseState) -> None:
+        """Refuse values that no run of this phase writes."""
+        known = {self.metric, "loss"} <= state.best_values.keys() & state.last_values.keys()
+        figures = state.best is None or (known and len(state.best) == 2)
+        counts = 0 <= state.best_step <= state.step <= self.steps and min(state.worse, state.plateau) >= 0
+        if not (figures and counts and 0 < state.scale <= 1 and 0 <= state.seconds < math.inf):
+            raise ValueError("phase/state has values that no run writes")
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": asdict(self.state),
@@ -218,14 +246,20 @@ class Phase:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
         device = self.streams.device
-        self.state = PhaseState(**saved["state"])
-        best = saved["best"]
-        self.best_weights = None if best is None else {name: tensor.to(device) for name, tensor in best.items()}
-        self.optimizer.load_state_dict(saved["optimizer"])
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"] = group["lr"].to(device)
+        self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
+        self._check(self.state)
+        if self.config.select == "best" and self.state.best is not None:
+            check_like(best, self.model.state_dict(), "best")
+            self.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
+        # Groups hold only settings, which are those of this run, and the learning rate, which every step sets.
+        moments, groups = saved["optimizer"]["state"], self.optimizer.state_dict()["param_groups"]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for number, found in moments.items():
+            like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
+            check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         strategy = {
             key: value.to(device) if isinstance(value, Tensor) else value for key, value in saved["strategy"].items()
         }

@@ -19,9 +19,10 @@ from attittud_lab.models.build import build_model, reader
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress, Quiet
+from attittud_lab.runs.checkpoint import check_like
 from attittud_lab.runs.folder import RunFolder
-from attittud_lab.runs.result import PhaseSummary, RunResult
-from attittud_lab.training.devices import captures, choose_device, on_device, own_stream, repeatable
+from attittud_lab.runs.result import PhaseSummary, RunResult, typed
+from attittud_lab.training.devices import captures, choose_device, enough_memory, on_device, own_stream, repeatable
 from attittud_lab.training.evaluate import default_metric, evaluate, has_both
 from attittud_lab.training.phase import make_phase
 
@@ -76,7 +77,8 @@ def run(
         streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
         training = config.training
         compiled = compiling(training.compile, deterministic=training.deterministic)
-        with forked, repeatable(training.deterministic, device), streamed, compiled, ExitStack() as opened:
+        exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
+        with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Quiet())
             # Last: a run that is refused, or was finished before, shall not appear there.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
@@ -155,12 +157,16 @@ class _Job:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go back to a checkpoint."""
         try:
-            self.summaries, self.validation = saved["summaries"], saved["validation"]
+            known = {"phases": saved["summaries"], "validation": saved["validation"]}
+            self.summaries, self.validation = typed(RunResult, known).values()
             self.phase = self.phases[len(self.summaries)]
+            check_like(saved["model"], self.model.state_dict(), "model")
             self.model.load_state_dict(saved["model"])
             self.phase.load_state_dict(saved["phase"])
-            size = int(saved["metrics_bytes"])
-        except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            size = saved["metrics_bytes"]
+            if type(size) is not int or size < 0:
+                raise ValueError("metrics_bytes is no number of bytes")
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)}); "
                 "delete it to start from the beginning"
