@@ -296,6 +296,14 @@ def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results[0].exists()
 
 
+def test_the_time_of_a_first_run_that_compiles_is_not_that_of_the_next() -> None:
+    clock = runner.Clock(100.0)
+    for seconds, over in ((101.0, True), (50.0, False), (99.0, False), (101.0, True), (1.0, True)):
+        clock.took(seconds)
+        assert clock.over() is over
+    assert not runner.Clock().over() and runner.Clock(0.0).over()
+
+
 def test_a_fingerprint_is_that_of_the_run() -> None:
     config = load(CONFIGS / "table2-cat-vs-dog.yaml")
     usual = ["strategy.primary_weight=null", "strategy.basis_batch=64"]
