@@ -16,6 +16,7 @@ _MOST_SOURCES, _MOST_TRIES = 100, 100
 _OVERFLOW = "32-bit weights overflow not far beyond it"
 
 Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
+PositiveWeight = Annotated[float, Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out")]
 LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="it would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
 Runs = Annotated[int, Limits(1, 1000, "every strategy has a run for each")]
@@ -139,11 +140,11 @@ class PhaseConfig(Section):
 
 
 _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
+"""Shorter and slower than the first phase, unless a configuration says otherwise."""
 
 
-def _finetune(value: Any = None) -> Any:
-    """Shorter and slower than the first phase, unless a configuration says otherwise."""
-    return PhaseConfig(**_FINETUNE) if value is None else _FINETUNE | value if isinstance(value, dict) else value
+def _finetune(value: Any) -> Any:
+    return _FINETUNE | value if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,9 @@ class TrainingConfig(Section):
     """two_phase: guided, then finetune on the primary set alone; joint: guided only"""
     guided: PhaseConfig = field(default_factory=PhaseConfig)
     """auxiliary data guided by the primary task"""
-    finetune: Annotated[PhaseConfig, BeforeValidator(_finetune)] = field(default_factory=_finetune)
+    finetune: Annotated[PhaseConfig, BeforeValidator(_finetune)] = field(
+        default_factory=lambda: PhaseConfig(**_FINETUNE)
+    )
     """primary data alone"""
     metric: Literal["auto", "accuracy", "macro_f1", "auc"] = "auto"
     """validation figure that chooses the model, ties by loss; auto: accuracy, or auc for several labels at once"""
@@ -189,7 +192,7 @@ class CompareConfig(Section):
     its default"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy has a run for each")] = 5
     """paired runs of every strategy, with the seeds seed, seed + 1, ..."""
-    weights: list[Weight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
+    weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     """factors on the auxiliary losses among which every strategy is tuned on validation, the same for all"""
     space: dict[str, list[str]] = field(default_factory=dict)
     """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy without a
