@@ -51,8 +51,7 @@ class StrategyConfig(Section):
     auxiliary_weight: Weight = 1.0
     """factor on the loss of every auxiliary source, beside their own weights"""
     basis: Annotated[str, known("basis")] | None = None
-    """subspace in which the tasks are compared: sketch, svd, exact, mean, random or canonical; null takes the
-    strategy's own (sketch for most)"""
+    """subspace in which the tasks are compared, a name of attittud.bases(); null takes the strategy's own (sketch for most)"""
     rank: Annotated[int, Limits(1, 4096, "each is a vector as long as the model")] = 10
     """dimension k of that subspace"""
     refresh_every: Steps | None = None
@@ -65,8 +64,7 @@ class StrategyConfig(Section):
     """parameters that are not decomposed, by patterns of their names such as '*word_embeddings*'; they receive
     the auxiliary gradient as it is, and primary_weight times the primary one"""
     engine: Annotated[str, known("engine")] = "auto"
-    """how products with the per-example Jacobian are computed: auto, loop, batched, hooks, or implicit, which
-    stores no basis and needs basis: exact"""
+    """how products with the per-example Jacobian are computed, a name of attittud.engines()"""
     judge_every: Steps = field(default=4, metadata=LATER)
     """auto only: the judges, up to 64 validation examples, are heard in every n-th step"""
     ratio: Share = 0.1
@@ -82,7 +80,7 @@ class ModelConfig(Section):
     shorthand = "name"
 
     name: Annotated[Place, known("model")] = "small-cnn"
-    """mlp, small-cnn, resnet-18, wideresnet-22-4 (any wideresnet-DEPTH-WIDTH), text-cnn, hf:FOLDER or timm:NAME"""
+    """a model's name (`attittud train --help` lists them)"""
     width: Annotated[int, Limits(1, 4096, "a layer has the square of it as weights")] = 64
     """hidden units of mlp, channels of small-cnn and text-cnn"""
     dropout: Annotated[float, Limits(0, 0.95)] = 0.0
