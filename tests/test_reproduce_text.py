@@ -66,7 +66,8 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
     torch.set_num_threads(1)
     options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path / "results", "work": tmp_path / "work"}
-    # The guided phase does not move (its rate is 0 in 32 bits), and fine-tuning leaves the heads of texts alone: they stay what they began with.
+    # The guided phase does not move, as its rate is 0 in 32 bits, and fine-tuning leaves the heads of texts alone: they stay what
+    # they began with.
     still = ["compare.space={training.guided.lr: [1e-60]}", "training.guided.weight_decay=0"]
     reproduce(["table1-text"], None, progress=Runs(), overrides=still, quick=True, **options)
     lines = read_lines(tmp_path / "results" / "table1-text.jsonl")

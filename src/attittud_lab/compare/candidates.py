@@ -84,7 +84,8 @@ def candidates(config: Config) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for entry in [*simple, config.strategy, *config.compare.strategies]:
         strategy = _completed(entry, config.strategy)
-        tuned = make_strategy(strategy, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
+        small = replace(strategy, rank=1)  # the toy has no more parameters than two
+        tuned = make_strategy(small, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
         label = _label(strategy, _completed(StrategyConfig(name=strategy.name), config.strategy))
         found.setdefault(label, Candidate(label, strategy, tuned))
     return list(found.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Tuned, Variant
-from attittud_lab.compare.decide import Finished, content, costs
+from attittud_lab.compare.decide import ComparedRuns, content, costs
 from attittud_lab.compare.progress import Runs
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
@@ -110,4 +110,4 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
     for row, by_seed in runs.items():
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, *costs(list(by_seed.values()))))
-    return content(Finished(settings, folder, rows, [], runs, None, 0.0, {}))
+    return content(ComparedRuns(settings, folder, rows, [], runs, None, 0.0, {}))
