@@ -57,7 +57,7 @@ class Guided(Strategy):
             )
 
     def step(self, losses: StepLosses) -> Telemetry:
-        from attittud.engine.base import UnsupportedError
+        from attittud import UnsupportedError
 
         try:
             report = self._backward(losses) if len(losses.micro) == 1 else self._accumulated(losses)
