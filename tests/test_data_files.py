@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from PIL import Image
 
 from attittud_lab.config.data import SourceConfig
+from attittud_lab.data.prepare import Pixels, decode
 from attittud_lab.data.source import Listing, open_listing, open_source
 from attittud_lab.data.tables import read_file
 from attittud_lab.errors import InputError
@@ -194,6 +196,8 @@ def test_each_label_column_has_its_own_names(tmp_path: Path, metadata: dict[str,
     for column, names in {None: FINE, "fine_label": FINE, "coarse_label": COARSE}.items():
         listing = read(path, label=column)
         assert listing.classes == names and set(named(listing)) == set(names)
+        few = read(path, label=column, where={"fine_label": "3"})  # without examples of most classes
+        assert few.classes == names and few.count == 2
 
 
 def test_a_list_of_names_is_for_the_usual_label_column_alone(tmp_path: Path) -> None:
@@ -255,6 +259,17 @@ def test_deep_nesting_does_not_crash(tmp_path: Path, text: str, nested: str) -> 
     path.write_text('{"text": "a", "label": "b"}\n' + text % nested)
     with pytest.raises(InputError, match=r"line \d+ has more than 100 nested lists and objects"):
         read(path)
+
+
+def test_a_line_of_quotes_does_not_take_for_ever(tmp_path: Path) -> None:
+    path, begun = tmp_path / "a.jsonl", time.process_time()
+    path.write_text('{"text": "' + '\\"' * 300_000)
+    with pytest.raises(InputError, match="cannot be read as jsonl"):
+        read(path)
+    (tmp_path / "a.csv").write_text("text,label\n" + '"' * 600_001)
+    with pytest.raises(InputError, match="a quoted cell is not closed"):
+        read(tmp_path / "a.csv")
+    assert time.process_time() - begun < 10
 
 
 def test_brackets_in_texts_are_no_nesting(tmp_path: Path) -> None:
@@ -490,3 +505,23 @@ def meaning(label: Any, numbers: bool) -> str | None:
     if numbers and re.fullmatch(r"[ \t]*-?[0-9]+[ \t]*", text):
         return None if "-" in text else text.strip()
     return text
+
+
+def test_damaged_images_are_refused_in_words() -> None:
+    refused = 0
+    for case in range(CASES):
+        random_ = random.Random(case)
+        form = random_.choice(["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+        pixels = np.random.default_rng(case).integers(0, 255, (random_.randrange(1, 20), 9, 3), dtype=np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, form)
+        content = file.getvalue()
+        try:
+            for _ in range(random_.randrange(3)):
+                content = damaged(content, random_)
+            assert decode(content, Pixels(3, 6), "here").shape == (3, 6, 6)
+        except InputError:
+            refused += 1
+            if content == file.getvalue():
+                pytest.fail(f"case {case}")
+    assert CASES // 10 < refused < CASES

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,7 +26,7 @@ from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig
 from attittud_lab.config.load import loads
 from attittud_lab.data import prepare as preparing
 from attittud_lab.data import source as sources
-from attittud_lab.data.parts import Parts, read_parts
+from attittud_lab.data.parts import Parts, read_parts, with_noise
 from attittud_lab.data.prepare import Prepared, prepare
 from attittud_lab.data.source import Columns, Listing, register_source
 from attittud_lab.data.splits import MOST_COPIED
@@ -195,7 +197,7 @@ def test_a_few_copies_are_a_warning_and_many_an_error(
     data = read(f"{whole}path: {tmp_path}, overlap: allow")
     assert data.record["copies"][f"{split} in train"] >= 18 and caplog.text == ""
     read(f"{whole}path: {tmp_path}, overlap: warn")
-    assert "so figures on" in caplog.text
+    assert "figures on them say little" in caplog.text
 
 
 def test_the_share_that_is_refused(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_auxiliary_texts_that_are_nearly_those_of_the_test_set(
     more = f", auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}"
     data = read(f"path: {tmp_path}/own", more)
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == 4
-    assert "data.auxiliary.lm: 5 of its texts are in the primary test set but for case" in caplog.text
+    assert "data.auxiliary.lm: 5 of its texts are also in the primary test set, but for case" in caplog.text
 
 
 def test_looking_for_copies_takes_little_time_and_memory(tmp_path: Path) -> None:
@@ -458,7 +460,7 @@ def test_no_row_is_lost_without_a_word(tmp_path: Path, caplog: pytest.LogCapture
     """Random splits: what is read, what is left out with a warning, and what is refused add up to all there is."""
     caplog.set_level(logging.WARNING, "attittud")
     outcomes: Counter[str] = Counter()
-    for case in range(60):
+    for case in range(int(os.environ.get("ATTITTUD_CASES", "60"))):
         random_ = random.Random(case)
         folder = tmp_path / str(case)
         pool: list[Any] = random_.choice(
@@ -506,3 +508,56 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
             assert f"({source}): {without} of {len(rows)} examples have no label" in warnings, f"case {case}"
         if dropped:
             assert f"({source}): {dropped} of {len(rows)} examples are of classes" in warnings, f"case {case}"
+
+
+# ------------------------------------------------------------------------------------------------ labels made wrong on purpose
+
+
+def noisy(noise: str, seed: int, name: str = "more") -> np.ndarray:
+    primary = "{path: digits, train: 90, validation: 90, test: 90}"
+    config = loads(f"data: {{primary: {primary}, auxiliary: {{{name}: {{path: digits, label_noise: {noise}}}}}}}").data
+    labels = read_parts(config, seed).auxiliary[name][0].labels
+    assert labels is not None
+    return labels
+
+
+def test_label_noise_replaces_exactly_its_share() -> None:
+    truth = noisy("null", 0)
+    for share in (0.0, 0.25, 0.5, 1.0):
+        moved = noisy(f"{{kind: shifted, share: {share}}}", 0)
+        touched = moved != truth
+        assert touched.sum() == round(share * len(truth))
+        assert (moved[touched] == (truth[touched] + 1) % 10).all()
+    # Half are drawn anew, a tenth of them the right class again.
+    wrong = int((noisy("{kind: random}", 0) != truth).sum())
+    assert stats.binomtest(wrong, round(len(truth) / 2), 0.9).pvalue > 1e-4
+
+
+def test_label_noise_is_drawn_by_the_seed_of_the_split_and_the_name_of_the_source() -> None:
+    first = noisy("{kind: random}", 0)
+    assert (noisy("{kind: random}", 0) == first).all()
+    assert (noisy("null", 0, "others") == noisy("null", 0)).all()
+    assert (noisy("{kind: random}", 0, "others") != first).any()
+
+    def shifted(seed: int) -> list[int]:
+        return np.flatnonzero(noisy("{kind: shifted}", seed) != noisy("null", seed)).tolist()
+
+    assert shifted(0) != shifted(1)
+
+
+def test_label_noise_needs_classes() -> None:
+    config = loads("data: {auxiliary: {more: {path: digits, label_noise: {}}}}").data
+    assert config.auxiliary["more"].label_noise is not None
+    for labels in (None, np.zeros((3, 2), dtype=np.int64)):
+        with pytest.raises(InputError, match=r"data\.auxiliary\.more\.label_noise: needs examples with one class each"):
+            with_noise(labels, 2, config.auxiliary["more"].label_noise, 0, "more")
+
+
+def test_all_splits_may_be_tested_on_the_same_examples() -> None:
+    def rows(name: str, seed: int, more: str) -> list[int]:
+        config = loads(f"data: {{primary: {{path: digits, train: 50, validation: 50, test: 90}}{more}}}").data
+        return read_parts(config, seed).primary[name].rows.tolist()
+
+    assert rows("test", 0, ", test_seed: 7") == rows("test", 1, ", test_seed: 7") != rows("test", 0, ", test_seed: 8")
+    assert rows("train", 0, ", test_seed: 7") != rows("train", 1, ", test_seed: 7")
+    assert rows("test", 5, "") == rows("test", 0, ", test_seed: 5")  # left out, it is that of the split

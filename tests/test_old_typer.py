@@ -34,7 +34,7 @@ COMMANDS = [
     ["compare", "job.yaml"],
     ["report", "runs/job/flip/seed-1"],
     ["diagnose", "job.yaml", "--steps", "20"],
-    ["demo", "--seeds", "1", "--steps", "2", "--workers", "1"],
+    ["demo", "--seeds", "2", "--steps", "2"],
     ["init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "new.yaml"],
     ["schema", "-o", "schema.json"],
 ]

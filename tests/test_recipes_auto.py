@@ -10,9 +10,6 @@ from torch import nn
 
 from attittud_lab.config.load import loads
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.demo.data import digits
-from attittud_lab.demo.rows import ROWS
-from attittud_lab.demo.train import Settings, set_apart, train
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
 from attittud_lab.report.collect import curves
@@ -165,22 +162,3 @@ def test_a_run(tmp_path: Path):
 def test_weights_are_not_given(tmp_path):
     with pytest.raises(InputError, match="strategy auto finds the weights itself"):
         run(loads(JOB, ["strategy.eta={neutral: 1}"]), run_dir=tmp_path)
-
-
-def test_the_demo_sets_two_of_each_class_apart_for_half_of_the_steps():
-    data, row = digits("right", 0), next(row for row in ROWS if row.name == "auto")
-
-    class Due:
-        eta, judge_due = "auto", True
-
-    (x, y), (_, judges) = set_apart(data, Due(), 0, 0, 100)
-    assert torch.bincount(judges).tolist() == [2] * 10 and len(x) == len(y) == 80
-    (_, y), (_, judges) = set_apart(data, Due(), 0, 50, 100)
-    assert (len(y), len(judges)) == (80, 20)
-    Due.judge_due = False
-    (_, y), judges = set_apart(data, Due(), 0, 51, 100)
-    assert len(y) == 100 and judges is None
-    Due.eta = None
-    (_, y), judges = set_apart(data, Due(), 0, 0, 100)
-    assert len(y) == 100 and judges is None
-    train(row, data, 0, Settings(steps=12))

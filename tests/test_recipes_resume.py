@@ -469,6 +469,13 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
         train_to_end(tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    for attempt in (files.make_folder, lambda path: files.write_json(path, {})):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+            attempt(tmp_path / name)
+
+
 def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
     code = "import sys, pathlib\nfrom attittud_lab.files import only_one_process\n"
     code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"

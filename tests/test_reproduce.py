@@ -352,6 +352,23 @@ def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:
     assert found == {"first": [f"fine0{i}" for i in (0, 2, 4, 6)], "second": [f"fine0{i}" for i in (1, 3, 5, 7)]}
 
 
+def test_superclasses_share_a_search(tmp_path: Path) -> None:
+    """The first of the two made-up superclasses chooses the settings of both."""
+    draws = ["compare.draws=2", "compare.seeds=2", "compare.strategies=[pretrain]"]
+    outcome = quick(tmp_path, names=["table2-multicifar100"], overrides=draws)
+    assert (outcome.finished, outcome.missing) == (["first", "second"], [])
+    tried: dict[tuple[str, str], set[str]] = {}
+    for line in read_lines(outcome.results[0]):
+        label, *_, changes, _, seed = line["run"].split("/")
+        tried.setdefault((label, line["part"]), set()).add(f"{changes} {seed}")
+    labels = {label for label, _ in tried}
+    assert labels == {"primary_only", "multitask", "flip-primary_weight=0.1", "pretrain"}
+    for label in labels:
+        assert len(tried[label, "first"]) == 3 and tried[label, "second"] < tried[label, "first"]
+    again = quick(tmp_path, names=["table2-multicifar100"], overrides=draws, only=["second"], budget=0.0)
+    assert again.finished == ["second"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

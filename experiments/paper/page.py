@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attittud_lab.statistics import Summary, summarise
+from attittud_lab.statistics import Summary
 from experiments.reproduce.results import read_lines
 
-from . import printed, table1, table3
-from .claims import MISSING, Claim, against_paper, judged, spread_falls, summary_cells, table
+from . import multicifar, printed, table1, table3
+from .claims import MISSING, Claim, against_paper, judged, spread_falls, table
 from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
 from .plots import DOCS, PLOTS, draw
-from .rows import HERE, RESULTS, Row, part
+from .rows import HERE, RESULTS, Row
 from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, NAMES, TABLE2_CLAIMS, everything, outcome, table2, with_chosen
 from .table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
 
@@ -55,14 +55,10 @@ Compiled runs had `training.compile=true` added to the command: other rounding, 
 with and the same batches. Rows of a table, and seeds of a row, may be of both kinds. Of runs side by side, each has its share of
 the minutes."""
 
-NO_CIFAR100 = """\
-CIFAR-100 was not at hand. `python -m experiments.reproduce table2-multicifar100 --data FOLDER` runs it; the figures will be means
-over the 20 superclasses, with standard deviation and interval over them."""
-
 
 def page() -> str:
     """The whole page; what was not run yet says so."""
-    vision = [table2(), table4(), samples(), rank(), captured(), multicifar()]
+    vision = [table2(), table4(), samples(), rank(), captured(), multicifar.section()]
     sections = [
         ABOUT,
         in_short(),
@@ -79,7 +75,7 @@ def page() -> str:
 
 def in_short() -> str:
     """Every claim with its verdict, and the means beside the paper's; one line for a study on other data with one verdict."""
-    found = everything()
+    found, column = everything(), multicifar.column()
     rows = with_chosen(found)
     groups = [
         ("Table 2", TABLE2_CLAIMS, rows),
@@ -89,11 +85,14 @@ def in_short() -> str:
         ("Figure 2", SAMPLES_CLAIMS, samples_rows()),
         ("Figure 2", RANK_CLAIMS, rank_rows()),
         ("Figure 3", FIGURE3_CLAIMS, shares()),
+        ("Table 2, MultiCifar100", multicifar.CLAIMS, column.claimed),
     ]
     every = [line for group in groups for line in verdicts(*group)]
     n, said, _ = spread_falls(by_samples())
     place = [line[1] for line in every].index(SAMPLES_CLAIMS[-1].text) + 1
     every.insert(place, ["Figure 2", SPREAD, str(n), said])
+    n, said, _ = multicifar.best_verdict(column)
+    every.append(["Table 2, MultiCifar100", multicifar.BEST, str(n), said])
     elsewhere = [*table1.groups(), ("Table 3, other data", table3.CLAIMS, table3.rows().claimed)]
     others = [verdicts(*group) for group in elsewhere]
     count = Counter(line[-1] for line in itertools.chain(every, *others))
@@ -136,25 +135,6 @@ def at_once(lines: list[list[str]]) -> list[list[str]]:
 
 def beside(ours: Summary, mean: float, half: float) -> str:
     return f"{100 * ours.mean:.1f} (paper {mean}, {against_paper(ours, mean, half)})"
-
-
-def multicifar() -> str:
-    lines = read_lines(RESULTS / "table2-multicifar100.jsonl")
-    names = sorted({line["part"] for line in lines})
-    anyone = ["data.primary.classes=null"]  # the file names none: each part has its own
-    found = {name: part("table2-multicifar100", name, "table2-multicifar100", overrides=anyone).rows for name in names}
-    rows = []
-    for label, (name, mean) in printed.MULTICIFAR.items():
-        means = [found[n][label].summary.mean for n in names if label in found[n]]
-        ours = summary_cells(summarise(means)) if means else summary_cells(None)
-        rows.append([name, str(mean), *ours])
-    return "\n\n".join(
-        [
-            "## Table 2, MultiCifar100",
-            f"Mean over {len(names)} of 20 superclasses." if names else NO_CIFAR100,
-            table(["row", "paper", "ours", "std", "95 %", "n"], rows),
-        ]
-    )
 
 
 def every_line() -> Iterator[tuple[str, dict[str, Any]]]:

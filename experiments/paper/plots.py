@@ -32,6 +32,7 @@ def draw(folder: Path) -> None:
         for basis in printed.TABLE4
         if basis != "canonical"
     }
+    _by_superclass(folder / "multicifar100.svg")
     _lines({50: samples_part()}, "examples m that build the basis", folder / "samples.svg")
     _lines(rank_parts(), "rank", folder / "rank.svg")
     if any(curves.values()):
@@ -95,6 +96,43 @@ def _beside_multitask(path: Path) -> None:
     figure.tight_layout()
     handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
     figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, fontsize=7)
+    _save(figure, path)
+
+
+COLORS = ("#bbbbbb", "#ccbb44", "#66ccee", "#4477aa", "#cc6677", "#228833", "#aa3377")
+MARKERS = "xv^osDP"
+
+
+def _by_superclass(path: Path) -> None:
+    """Draw every row of MultiCifar100 on every superclass, and how far the better ones are from multitask."""
+    from .multicifar import JOINT, MORE, SHORT, column
+
+    found = column().rows
+    rows = {label: found[label] for label in SHORT if label in found and found[label].runs}
+    if "multitask" not in rows or len(rows) < 2:
+        return
+    looks = dict(zip(SHORT, zip(COLORS, MARKERS, strict=True), strict=True))
+    test = {label: row.test for label, row in rows.items()}
+    order = sorted(test["multitask"], key=lambda name: test["multitask"][name])
+    figure, (left, right) = _figure(9, 2, height=1 + 0.24 * len(order))
+    for label, (color, marker) in looks.items():
+        points = [(100 * test[label][name], at) for at, name in enumerate(order) if name in test.get(label, ())]
+        if points:
+            left.plot(*zip(*points, strict=True), marker, color=color, markersize=4, label=SHORT[label], linestyle="")
+    left.set_yticks(range(len(order)), [str(name).replace("_", " ") for name in order])
+    left.set(xlabel="test accuracy", title="MultiCifar100")
+    compared = [label for label in (*JOINT, *MORE) if label in rows and label != "multitask"]
+    for at, label in enumerate(reversed(compared)):
+        difference = rows[label].minus(rows["multitask"])
+        if difference is not None:
+            color, marker = looks[label]
+            right.errorbar(100 * difference.mean, at, xerr=_half(difference), fmt=marker, capsize=3, color=color)
+    right.set_yticks(range(len(compared)), [SHORT[label] for label in reversed(compared)])
+    right.set(xlabel="points, 95 % interval", title="less multitask", ylim=(-0.5, len(compared) - 0.5))
+    right.axvline(0, color="#999999", linestyle="--", linewidth=1)
+    figure.tight_layout()
+    handles = left.get_legend_handles_labels()
+    figure.legend(*handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, fontsize=7)
     _save(figure, path)
 
 

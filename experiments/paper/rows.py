@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,32 +12,36 @@ from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.statistics import FEWEST, PROPORTION, Difference, Summary, paired, summarise
 from attittud_lab.strategies import find, names
-from experiments.reproduce.results import merit, read_lines
+from experiments.reproduce.results import Line, merit, read_lines
 
 HERE = Path(__file__).parents[1]
 CONFIGS = HERE / "configs"
 RESULTS = HERE / "results"
 
 
+Key = int | str
+"""What runs are paired by: mostly their seed, in MultiCifar100 their superclass."""
+
+
 @dataclass
 class Row:
-    """The runs of a strategy with one setting, by seed."""
+    """The runs of a strategy with one setting, by seed (or another key)."""
 
     label: str
     changes: str
-    runs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    diverged: set[int] = field(default_factory=set)
+    runs: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    diverged: set[Key] = field(default_factory=set)
     """Seeds whose runs have no result, as their loss was not a number any more."""
 
-    def over(self, seeds: Iterable[int]) -> bool:
+    def over(self, seeds: Iterable[Key]) -> bool:
         """Whether all of them have been run, whatever came of it."""
         return all(seed in self.runs or seed in self.diverged for seed in seeds)
 
-    def whole(self, seeds: Iterable[int]) -> bool:
+    def whole(self, seeds: Iterable[Key]) -> bool:
         """Whether all of them have a result, without which a row cannot be chosen."""
         return all(seed in self.runs for seed in seeds)
 
-    def merit(self, seeds: Sequence[int]) -> tuple[bool, float, float]:
+    def merit(self, seeds: Sequence[Key]) -> tuple[bool, float, float]:
         """What rows are chosen by; one that diverged with some seeds is known by the others, the lucky ones."""
         return not self.diverged, *self.validation(seeds)
 
@@ -54,10 +58,10 @@ class Row:
         return str(next(iter(self.runs.values()))["result"]["metric"])
 
     @property
-    def test(self) -> dict[int, float]:
+    def test(self) -> dict[Key, float]:
         return self.figures(self.metric)
 
-    def figures(self, name: str) -> dict[int, float]:
+    def figures(self, name: str) -> dict[Key, float]:
         """Another figure on test, such as auc/Edema, by seed."""
         return {seed: line["result"]["test"][name] for seed, line in sorted(self.runs.items())}
 
@@ -65,7 +69,7 @@ class Row:
     def summary(self) -> Summary:
         return summarise(list(self.test.values()), PROPORTION)
 
-    def validation(self, seeds: Sequence[int]) -> tuple[float, float]:
+    def validation(self, seeds: Sequence[Key]) -> tuple[float, float]:
         """Mean of the metric and, for ties, the negative mean loss."""
         return merit(self.runs[seed] for seed in seeds)
 
@@ -86,10 +90,19 @@ class Part:
     """By label, with the settings that the search chose."""
     tried: dict[str, list[Row]]
     """All settings that a label was tried with."""
+    tuning: Sequence[Key]
+    """The seeds that the search was made with."""
 
     def searched(self, label: str) -> bool:
         """Whether all settings of a label have been tried."""
-        return sum(row.over(tuning(self.config)) for row in self.tried.get(label, ())) >= draws(self.config)
+        return sum(row.over(self.tuning) for row in self.tried.get(label, ())) >= draws(self.config)
+
+    def choose(self) -> None:
+        """Fill in the rows: of every label whose search is over the settings with the best mean on validation."""
+        for label, every in self.tried.items():
+            whole = [row for row in every if row.whole(self.tuning)]
+            if whole and self.searched(label):
+                self.rows[label] = max(whole, key=lambda row: row.validation(self.tuning))
 
     @property
     def claimed(self) -> dict[str, Row]:
@@ -105,36 +118,35 @@ class Part:
         return max(found, key=lambda row: row.merit(seeds)) if seeds and over else None
 
 
-def part(
-    experiment: str, name: str, file: str | None = None, also: Sequence[str] = (), overrides: Sequence[str] = ()
-) -> Part:
+def part(experiment: str, name: str, file: str | None = None, also: Sequence[str] = ()) -> Part:
     """Read a part of an experiment; one that was not run has no rows.
 
-    `also` are parts with the same search, which have further strategies or seeds; `overrides` fill in what the file leaves open.
+    `also` are parts with the same search, which have further strategies or seeds.
     """
-    config = load(CONFIGS / f"{file or name}.yaml", list(overrides))
+    config = load(CONFIGS / f"{file or name}.yaml")
     lines = [line for line in read_lines(RESULTS / f"{experiment}.jsonl") if line["part"] in (name, *also)]
-    tried: dict[str, dict[str, Row]] = {}
-    for line in lines:
-        label, *middle, _, last = line["run"].split("/")
-        changes = next((text for text in middle if "=" in text), "")
-        row = tried.setdefault(label, {}).setdefault(changes, Row(label, changes))
-        seed = int(last.removeprefix("seed-"))
-        if line.get("diverged") is None:
-            row.runs[seed] = line
-        else:
-            row.diverged.add(seed)
-    found, seeds = Part(config, {}, {label: list(some.values()) for label, some in tried.items()}), tuning(config)
-    for label, every in found.tried.items():
-        whole = [row for row in every if row.whole(seeds)]
-        if whole and found.searched(label):
-            found.rows[label] = max(whole, key=lambda row: row.validation(seeds))
+    tuning = [config.seed + i for i in range(config.compare.tuning_seeds)]
+    found = Part(config, {}, tries(lines, seed_of), tuning)
+    found.choose()
     return found
 
 
-def tuning(config: Config) -> list[int]:
-    """Seeds of the search."""
-    return [config.seed + i for i in range(config.compare.tuning_seeds)]
+def tries(lines: Iterable[Line], key: Callable[[Line], Key]) -> dict[str, list[Row]]:
+    """Return all runs by label and setting; `key` says what the runs of a row differ in."""
+    tried: dict[str, dict[str, Row]] = {}
+    for line in lines:
+        label, *middle, _, _ = line["run"].split("/")
+        changes = next((text for text in middle if "=" in text), "")
+        row = tried.setdefault(label, {}).setdefault(changes, Row(label, changes))
+        if line.get("diverged") is None:
+            row.runs[key(line)] = line
+        else:
+            row.diverged.add(key(line))
+    return {label: list(some.values()) for label, some in tried.items()}
+
+
+def seed_of(line: Line) -> int:
+    return int(line["run"].rpartition("/seed-")[2])
 
 
 def draws(config: Config) -> int:

@@ -57,18 +57,17 @@ def settings(found: Part, label: str) -> str:
 
 
 def searched(found: Part) -> str:
-    """Every try of every label on the first seed, by its validation figure."""
-    seed = found.config.seed
+    """Show every try of every label, by its mean on validation over the seeds of the search."""
     lines = [
         [
             label,
             row.settings,
-            f"{100 * row.validation([seed])[0]:.1f}" if seed in row.runs else DIVERGED,
-            "chosen" if found.rows.get(label) is row else "",
+            f"{100 * row.validation(found.tuning)[0]:.1f}" if row.whole(found.tuning) else DIVERGED,
+            "chosen" if label in found.rows and found.rows[label].changes == row.changes else "",
         ]
         for label, rows in found.tried.items()
         for row in rows
-        if row.over([seed])
+        if row.over(found.tuning)
     ]
     return table(["strategy", "settings", "validation", ""], lines) if lines else f"The search: {MISSING}."
 

@@ -28,7 +28,7 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
         temporary.replace(path)
         _flush_folder(path.parent)
     except BaseException as error:  # also Ctrl-C
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, (OSError, ValueError)):
             raise cannot_write(path, error, cure) from None

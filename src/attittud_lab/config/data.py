@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from attittud_lab.config.options import LATER, Batch, Classes, Count, Flag, Limits, Place, Section, Steps, Weight, known
+from attittud_lab.config.options import (
+    LATER,
+    Batch,
+    Classes,
+    Count,
+    Flag,
+    Limits,
+    Place,
+    Section,
+    Share,
+    Steps,
+    Weight,
+    known,
+)
 
 _IN_MEMORY = "the examples are in memory at once"
 
@@ -58,6 +71,16 @@ class PrimaryConfig(SourceConfig):
 
 
 @dataclass(frozen=True)
+class LabelNoise(Section):
+    """Labels that are made wrong on purpose, to see what a strategy makes of such data."""
+
+    kind: Literal["random", "shifted"] = "random"
+    """random: any class, the right one among them; shifted: the next class in the list of classes"""
+    share: Share = 0.5
+    """share of the examples whose label is replaced"""
+
+
+@dataclass(frozen=True)
 class AuxiliaryConfig(SourceConfig):
     """One set of other data. Examples that are also in the primary validation or test set are left out."""
 
@@ -71,6 +94,8 @@ class AuxiliaryConfig(SourceConfig):
     """factor on this source's loss"""
     batch_size: Batch | None = None
     """its examples in each step; null takes training.guided.batch_size"""
+    label_noise: LabelNoise | None = field(default=None, metadata=LATER)
+    """replace some of its labels by wrong ones, as a test"""
 
 
 @dataclass(frozen=True)
@@ -97,5 +122,7 @@ class DataConfig(Section):
     """folder in which tokenised texts are kept; null takes OUTPUT/tokens"""
     seed: Annotated[int, Limits(-(2**63), 2**63 - 1)] | None = 0
     """seed of the splits; null draws another split for each seed of a run"""
+    test_seed: Annotated[int, Limits(-(2**63), 2**63 - 1)] | None = field(default=None, metadata=LATER)
+    """seed of the test examples alone, so that all splits are tested on the same ones; null takes the split's own"""
     subsets: Steps | None = None
     """take turns among so many splits, as the seeds of the runs go up; null always has the same one"""

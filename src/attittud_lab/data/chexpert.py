@@ -25,6 +25,8 @@ COMPETITION = ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural
 GROUP = "patient"
 _SPLITS = ("train", "valid", "test")
 _PATIENT = re.compile(r"patient\d+")
+_MEANING = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 1, "-1.0": 1}
+"""What the cells of a finding mean."""
 
 
 @dataclass(frozen=True)
@@ -64,49 +66,36 @@ class CheXpert:
     def splits(self) -> list[str]:
         return [name for name in _SPLITS if (self.root / f"{name}.csv").is_file()]
 
+    def columns(self, split: str | None) -> list[str]:
+        return [*ABOUT, GROUP]
+
     def listing(self, split: str | None, columns: Columns) -> Listing:
         if split is None:
             return joined([self.listing(name, columns) for name in self.splits])
         where = f"{self.root} ({split})"
         table = read_file(inside(self.root, self.root / f"{split}.csv"))
-        _check(table, where)
+        _check(table, where, columns)
         table = filtered(table, where, columns.where)
-        if columns.group not in (None, GROUP):
-            raise InputError(f"{where}: is grouped by {GROUP}; set data.primary.group to that, or leave it out")
-        paths = [str(path) for path in table["Path"].to_pylist()]
+        paths: list[str] = table["Path"].to_pylist()
         findings = [name for name in table.column_names if name not in ABOUT]
-        if columns.label is not None:
-            raise InputError(f"{where}: its labels are its findings; choose them by classes:, not by label:")
-        if columns.input not in (None, "Path"):
-            raise InputError(f"{where}: its images are named in the column Path; leave input: out")
         labels = np.stack([_finding(table, name, where) for name in findings], 1)
-        groups = [_patient(path, where) for path in paths]
-        base = self._base(paths[0])
+        # The paths in a table begin with the name that the folder had when it was made.
+        first = 0 if _is_file(self.root / paths[0]) else 1
 
         def fetch(rows: Rows) -> list[Raw]:
-            return [self._image(paths[row], base) for row in rows]
+            return [self._image(paths[row], first) for row in rows]
 
         usual = COMPETITION if all(name in findings for name in COMPETITION) else None
+        groups = [_patient(path, where) for path in paths]
         return Listing(where, "image", len(paths), fetch, labels, findings, usual, groups)
 
-    def columns(self, split: str | None) -> list[str]:
-        return [*ABOUT, GROUP]
-
-    def _base(self, path: str) -> int:
-        """Parts of the paths in the tables that come before the folder: they begin with the name it had when it was made."""
-        return 0 if _is_file(self.root / path) else 1
-
-    def _image(self, path: str, base: int) -> Path:
+    def _image(self, path: str, first: int) -> Path:
         parts = PurePosixPath(path).parts
         if ".." in parts or PurePosixPath(path).is_absolute():
-            raise InputError(
-                f"{self.root}: the Path {path!r} in its table leaves the folder; this is not CheXpert's table"
-            )
-        found = self.root.joinpath(*parts[base:])
+            raise InputError(f"{self.root}: the Path {path!r} leaves the folder; this is not CheXpert's table")
+        found = self.root.joinpath(*parts[first:])
         if not _is_file(found):
-            raise InputError(
-                f"{found}: the table names this image, but it is not there; unpack the images beside the tables"
-            )
+            raise InputError(f"{found}: the table names this image, but it is not there; unpack the images too")
         return inside(self.root, found)
 
 
@@ -117,7 +106,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _check(table: pa.Table, where: str) -> None:
+def _check(table: pa.Table, where: str, columns: Columns) -> None:
     names = table.column_names
     twice = [name for name in names if names.count(name) > 1]
     if "Path" not in names or twice:
@@ -125,29 +114,27 @@ def _check(table: pa.Table, where: str) -> None:
         raise InputError(f"{where}: its table {wrong}; take the one that came with the data")
     if not table.num_rows:
         raise InputError(f"{where}: there are no examples in it")
+    if columns.group not in (None, GROUP):
+        raise InputError(f"{where}: is grouped by {GROUP}; set data.primary.group to that, or leave it out")
+    if columns.label is not None:
+        raise InputError(f"{where}: its labels are its findings; choose them by classes:, not by label:")
+    if columns.input not in (None, "Path"):
+        raise InputError(f"{where}: its images are named in the column Path; leave input: out")
 
 
 def _finding(table: pa.Table, name: str, where: str) -> np.ndarray:
     """0 or 1 for each row."""
-    values = np.zeros(table.num_rows, dtype=np.int64)
-    for row, value in enumerate(table[name].to_pylist()):
-        # A column with blank cells comes as text, one without as numbers.
-        text = "" if value is None else str(value).strip()
-        if text not in _MEANING:
+    cells = [cell.strip() for cell in table[name].to_pylist()]
+    for row, cell in enumerate(cells, 1):
+        if cell not in _MEANING:
             raise InputError(
-                f"{where}: {name!r} has the value {text!r} in row {row + 1}; a finding is 1, 0, -1 (uncertain) or blank"
+                f"{where}: {name!r} has the value {cell!r} in row {row}; a finding is 1, 0, -1 (uncertain) or blank"
             )
-        values[row] = _MEANING[text]
-    return values
-
-
-_MEANING = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 1, "-1.0": 1}
+    return np.array([_MEANING[cell] for cell in cells], dtype=np.int64)
 
 
 def _patient(path: str, where: str) -> str:
     found = _PATIENT.search(path)
     if found is None:
-        raise InputError(
-            f"{where}: the Path {path!r} names no patient (patient00001/...); this is not CheXpert's table"
-        )
+        raise InputError(f"{where}: the Path {path!r} names no patient (patient00001/...); it is not CheXpert's table")
     return found[0]

@@ -47,24 +47,18 @@ class ImageFolder:
         root = self.root / split if split else self.root
         folders = self._folders(root)
         if not folders:
-            raise InputError(
-                f"{root}: there is no folder in it; make one folder of images for each class, named after the class"
-            )
+            raise InputError(f"{root}: there is no folder in it; make one folder of images for each class")
         self._check_level(root, folders)
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
             found = sorted(path for path in folder.rglob("*") if _is_image(path))
             if not found:
-                raise InputError(
-                    f"{folder}: there is no image in it ({', '.join(SUFFIXES)}); fill or remove the folder"
-                )
+                raise InputError(f"{folder}: there is no image in it ({', '.join(SUFFIXES)}); fill or remove it")
             paths += [inside(self.root, path) for path in found]
             labels += [number] * len(found)
         names = [folder.name for folder in folders]
-        return Listing(
-            str(root), "image", len(paths), lambda rows: [paths[row] for row in rows], np.array(labels), names
-        )
+        return Listing(str(root), "image", len(paths), lambda rows: [paths[i] for i in rows], np.array(labels), names)
 
     def _check_level(self, root: Path, folders: list[Path]) -> None:
         """Look for splits that would be read as classes, and for images that belong to no class."""

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
-from attittud_lab.data.source import Columns, Listing, warn_once
+from attittud_lab.data.source import Columns, Listing, joined, warn_once
 from attittud_lab.data.tables import table_listing
 from attittud_lab.errors import InputError, needs, one_line
 
@@ -54,9 +54,7 @@ class Hub:
                     f"hf:{name}: {hub} does not answer, and the cache has no copy; connect to a network, or download the data "
                     "set elsewhere and name its folder"
                 ) from None
-            raise InputError(
-                f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check the name and the network"
-            ) from None
+            raise InputError(f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check name and network") from None
         if not reached:
             warn_once(f"hf:{name}: {hub} does not answer, so the copy in the cache is used")
 
@@ -68,7 +66,8 @@ class Hub:
         return list(self._splits[split or self.splits[0]].column_names)
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
-        split = split or self.splits[0]
+        if split is None:
+            return joined([self.listing(name, columns) for name in self.splits])
         found = self._splits[split]
         where = f"hf:{self.name} ({split})"
         # The underlying table has images still encoded, and the class names in its metadata.

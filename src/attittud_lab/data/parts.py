@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
+from attittud_lab.config.data import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig
 from attittud_lab.data.source import (
     Kind,
     Labels,
@@ -76,7 +76,8 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
             "step; put several into one file or folder"
         )
     opened: dict[str, Source] = {}
-    parts, classes = _primary_parts(config.primary, _opened(config.primary, opened), seed)
+    test_seed = seed if config.test_seed is None else config.test_seed
+    parts, classes = _primary_parts(config.primary, _opened(config.primary, opened), seed, test_seed)
     kind = parts["train"].listing.kind
     if config.kind not in ("auto", kind):
         raise InputError(f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s")
@@ -95,6 +96,8 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
                 f"data.auxiliary.{name}: every example of it is also in the primary data; name other data, or "
                 "lower data.primary.train so that some is left"
             )
+        if source.label_noise is not None:
+            kept.labels = with_noise(kept.labels, len(names), source.label_noise, mix(seed, name, "noise"), name)
         others[name] = (kept, names)
     return Parts(kind, parts, classes, others, left_out, copied)
 
@@ -119,8 +122,8 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, labe
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
             warn_once(
-                f"data.auxiliary.{name}: {count} of its texts are in the primary {held_out} set but for case, white space or "
-                "punctuation, so the figures on it look too good; remove them"
+                f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set, but for case, white space "
+                "or punctuation; remove them, as figures on them say little"
             )
     return part.take(np.flatnonzero(kept))
 
@@ -128,7 +131,9 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, labe
 # ------------------------------------------------------------------------------------------------ the primary task
 
 
-def _primary_parts(config: PrimaryConfig, source: Source, seed: int) -> tuple[dict[str, Part], list[str]]:
+def _primary_parts(
+    config: PrimaryConfig, source: Source, seed: int, test_seed: int
+) -> tuple[dict[str, Part], list[str]]:
     train_split, own = _own_splits(config, source.splits)
     listing = open_listing(config, source, train_split)
     rows, labels, classes = chosen(listing, config, labelled=True)
@@ -143,20 +148,18 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int) -> tuple[di
             raise InputError(
                 f"data.primary.{name}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2"
             )
-        split = own[name]
+        split, own_seed = own[name], mix(test_seed if name == "test" else seed, name)
         if split is not None and split != train_split:
-            parts[name] = _own_part(config, source, split, name, listing, classes, mix(seed, name))
+            parts[name] = _own_part(config, source, split, name, listing, classes, own_seed)
         else:
-            parts[name], left = _drawn_part(left, wanted, total, name, mix(seed, name))
+            parts[name], left = _drawn_part(left, wanted, total, name, own_seed)
     size = amount(config.train, len(left.rows), "data.primary.train", total)
     taken, _ = stratified(np.arange(len(left.rows)), left.labels, size, mix(seed, "train"))
     parts["train"] = left.take(np.sort(taken))
     for name, part in parts.items():
         if not len(part.rows):
             whole = "" if part.listing.groups is None else "; groups stay whole, and none is small enough"
-            raise InputError(
-                f"data.primary: no example is left for {name}{whole}; lower the other parts, or give more data"
-            )
+            raise InputError(f"data.primary: no example is left for {name}{whole}; lower the others, or give more data")
     _check_classes(parts["train"], classes, config.path)
     _check_groups(parts, config.path)
     return parts, classes
@@ -230,14 +233,11 @@ def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, di
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool) -> tuple[Rows, Labels | None, list[str]]:
     """The rows that pass the class filters, their labels counted from 0, and the remaining classes."""
-    rows = np.arange(listing.count)
     if not labelled:
-        return rows, None, []
+        return np.arange(listing.count), None, []
     labels, where = listing.labels, listing.where
     if labels is None:
-        raise InputError(
-            f"{where}: no label column was found; name it by label:, or use objective: masked_lm for plain text"
-        )
+        raise InputError(f"{where}: no label column was found; name it by label:, or use objective: masked_lm")
     if not listing.classes:
         raise InputError(
             f"{where}: no example has a label (empty cells and negative numbers mean: none); name another column by label:"
@@ -246,16 +246,20 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool) -> tuple[R
     classes = [name for name in (config.classes or listing.usual or listing.classes) if name not in config.exclude]
     if not classes:
         raise InputError(f"{where}: exclude: leaves none of its classes; leave fewer of them out")
-    numbers = {name: number for number, name in enumerate(classes)}
+    return *_numbered(listing, labels, classes), classes
+
+
+def _numbered(listing: Listing, labels: Labels, classes: list[str]) -> tuple[Rows, Labels]:
+    """The rows of a listing that have one of these classes, and their numbers."""
+    rows = np.arange(listing.count)
     if listing.multi_label:
         positions = {name: position for position, name in enumerate(listing.classes)}
-        return rows, labels[:, [positions[name] for name in classes]], classes
+        return rows, labels[:, [positions[name] for name in classes]]
     without = int((labels < 0).sum())
     if without:
-        warn_once(f"{where}: {without} of {listing.count} examples have no label and are left out")
-    renumbered = renumber(labels, listing.classes, numbers)
-    kept = renumbered >= 0
-    return rows[kept], renumbered[kept], classes
+        warn_once(f"{listing.where}: {without} of {listing.count} examples have no label and are left out")
+    numbers = renumber(listing, labels, classes)
+    return rows[numbers >= 0], numbers[numbers >= 0]
 
 
 def _check_names(listing: Listing, config: SourceConfig) -> None:
@@ -279,22 +283,13 @@ def _same_classes(listing: Listing, train: Listing, classes: list[str], config: 
     if labels is None:
         raise InputError(f"{listing.where}: no label column was found; name it by label:")
     unseen = _unseen(listing, train, classes, config)
-    if listing.multi_label:
-        missing = [name for name in classes if name not in listing.classes]
-        if missing:
-            known = ", ".join(listing.classes)
-            raise InputError(
-                f"{listing.where}: has no label {', '.join(missing)}, which the training split has; its labels are {known}"
-            )
-        return Part(
-            listing, np.arange(listing.count), labels[:, [listing.classes.index(name) for name in classes]], unseen
+    missing = [name for name in classes if name not in listing.classes]
+    if listing.multi_label and missing:
+        raise InputError(
+            f"{listing.where}: has no label {', '.join(missing)}, which the training split has; its labels are "
+            f"{', '.join(listing.classes)}"
         )
-    without = int((labels < 0).sum())
-    if without:
-        warn_once(f"{listing.where}: {without} of {listing.count} examples have no label and are left out")
-    numbers = renumber(labels, listing.classes, {name: number for number, name in enumerate(classes)})
-    kept = numbers >= 0
-    return Part(listing, np.flatnonzero(kept), numbers[kept], unseen)
+    return Part(listing, *_numbered(listing, labels, classes), unseen)
 
 
 def _unseen(listing: Listing, train: Listing, classes: list[str], config: PrimaryConfig) -> dict[str, int]:
@@ -410,3 +405,14 @@ def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: in
     size = amount(config.examples, len(rows), f"data.auxiliary.{name}.examples")
     taken = np.sort(stratified(np.arange(len(rows)), labels, size, seed)[0])
     return Part(listing, rows, labels).take(taken), classes
+
+
+def with_noise(labels: Labels | None, classes: int, noise: LabelNoise, seed: int, name: str) -> Labels:
+    """Replace exactly a share of the labels, drawn by the seed, by a random class or by the next one."""
+    if labels is None or labels.ndim != 1:
+        raise InputError(f"data.auxiliary.{name}.label_noise: needs examples with one class each; leave it out here")
+    generator, labels = np.random.default_rng(seed), labels.copy()
+    touched = generator.permutation(len(labels))[: round(noise.share * len(labels))]
+    random = generator.integers(classes, size=len(touched))
+    labels[touched] = random if noise.kind == "random" else (labels[touched] + 1) % classes
+    return labels

@@ -75,7 +75,7 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     auxiliary = {}
     for name, (part, classes) in parts.auxiliary.items():
         decoded = next((found for other in known if (found := _decoded(other, part, record))), None)
-        auxiliary[name] = _auxiliary_task(config, name, part, classes, encoder, primary, decoded)
+        auxiliary[name] = encoder.task(name, part, classes, primary, decoded)
     validation, test = (encoder.examples(parts.primary[name]) for name in ("validation", "test"))
     prepared = Prepared(parts.kind, primary, validation, test, auxiliary, record)
     record["sha256"] = _checksum(prepared)
@@ -119,29 +119,21 @@ class _Encoder:
         inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)([str(raw) for raw in part.raws()])
         return Examples(inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1)
 
-
-def _auxiliary_task(
-    config: DataConfig,
-    name: str,
-    part: Part,
-    classes: list[str],
-    encoder: _Encoder,
-    primary: Task,
-    decoded: Examples | None,
-) -> Task:
-    source = config.auxiliary[name]
-    objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
-    rules = OBJECTIVES[objective]
-    examples = decoded or encoder.examples(part, blocks=rules.blocks)
-    if rules.make is not None:
-        examples, classes = rules.make(examples)
-    if source.share_head and (classes, objective) != (primary.classes, primary.objective):
-        raise InputError(
-            f"data.auxiliary.{name}.share_head: its classes ({', '.join(classes[:10]) or 'none'}) are not those of the primary "
-            f"task ({', '.join(primary.classes[:10])}); leave share_head out, so that it gets a head of its own"
-        )
-    packed = rules.blocks and encoder.reader is not None and encoder.reader.pack
-    return Task(name, objective, classes, examples, source.share_head, packed)
+    def task(self, name: str, part: Part, classes: list[str], primary: Task, decoded: Examples | None) -> Task:
+        """The task of an auxiliary source; `decoded` are its examples if they are known already."""
+        source = self.config.auxiliary[name]
+        objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
+        rules = OBJECTIVES[objective]
+        examples = decoded or self.examples(part, blocks=rules.blocks)
+        if rules.make is not None:
+            examples, classes = rules.make(examples)
+        if source.share_head and (classes, objective) != (primary.classes, primary.objective):
+            raise InputError(
+                f"data.auxiliary.{name}.share_head: its classes ({', '.join(classes[:10]) or 'none'}) are not those of the "
+                f"primary task ({', '.join(primary.classes[:10])}); leave share_head out, so that it gets a head of its own"
+            )
+        packed = rules.blocks and self.reader is not None and self.reader.pack
+        return Task(name, objective, classes, examples, source.share_head, packed)
 
 
 # ------------------------------------------------------------------------------------------------ the record
@@ -248,7 +240,7 @@ def _open(raw: Raw, where: str) -> Image.Image:
         raise InputError(
             f"{name} announces more pixels than fit into memory (a decompression bomb); remove it"
         ) from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # every format has errors of its own
         reason = "it is no image" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
@@ -268,23 +260,35 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
     if isinstance(raw, np.ndarray):
         image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(mode)
     else:
-        try:
-            with _open(raw, where) as file:
+        with _open(raw, where) as file:
+            try:
                 # JPEG can be decoded at a half, a quarter or an eighth of its size, never below the one that is wanted.
                 file.draft(mode, (pixels.size, pixels.size))
-                image = file.convert(mode)
-        except (OSError, SyntaxError, ValueError) as error:
-            name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
-            raise InputError(f"{name} is damaged ({one_line(error)}); repair or remove it") from None
+                image = _eight_bits(file).convert(mode)
+            except Exception as error:  # as above
+                name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
+                raise InputError(f"{name} is damaged ({one_line(error, 200)}); repair or remove it") from None
     if image.size != (pixels.size, pixels.size):
         # The middle square: scaling the sides apart would distort what is in the picture.
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side)).resize(
-            (pixels.size, pixels.size), Image.Resampling.BILINEAR
-        )
+        square = image.crop((left, top, left + side, top + side))
+        image = square.resize((pixels.size, pixels.size), Image.Resampling.BILINEAR)
     array = np.asarray(image)
     return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """An image whose pixels go from 0 to 255; pillow would make all above that white."""
+    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
+        return image
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    if image.mode != "F" and low >= 0 and 255 < high < 65536:
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if low < 0 or high > 255 or (image.mode == "F" and high <= 1):
+        raise ValueError(f"its pixels go from {low} to {high}, not from 0 to 255 or 65535")
+    return image
 
 
 def decode_all(raws: Sequence[Raw], pixels: Pixels, where: str) -> Tensor:

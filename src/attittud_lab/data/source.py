@@ -99,13 +99,7 @@ def register_source(source: type[Source]) -> type[Source]:
 def open_source(config: SourceConfig) -> Source:
     """The first source that can read `config.path`."""
     for entry in _SOURCES:
-        source: type[Source]
-        if isinstance(entry, str):
-            module, _, name = entry.partition(":")
-            source = getattr(import_module(module), name)
-        else:
-            source = entry
-        opened = source.open(config.path)
+        opened = _imported(entry).open(config.path)
         if opened is not None:
             return opened
     path, near = as_path(config.path), []
@@ -113,6 +107,14 @@ def open_source(config: SourceConfig) -> Source:
         near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=1)
     hint = f"; did you mean {path.parent / near[0]}?" if near else ""
     raise InputError(f"{config.path}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+
+
+def _imported(entry: type[Source] | str) -> type[Source]:
+    if not isinstance(entry, str):
+        return entry
+    module, _, name = entry.partition(":")
+    found: type[Source] = getattr(import_module(module), name)
+    return found
 
 
 def as_path(name: str) -> Path:
@@ -167,10 +169,12 @@ def inside(root: Path, path: Path) -> Path:
 
 def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
     """The listing of a split, which must exist; `train+other` reads two as one."""
-    names = [None] if split is None else split.split("+")
+    names: list[str | None] = [None] if split is None else [*split.split("+")]
     group = config.group if isinstance(config, PrimaryConfig) else None
     columns = Columns(config.input, config.label, group, config.where)
     for part in names:
+        if names.count(part) > 1:
+            raise InputError(f"{config.path}: the split {part} is named twice in {split}; name it once")
         if part is not None and part not in source.splits:
             known = ", ".join(source.splits) or "none of its own"
             raise InputError(f"{config.path}: there is no split {part!r}; the source has {known}")
@@ -198,30 +202,25 @@ def joined(parts: Sequence[Listing]) -> Listing:
         return [found[position] for position in range(len(rows))]
 
     classes = list(dict.fromkeys(name for part in parts for name in part.classes))
-    labels = [_renumbered(part, classes) for part in parts]
-    whole = all(part is not None for part in labels) and len({part.multi_label for part in parts}) == 1
-    if first.multi_label and any(part.classes != first.classes for part in parts):
-        whole = False
+    several = first.multi_label
+    labels = [part.labels if several or part.labels is None else renumber(part, part.labels, classes) for part in parts]
+    found = [part for part in labels if part is not None]
+    alike = all(part.multi_label == several and (not several or part.classes == classes) for part in parts)
+    whole = alike and len(found) == len(parts)
     groups = [part.groups for part in parts if part.groups is not None]
     return replace(
         first,
         where=" + ".join(part.where for part in parts),
         count=int(ends[-1]),
         fetch=fetch,
-        labels=np.concatenate([part for part in labels if part is not None]) if whole else None,
+        labels=np.concatenate(found) if whole else None,
         classes=classes if whole else [],
         groups=[name for part in groups for name in part] if len(groups) == len(parts) else None,
     )
 
 
-def _renumbered(listing: Listing, classes: Sequence[str]) -> Labels | None:
-    if listing.labels is None or listing.multi_label:
-        return listing.labels
+def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels:
+    """The labels of a listing as numbers of these classes; -1 for other classes, and for no label."""
     numbers = {name: number for number, name in enumerate(classes)}
-    return renumber(listing.labels, listing.classes, numbers)
-
-
-def renumber(labels: Labels, classes: Sequence[str], numbers: Mapping[str, int]) -> Labels:
-    """Class numbers by the names of their classes; -1 for a class without a number, and for no label."""
-    table = np.array([*(numbers.get(name, -1) for name in classes), -1], dtype=np.int64)
+    table = np.array([*(numbers.get(name, -1) for name in listing.classes), -1], dtype=np.int64)
     return table[labels]

@@ -171,7 +171,7 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
         counts[f"{part} in {other}"] = count
         total = len(parts[part].exact)
         but = f" ({loose} of them but for case, white space or punctuation)" if loose else ""
-        found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}, so figures on {part} look too good"
+        found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; figures on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
             raise InputError(
                 f"{found}; remove the copies from one of the two, or set data.primary.overlap: warn to go on. At most "

@@ -32,7 +32,8 @@ DEEPEST = 100
 """Nested lists and objects of a line of jsonl; pyarrow crashes where there are some thousands."""
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
 _WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one that is never closed goes to the end
+_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _CELLS_ARE_TEXT = {b"cells": b"text"}
 """Metadata of a table whose file does not tell numbers from text."""
 
@@ -41,18 +42,18 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
     """Files by split: `train-00000-of-00003.parquet` and `train.csv` belong to the split train."""
     found: dict[str | None, list[Path]] = {}
     # The hub keeps its parquet in a folder called data.
-    for place in (folder, folder / "data"):
-        if not place.is_dir():
+    for inner in (folder, folder / "data"):
+        if not inner.is_dir():
             continue
         announced: dict[str, int] = {}
-        for path in sorted(place.iterdir()):
+        for path in sorted(inner.iterdir()):
             match = _SHARD.fullmatch(path.name)
             if match and path.is_file():
                 found.setdefault(match["split"], []).append(inside(folder, path))
                 announced[match["split"]] = int(match["of"] or 0)
         for split, count in announced.items():
             if len(found[split]) < count:
-                warn_once(f"{place}: only {len(found[split])} of the {count} files of split {split} are there")
+                warn_once(f"{inner}: only {len(found[split])} of the {count} files of split {split} are there")
         if found:
             return found
     return {}
@@ -205,9 +206,8 @@ def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _multi_label(values, names, where, column)
-    if (table.schema.metadata or {}).get(b"cells") and compute.all(
-        compute.match_substring_regex(values, _WHOLE)
-    ).as_py():
+    from_text = b"cells" in (table.schema.metadata or {})
+    if from_text and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
         values = compute.utf8_trim_whitespace(values).cast(pa.int64())
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
         if pa.types.is_boolean(values.type):
@@ -248,27 +248,30 @@ def _class_names(table: pa.Table, column: str) -> list[str] | None:
     They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or
     in a list `class_names`. A list is for the column that is read if none is named, or for one that has all its classes.
     """
-    metadata = table.schema.metadata or {}
-    keys = (f"{stem}_{what}" for stem in (column, column.removesuffix("_label")) for what in ("names", "class_names"))
-    own = next((key for key in keys if key.encode() in metadata), "class_names")
+    metadata, own = table.schema.metadata or {}, f"{column}_names".encode()
     try:
         if b"huggingface" in metadata:
             feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
             names = feature.get("names") or feature.get("feature", {}).get("names")
+        elif own in metadata:
+            names = json.loads(metadata[own])
         else:
-            names = json.loads(metadata[own.encode()])
+            names = json.loads(metadata[b"class_names"])
+            usual = next((name for name in LABELS if name in table.column_names), column)
+            if isinstance(names, dict):
+                names = names.get(column)
+            elif column != usual and _distinct(table[column]) not in (None, len(names)):
+                return None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if isinstance(names, dict):
-        names = names.get(column)
-    elif own == "class_names" and b"huggingface" not in metadata and isinstance(names, list):
-        usual = next((name for name in LABELS if name in table.column_names), column)
-        values = table[column]
-        if column != usual and not pa.types.is_nested(values.type) and len(values.unique()) != len(names):
-            return None
     if not isinstance(names, list) or not names or len({str(name) for name in names}) != len(names):
         return None
     return [str(name) for name in names]
+
+
+def _distinct(values: Any) -> int | None:
+    """How many different values a column has; None for lists, of which pyarrow does not tell."""
+    return None if pa.types.is_nested(values.type) else len(values.unique())
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -281,8 +284,8 @@ def read_file(path: Path) -> pa.Table:
         table = _parquet(path) if suffix == ".parquet" else _text_table(path, suffix)
         names = table.column_names  # decoded here
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        reason = re.sub(r"in row (\d+)", lambda found: f"in record {int(found[1]) + 1}", one_line(error, 200))
-        raise InputError(f"{path}: cannot be read as {suffix[1:]} ({reason}); check the file") from None
+        reason = re.sub(r"in row (\d+)", lambda found: f"in record {int(found[1]) + 1}", one_line(error))
+        raise InputError(f"{path}: cannot be read as {suffix[1:]} ({reason[:200]}); check the file") from None
     columns = []
     for name, column in zip(names, table.columns, strict=True):
         try:
@@ -306,16 +309,11 @@ def _parquet(path: Path) -> pa.Table:
 def _text_table(path: Path, suffix: str) -> pa.Table:
     check_memory(3 * path.stat().st_size, f"{path}: the file")
     content = path.read_bytes()
-    # UTF-16 and UTF-32 announce themselves by a byte-order mark; the longer mark begins with the shorter one.
-    for mark, encoding in (
-        (codecs.BOM_UTF32_LE, "utf-32"),
-        (codecs.BOM_UTF32_BE, "utf-32"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if content.startswith(mark):
-            content = content.decode(encoding).encode()
-            break
+    # UTF-16 and UTF-32 announce themselves by a byte-order mark; the longer one begins with the shorter one.
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        content = content.decode("utf-32").encode()
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        content = content.decode("utf-16").encode()
     block = min(len(content) + 1024, 1 << 30)  # a row must not be longer than a block
     if suffix == ".jsonl":
         return _jsonl(content, path, block)
@@ -368,14 +366,9 @@ def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
 def _check_depth(content: bytes, path: Path) -> None:
     depth = 0
     for number, line in enumerate(io.BytesIO(content), 1):
-        marks = _STRING.sub(b"", line)
-        opened = marks.count(b"[") + marks.count(b"{")
-        if depth == 0 and opened <= DEEPEST and opened == marks.count(b"]") + marks.count(b"}"):
-            continue
-        codes = np.frombuffer(marks, dtype=np.uint8)
-        steps = np.isin(codes, list(b"[{")).astype(np.int64) - np.isin(codes, list(b"]}"))
-        if depth + steps.cumsum().max(initial=0) > DEEPEST:
-            raise InputError(
-                f"{path}: line {number} has more than {DEEPEST} nested lists and objects; keep only what is needed"
-            )
-        depth = max(0, depth + int(steps.sum()))
+        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
+            depth += 1 if mark in b"[{" else -1
+            if depth > DEEPEST:
+                raise InputError(
+                    f"{path}: line {number} has more than {DEEPEST} nested lists and objects; keep only what is needed"
+                )

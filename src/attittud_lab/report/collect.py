@@ -77,7 +77,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
     first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values()), ""))
     return {
         "kind": "comparison",
-        "title": f"Comparison: {folder.resolve().parent.name}",
+        "title": result.get("title", f"Comparison: {folder.resolve().parent.name}"),
         "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} paired seeds, {_examples(result['examples'])}",
         "metric": result["metric"],
         "decision": result["decision"] | {"about": f"Decision at {tables[decides]['name'].lower()}"},

@@ -159,7 +159,9 @@ class Streams:
         rows = self.rows.rows(stream)
         if not self.held:
             # Dropout and masks depend on the step alone: no state to save, and all strategies meet the same noise.
-            torch.manual_seed(mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part])))
+            # On a CPU not by torch.manual_seed, which formats stack traces for all accelerators: longer than a small step.
+            seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
+            seed(mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part])))
         if part is not None:
             rows = rows.chunk(self.accumulate)[part]
         width = self.rows.width(stream)
