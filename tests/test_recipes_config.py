@@ -65,6 +65,8 @@ MISTAKES = {
     "model: [mlp]": "model: expected a mapping .* got a list",
     "training: {mode: jont}": r"expected one of two_phase, joint, got 'jont'; did you mean 'joint'\?",
     "strategy: {basis: svdd}": r"strategy.basis: unknown basis 'svdd'. Did you mean 'svd'\? Choose one of",
+    "training: {finetune: ~}": "training.finetune: expected a mapping with the keys steps, .* got nothing .null.",
+    "compare: {weights: [1, 0]}": r"compare.weights\[1\]: must be above 0, got 0: 0 would leave the auxiliary data out",
     "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful, got '3'",
     "strategy: {eta: {harmfull: 1}}": r"strategy.eta.harmfull: unknown key; did you mean 'harmful'\?",
     "data: {primary: {classes: cat}}": r"expected a list, such as \[a, b\], got 'cat'",

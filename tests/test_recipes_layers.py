@@ -39,6 +39,7 @@ class Losses:
 
 @pytest.mark.parametrize("include_mean", [False, True])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
+@pytest.mark.filterwarnings("ignore:.*rank=3 is not used")
 def test_parts_of_every_layer(basis: str, include_mean: bool) -> None:
     losses = Losses()
     include_mean = include_mean and basis != "canonical"

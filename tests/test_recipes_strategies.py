@@ -212,7 +212,7 @@ def test_what_a_preset_fixes_is_not_inherited() -> None:
 
 def test_what_strategies_declare() -> None:
     declared = {
-        name: make_strategy(StrategyConfig(name=name), nn.Linear(1, 1), weights={"a": 1.0}, seed=0)
+        name: make_strategy(StrategyConfig(name=name), nn.Linear(4, 4), weights={"a": 1.0}, seed=0)
         for name in ("auto", "flip", "multitask", "primary_only", "pretrain_as_released")
     }
     assert {name for name, found in declared.items() if found.uses_held_out} == {"auto"}

@@ -7,14 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
 from attittud_lab.config.options import check_path
+from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
-from attittud_lab.data.source import Listing, Rows, open_listing, open_source
+from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
 from attittud_lab.errors import InputError, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
@@ -36,6 +38,8 @@ class Look:
     size: int | None
     groups: list[str]
     """The column that tells whose examples they are, if there is one."""
+    nested: dict[str, list[str]]
+    """Folders of classes that have folders in them."""
 
     def about(self, name: str) -> list[str]:
         """Comments for the head of a configuration."""
@@ -48,11 +52,10 @@ class Look:
             counts = [f"{_visible(label)} ({count})" for label, count in self.classes.items()]
             more = f", and {len(counts) - _SHOWN} others" if len(counts) > _SHOWN else ""
             lines.append(f"#   {', '.join(counts[:_SHOWN])}{more}")
-        nested = _nested(self.config.path, self.splits)
-        if nested:
-            folder, inner = next(iter(nested.items()))
+        if self.nested:
+            folder, inner = next(iter(self.nested.items()))
             lines.append(
-                f"{WARNING}{len(nested)} of these classes have folders in them, such as {_visible(folder)} with "
+                f"{WARNING}{len(self.nested)} of these classes have folders in them, such as {_visible(folder)} with "
                 f"{', '.join(map(_visible, inner[:3]))}; if those are the classes, give the folder around them."
             )
         return lines
@@ -94,11 +97,8 @@ def look(config: SourceConfig) -> Look:
     split = "train" if "train" in source.splits else None
     columns = source.columns(split)
     if not primary:
-        config = replace(
-            config,
-            input=config.input if config.input in columns else None,
-            label=config.label if config.label in columns else None,
-        )
+        missing: dict[str, Any] = {name: None for name in ("input", "label") if getattr(config, name) not in columns}
+        config = replace(config, **missing)
     try:
         listing = open_listing(config, source, split)
         rows, labels, classes = chosen(listing, config, labelled=primary or listing.labels is not None)
@@ -106,30 +106,29 @@ def look(config: SourceConfig) -> Look:
             rows, labels, classes = chosen(listing, config, labelled=False)  # a label column with nothing in it
     except InputError as error:  # there is no configuration yet, in which these would be set
         raise InputError(str(error).replace("by input:", "by --input").replace("by label:", "by --label")) from None
-    nested = _nested(config.path, source.splits)
-    if len(classes) == 1 and nested:
-        (folder, inner), names = nested.popitem(), ", ".join(nested)
+    nested = _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
+    if len(classes) == 1 and classes[0] in nested:
         raise InputError(
-            f"{config.path}: has one class only, {folder!r}, whose folder has folders in it ({', '.join(inner[:3])}); "
-            f"did you mean {Path(config.path, names, folder)}?"
+            f"{config.path}: has one class only, {classes[0]!r}, whose folder has folders in it "
+            f"({', '.join(nested[classes[0]][:3])}); did you mean {Path(config.path, classes[0])}?"
         )
     size = Pixels.common([Part(listing, rows, None)], None).size if listing.kind == "image" else None
-    counts = (
-        [] if labels is None else labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=len(classes))
-    )
     groups = [name for name in columns if name in GROUPS][:1]
-    return Look(config, listing, rows, dict(zip(classes, map(int, counts), strict=True)), source.splits, size, groups)
+    return Look(config, listing, rows, _counts(labels, classes), source.splits, size, groups, nested)
 
 
-def _nested(path: str, splits: Sequence[str]) -> dict[str, list[str]]:
-    """Folders of an image folder that have folders in them, where a folder is a class and all below it its images."""
-    root = Path(path, "train") if "train" in splits else Path(path)
-    if path == "digits" or not root.is_dir():
+def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
+    if labels is None:
         return {}
+    counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=len(classes))
+    return dict(zip(classes, counts.tolist(), strict=True))
+
+
+def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
+    """Folders of classes, all below which are their images, that have folders in them."""
     inner = {
-        folder.name: sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[:1] != ".")
-        for folder in sorted(root.iterdir())
-        if folder.is_dir() and folder.name[:1] != "."
+        name: sorted(entry.name for entry in (root / name).iterdir() if entry.is_dir() and entry.name[:1] != ".")
+        for name in classes
     }
     return {name: names for name, names in inner.items() if names}
 

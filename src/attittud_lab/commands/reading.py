@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from attittud_lab.config.load import Names, load, loads
@@ -22,24 +23,17 @@ def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
 
 def known_names() -> Names:
     """How the names of each kind are checked. Importing them takes seconds."""
-    from attittud.basis import _BASES
-    from attittud.engine import _ENGINES
+    from attittud import bases, engines
     from attittud_lab.data.tasks import OBJECTIVES
     from attittud_lab.models import find as find_model
     from attittud_lab.strategies import find as find_strategy
 
-    def one_of(kind: str, known: Iterable[str]) -> Callable[[str], None]:
-        def check(name: str) -> None:
-            if name not in known:
-                raise unknown(kind, name, known)
-
-        return check
-
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
-    return {
-        "strategy": find_strategy,
-        "model": find_model,
-        "objective": one_of("objective", objectives),
-        "basis": one_of("basis", _BASES),
-        "engine": one_of("engine", _ENGINES),
-    }
+    listed = {"basis": bases(), "engine": engines(), "objective": objectives}
+    found: dict[str, Callable[[str], object]] = {kind: partial(_check, kind, names) for kind, names in listed.items()}
+    return {"strategy": find_strategy, "model": find_model, **found}
+
+
+def _check(kind: str, known: Sequence[str], name: str) -> None:
+    if name not in known:
+        raise unknown(kind, name, known)

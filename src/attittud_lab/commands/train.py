@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
+from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
 from attittud_lab.output.progress import Bars, EvaluationLines, Quiet
-from attittud_lab.strategies import names
+from attittud_lab.strategies import names as strategies
 
 
 def train(
@@ -79,6 +80,8 @@ train.__doc__ = "\n\n".join(
             "The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME "
             "without whatever else CONFIG says under `strategy:`, its rank for example:"
         ),
-        *(f"- **{name}**: {about}" for name, about in names().items()),
+        *(f"- **{name}**: {about}" for name, about in strategies().items()),
+        "The model is the body that all tasks share; choose it by model=NAME:",
+        *(f"- **{name}**: {about}" for name, about in models().items()),
     ]
 )

@@ -1,8 +1,14 @@
-"""From YAML to a `Config`, with the file, the line and the path in every complaint."""
+"""From YAML to a `Config`, with the file, the line and the path in every complaint.
+
+A text becomes a tree that knows its lines: of a file, of those that it inherits from, and of overrides. Its scalars wait
+for the type of their field. Nothing is constructed from tags, and nothing may be larger or deeper than a person would
+write.
+"""
 
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -10,16 +16,23 @@ from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from attittud_lab.config.options import got, meant
+from attittud_lab.config.options import TYPED, Scalar, got, meant
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
-from attittud_lab.config.tree import Branch, ConfigError, compose, find, inherited, overridden
-from attittud_lab.errors import InputError, short
+from attittud_lab.errors import InputError, one_line, short
 
 Names = Mapping[str, Callable[[str], object]]
 """Checks of names by their kind (strategy, model, basis, engine): each raises an error about a name that is unknown."""
 
 _ADAPTER = TypeAdapter(Config)
+_LARGEST = 250_000  # bytes: a configuration is a page or two, and in memory it takes some hundred times as much
+_DEEPEST = 20
+_MOST_OVERRIDES = 1000
+
+
+class ConfigError(InputError):
+    """Something in a configuration is wrong."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), names: Names | None = None) -> Config:
@@ -83,3 +96,181 @@ def _words(kind: str, message: str, context: Mapping[str, Any], value: Any) -> s
         return f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
     words = {"string_type": "text", "dict_type": "a mapping of names to values", "list_type": "a list, such as [a, b]"}
     return f"expected {words[kind]}, got {got(value)}" if kind in words else message
+
+
+# ---------------------------------------------------------------------------------------------------- the tree
+
+
+class Branch(dict[Any, Any]):
+    """A mapping; `places` has the file and line of each key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[Any, str] = {}
+
+    def put(self, key: Any, value: Any, place: str) -> None:
+        self[key], self.places[key] = value, place
+
+
+class _Composer(yaml.SafeLoader):
+    """Nodes only. Without aliases there are no cycles and no small files that grow to gigabytes."""
+
+    depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
+        if isinstance(event, yaml.AliasEvent):
+            cure = "write the value again, or put it into a base: file"
+            raise ConfigError(f"{_place(event)}: aliases (*name) are not supported; {cure}")
+        if getattr(event, "tag", None) is not None:
+            raise ConfigError(f"{_place(event)}: the tag {short(event.tag)} is not supported; write plain YAML")
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise ConfigError(f"{_place(event)}: nested too deeply for a configuration")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def compose(text: str, name: str) -> Branch:
+    """A text's mapping; `name` is what complaints call the text."""
+    if len(text) > _LARGEST:
+        raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have {_LARGEST}")
+    try:
+        composer = _Composer(text)
+        composer.name = name
+        node = composer.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: a character beyond Unicode
+        raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
+    found = Branch() if node is None else _tree(node, "")
+    if not isinstance(found, Branch):
+        example = "such as `model: small-cnn`"
+        raise ConfigError(f"{_place(node)}: a configuration is a mapping of keys to values, {example}")
+    return found
+
+
+def _place(where: Any) -> str:
+    mark = where.start_mark
+    return mark.name if mark.name.startswith(TYPED) else f"{mark.name}:{mark.line + 1}"
+
+
+def _tree(node: Node, path: str) -> Any:
+    if isinstance(node, MappingNode):
+        found = Branch()
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                raise ConfigError(f"{_place(key)}: {short(path + ': ') if path else ''}a key must be plain text")
+            name = str(_scalar(key.value, True, _place(key)))
+            here = f"{path}.{name}" if path else name
+            if name in found:
+                raise ConfigError(f"{_place(key)}: {short(here)}: the key is given twice; keep one of them")
+            found.put(name, _tree(value, here), _place(key))
+        return found
+    if isinstance(node, SequenceNode):
+        return [_tree(item, path) for item in node.value]
+    quoted = isinstance(node, ScalarNode) and node.style in ("'", '"')
+    if node.value in ("", "~", "null", "Null", "NULL") and not quoted:
+        return None
+    return _scalar(node.value, quoted, _place(node))
+
+
+def _scalar(text: str, quoted: bool, place: str) -> Scalar:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{place}: {short(ascii(text))} holds half of a character, which no file can") from None
+    scalar = Scalar(text)
+    scalar.quoted, scalar.place = quoted, place
+    return scalar
+
+
+def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
+    """A file's mapping, with what it does not say taken from its base."""
+    found = compose(_read(path), short(str(path), 400))
+    if "base" not in found:
+        return found
+    if path.resolve() in seen or len(seen) > _DEEPEST:
+        names = " -> ".join(short(p.name) for p in (*seen, path.resolve())[-5:])
+        raise ConfigError(f"{path}: base: goes round in a circle, or through too many files: {names}")
+    base = found.pop("base")
+    if not isinstance(base, str) or not base or Path(base).is_absolute():
+        raise ConfigError(f"{found.places['base']}: base: expected the relative path of another configuration")
+    return _merged(inherited(path.parent / base, (*seen, path.resolve())), found)
+
+
+def _read(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise OSError(0, "it is neither a file nor a pipe")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise OSError(0, f"it is larger than the {_LARGEST} bytes that a configuration may have")
+        return content.decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = "no path has a NUL character" if "\0" in str(path) else reason
+        name = short(str(path), 400)
+        raise ConfigError(f"{name}: cannot read the configuration: {reason}; check the path") from None
+
+
+def _merged(below: Branch, above: Branch) -> Branch:
+    """`above` wins; mappings are merged key by key, all else is replaced."""
+    for key, value in above.items():
+        old = below.get(key)
+        if isinstance(value, Branch) and value and old is not None:  # an empty one is meant to empty: data.auxiliary={}
+            if not isinstance(old, Branch):
+                # A shorthand such as `strategy: flip`, under no name until the type says what it is short for.
+                old, short_for = Branch(), old
+                old.put("", short_for, below.places[key])
+            below.put(key, _merged(old, value), above.places[key])
+        else:
+            below.put(key, value, above.places[key])
+    return below
+
+
+def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
+    """A mapping with `key=value` texts taken over, one after the other."""
+    if len(overrides) > _MOST_OVERRIDES:
+        raise ConfigError(f"{len(overrides)} settings are given, at most {_MOST_OVERRIDES} are allowed; write a file")
+    for position, text in enumerate(overrides):
+        path, equals, value = text.partition("=")
+        parts, said = path.split("."), short(text)
+        if not equals or not all(parts) or len(parts) > _DEEPEST:
+            raise ConfigError(f"{said!r}: an override is key=value, such as training.guided.lr=1e-4")
+        place = f"{TYPED} ({said})"
+        inner = _value(value, place)
+        lost = [short(earlier) for earlier in overrides[:position] if earlier.startswith(f"{path}.")]
+        if lost and not (isinstance(inner, Branch) and inner):
+            raise ConfigError(f"{said} replaces all of {short(path)}, also {lost[0]} before it; write {said} first")
+        for part in reversed(parts):
+            branch = Branch()
+            branch.put(part, inner, place)
+            inner = branch
+        found = _merged(found, inner)
+    return found
+
+
+def _value(text: str, place: str) -> Any:
+    """What stands behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
+    text = text.strip()
+    if text[:1] in ("[", "{", "'", '"'):
+        return compose(f"value: {text}", place)["value"]
+    return None if text in ("~", "null", "Null", "NULL") else _scalar(text, not text, place)
+
+
+def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
+    """The place and the value that a location leads to, or as far as it leads."""
+    place = "settings"
+    for part in location:
+        if isinstance(tree, list) and isinstance(part, int):
+            tree = tree[part]
+        elif isinstance(tree, Branch) and (part in tree or "" in tree):
+            key = part if part in tree else ""
+            place, tree = tree.places[key], tree[key]
+        place = getattr(tree, "place", place)
+    return place, tree

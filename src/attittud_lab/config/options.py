@@ -24,9 +24,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from attittud_lab.config.tree import Scalar
 from attittud_lab.errors import InputError, short
 
+TYPED = "command line"
+"""How the places of scalars begin that were typed there."""
 LATER = {"later": True}
 """Metadata of settings that came after the first committed results: at their default they are not part of a run's
 fingerprint, so that those results still count."""
@@ -35,6 +36,19 @@ _WHOLE = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _REAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 _WORDS = {int: "a whole number", float: "a number"}
+
+
+class Scalar(str):
+    """A text, a number or anything else; `place` is its file and line."""
+
+    __slots__ = ("place", "quoted")
+    place: str
+    quoted: bool
+
+    @property
+    def typed(self) -> bool:
+        """Whether it comes from the command line."""
+        return self.place.startswith(TYPED)
 
 
 def refusal(words: str) -> PydanticCustomError:

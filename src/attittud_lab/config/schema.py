@@ -16,6 +16,7 @@ _MOST_SOURCES, _MOST_TRIES = 100, 100
 _OVERFLOW = "32-bit weights overflow not far beyond it"
 
 Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
+PositiveWeight = Annotated[float, Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out")]
 LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="it would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
 Runs = Annotated[int, Limits(1, 1000, "every strategy has a run for each")]
@@ -50,8 +51,7 @@ class StrategyConfig(Section):
     auxiliary_weight: Weight = 1.0
     """factor on the loss of every auxiliary source, beside their own weights"""
     basis: Annotated[str, known("basis")] | None = None
-    """subspace in which the tasks are compared: sketch, svd, exact, mean, random or canonical; null takes the
-    strategy's own (sketch for most)"""
+    """subspace in which the tasks are compared, a name of attittud.bases(); null takes the strategy's own (sketch for most)"""
     rank: Annotated[int, Limits(1, 4096, "each is a vector as long as the model")] = 10
     """dimension k of that subspace"""
     refresh_every: Steps | None = None
@@ -64,8 +64,7 @@ class StrategyConfig(Section):
     """parameters that are not decomposed, by patterns of their names such as '*word_embeddings*'; they receive
     the auxiliary gradient as it is, and primary_weight times the primary one"""
     engine: Annotated[str, known("engine")] = "auto"
-    """how products with the per-example Jacobian are computed: auto, loop, batched, hooks, or implicit, which
-    stores no basis and needs basis: exact"""
+    """how products with the per-example Jacobian are computed, a name of attittud.engines()"""
     judge_every: Steps = field(default=4, metadata=LATER)
     """auto only: the judges, up to 64 validation examples, are heard in every n-th step"""
     ratio: Share = 0.1
@@ -81,7 +80,7 @@ class ModelConfig(Section):
     shorthand = "name"
 
     name: Annotated[Place, known("model")] = "small-cnn"
-    """mlp, small-cnn, resnet-18, wideresnet-22-4 (any wideresnet-DEPTH-WIDTH), text-cnn, hf:FOLDER or timm:NAME"""
+    """a model's name (`attittud train --help` lists them)"""
     width: Annotated[int, Limits(1, 4096, "a layer has the square of it as weights")] = 64
     """hidden units of mlp, channels of small-cnn and text-cnn"""
     dropout: Annotated[float, Limits(0, 0.95)] = 0.0
@@ -139,11 +138,11 @@ class PhaseConfig(Section):
 
 
 _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
+"""Shorter and slower than the first phase, unless a configuration says otherwise."""
 
 
-def _finetune(value: Any = None) -> Any:
-    """Shorter and slower than the first phase, unless a configuration says otherwise."""
-    return PhaseConfig(**_FINETUNE) if value is None else _FINETUNE | value if isinstance(value, dict) else value
+def _finetune(value: Any) -> Any:
+    return _FINETUNE | value if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,9 @@ class TrainingConfig(Section):
     """two_phase: guided, then finetune on the primary set alone; joint: guided only"""
     guided: PhaseConfig = field(default_factory=PhaseConfig)
     """auxiliary data guided by the primary task"""
-    finetune: Annotated[PhaseConfig, BeforeValidator(_finetune)] = field(default_factory=_finetune)
+    finetune: Annotated[PhaseConfig, BeforeValidator(_finetune)] = field(
+        default_factory=lambda: PhaseConfig(**_FINETUNE)
+    )
     """primary data alone"""
     metric: Literal["auto", "accuracy", "macro_f1", "auc"] = "auto"
     """validation figure that chooses the model, ties by loss; auto: accuracy, or auc for several labels at once"""
@@ -189,7 +190,7 @@ class CompareConfig(Section):
     its default"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy has a run for each")] = 5
     """paired runs of every strategy, with the seeds seed, seed + 1, ..."""
-    weights: list[Weight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
+    weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     """factors on the auxiliary losses among which every strategy is tuned on validation, the same for all"""
     space: dict[str, list[str]] = field(default_factory=dict)
     """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy without a

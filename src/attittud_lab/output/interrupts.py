@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 from types import FrameType
 
+Handler = Callable[[int, FrameType | None], None]
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code that shells know Ctrl-C by."""
 
@@ -22,53 +23,44 @@ class Interruption(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Ending:
-    """Which of the two signals ended a command."""
+    """How a command ends that a signal stops: by Ctrl-C, unless SIGTERM comes."""
 
-    def __init__(self) -> None:
-        self.signal = signal.SIGINT
+    word, code = _WORDS[signal.SIGINT], INTERRUPTED
 
-    def terminate(self, _number: int, _frame: FrameType | None) -> None:
-        self.signal = signal.SIGTERM
+    def terminate(self, number: int, _frame: FrameType | None) -> None:
+        self.word, self.code = _WORDS[signal.SIGTERM], 128 + number
         raise KeyboardInterrupt
-
-    @property
-    def word(self) -> str:
-        return _WORDS[self.signal]
-
-    @property
-    def code(self) -> int:
-        return 128 + self.signal
 
 
 @contextmanager
 def signals() -> Iterator[Ending]:
     """SIGTERM, which schedulers send, is a KeyboardInterrupt in here, as Ctrl-C is."""
     ending = Ending()
-    usual = threading.current_thread() is threading.main_thread()
-    if not usual or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    with _handled({signal.SIGTERM: ending.terminate}, instead_of=(signal.SIG_DFL,)):
         yield ending
-        return
-    signal.signal(signal.SIGTERM, ending.terminate)
-    try:
-        yield ending
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
 def starting() -> Iterator[None]:
     """A signal ends the imports inside, which take seconds, with a sentence in place of a traceback."""
-    ours = [signal.default_int_handler, Ending.terminate]
-    before = {number: signal.getsignal(number) for number in _WORDS}
-    here = threading.current_thread() is threading.main_thread()
-    caught = [number for number, old in before.items() if here and getattr(old, "__func__", old) in ours]
-    for number in caught:
-        signal.signal(number, _leave)
+    with _handled(dict.fromkeys(_WORDS, _leave), instead_of=(signal.default_int_handler, Ending.terminate)):
+        yield
+
+
+@contextmanager
+def _handled(handlers: Mapping[signal.Signals, Handler], instead_of: tuple[object, ...]) -> Iterator[None]:
+    """Handlers of signals, where no others than these have been set; only a main thread can have any."""
+    before = {number: signal.getsignal(number) for number in handlers}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
+    before = {number: old for number, old in before.items() if getattr(old, "__func__", old) in instead_of}
+    for number in before:
+        signal.signal(number, handlers[number])
     try:
         yield
     finally:
-        for number in caught:
-            signal.signal(number, before[number])
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

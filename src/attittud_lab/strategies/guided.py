@@ -5,6 +5,7 @@ torch and the library are imported when a strategy is built, so that their names
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 SETTINGS = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
 """What strategies of a comparison share unless they say otherwise."""
-WATCHING = ("hooks", "implicit")
-"""Engines that have to see the forward pass that the basis comes from, so that they are given a callable."""
 
 
 class Guided(Strategy):
@@ -34,10 +33,14 @@ class Guided(Strategy):
 
         arguments = self.arguments(config, weights, seed)
         try:
-            self.guide = Guide(model, **arguments)
+            with warnings.catch_warnings():  # several strategies share a rank that one of them may not use
+                warnings.filterwarnings("ignore", message=".*rank=.* is not used")
+                self.guide = Guide(model, **arguments)
         except ValueError as error:  # settings that do not go together, or an engine that does not exist
             raise InputError(f"strategy: {error}") from None
         self.config = config
+        # It has to see the forward pass that the basis comes from, so it is given a callable.
+        self._watches = self.guide.engine.name == "hooks"
 
     def arguments(self, config: StrategyConfig, weights: Mapping[str, float], seed: int) -> dict[str, Any]:
         return guide_arguments(config, weights, seed)
@@ -57,7 +60,7 @@ class Guided(Strategy):
             )
 
     def step(self, losses: StepLosses) -> Telemetry:
-        from attittud.engine.base import UnsupportedError
+        from attittud import UnsupportedError
 
         try:
             report = self._backward(losses) if len(losses.micro) == 1 else self._accumulated(losses)
@@ -69,7 +72,7 @@ class Guided(Strategy):
 
     def _backward(self, losses: StepLosses) -> Report:
         return self.guide.backward(
-            losses.primary if self.config.engine in WATCHING else losses.primary(),
+            losses.primary if self._watches else losses.primary(),
             losses.auxiliary(),
             basis_losses=None if self.config.basis_batch is None else losses.basis,
             judge=losses.judge if self.uses_held_out else None,
@@ -84,7 +87,7 @@ class Guided(Strategy):
         for number, part in enumerate(parts):
             own_batch = self.config.basis_batch is not None and number == 0
             guide.primary(
-                partial(primary, part) if self.config.engine in WATCHING else primary(part),
+                partial(primary, part) if self._watches else primary(part),
                 basis_losses=losses.basis if own_batch else None,
             )
         if self.uses_held_out:

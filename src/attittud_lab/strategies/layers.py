@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attittud.autograd.forward import isolated_forward
-from attittud.guide import Guide
+from attittud import Guide, isolated_forward
 from attittud_lab.models.compiling import eagerly
 
 if TYPE_CHECKING:
