@@ -102,7 +102,7 @@ def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypat
 
 
 def test_runs_that_diverged_are_kept_as_that_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a search with two draws the one that cannot be trained is never chosen, nor tried again on another machine."""
+    """A draw that cannot be trained is never chosen by a search, nor tried again on another machine."""
     search = ["compare.strategies=[]", "compare.draws=2", "compare.space={training.guided.lr: ['1e30', '1e-3']}"]
     search += ["training.guided.clip=null", "log_every=1", "training.guided.steps=8"]
     first = quick(tmp_path / "first", results=tmp_path / "results", overrides=search)
