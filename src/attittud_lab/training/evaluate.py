@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.training.compiling import eagerly
+from attittud_lab.models.compiling import eagerly
 
 
 @torch.no_grad()
