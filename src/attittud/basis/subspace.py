@@ -65,6 +65,15 @@ class Subspace(ABC):
         """Take saved rows as they are."""
         raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but this one is not stored")
 
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The shared parameters by name, in the order of V's columns."""
+        return dict(self.layout.named)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """A vector over the shared parameters as one view for each of them."""
+        return self.layout.views(vector)
+
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss over the shared parameters as one vector, in the order of V's columns."""
         return self.layout.flatten(torch.autograd.grad(loss, self.layout.parameters, allow_unused=True))
