@@ -34,7 +34,6 @@ _DROPOUT: set[Callable[..., Any]] = {
     torch.feature_alpha_dropout,
 }
 _ATTENTION = F.scaled_dot_product_attention
-_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class _NoDropout(TorchFunctionMode):
@@ -103,10 +102,8 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     modes = [(module, module.training) for module in modules]
     norms = [(module, module.track_running_stats) for module in modules if isinstance(module, BatchNorm)]
     recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
-    registered = [(module, dict(module._buffers)) for module in modules if module._buffers]
-    # torch's own BatchNorm writes nothing in the modes below.
-    written = [found for module, found in registered if type(module) not in _BATCH_NORM]
-    contents = _copies([b for found in written for b in found.values() if b is not None])
+    registered = [(module, dict(module._buffers)) for module in modules]
+    contents = _copies([b for _, found in registered for b in found.values() if b is not None])
     try:
         for module in modules:
             # Past Module.__setattr__, which takes ten times as long. cuDNN has no backward pass for recurrent layers outside
