@@ -188,7 +188,7 @@ def _completed(config: Any) -> Any:
 
 
 def comparable(config: Config) -> dict[str, Any]:
-    """What makes two runs the same: all but the place of the folder and what it is compared with."""
+    """What makes two runs the same: everything but where the folder is and what it is compared with."""
     plain: dict[str, Any] = to_dict(config)
     del plain["output"], plain["compare"], plain["data"]["cache"]
     return plain
