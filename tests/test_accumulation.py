@@ -1,12 +1,15 @@
 """Several micro-batches are one batch: calls add up, signs are taken once, in ``combine``."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from oracle import error, expected
+from torch import nn
 from zoo import problem
 
-from attittud import Eta, Guide
+from attittud import AccumulationWarning, Eta, Guide
 
 ETA = Eta(1, 0.5, -1)
 N = 4
@@ -300,3 +303,73 @@ def test_what_a_report_cannot_know_is_not_a_number():
     # And where nothing is missing everything is known.
     found, _ = values(*halves, *near, far)
     assert float(found.cosine) == pytest.approx(float(F.cosine_similarity(want.g_a["near"], want.g_p, dim=0)))
+
+
+def told(steps):
+    """How often `steps` warns about accumulation."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AccumulationWarning)
+        steps()
+    return sum(issubclass(warning.category, AccumulationWarning) for warning in caught)
+
+
+def test_backward_for_every_micro_batch_warns_once():
+    p, guide = setup()
+
+    def steps():
+        for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+            guide.backward(primary=p.losses(at) / N, auxiliary=p.loss(too) / N)
+
+    assert told(steps) == 1
+    assert told(steps) == 0
+
+
+CLEARED = {
+    "set to None": lambda model: model.zero_grad(set_to_none=True),
+    "set to zero": lambda model: model.zero_grad(set_to_none=False),
+    "clipped": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    "unscaled": lambda model: [p.grad.mul_(0.5) for p in model.parameters() if p.grad is not None],
+    "replaced": lambda model: [setattr(p, "grad", p.grad.clone()) for p in model.parameters() if p.grad is not None],
+}
+
+
+@pytest.mark.parametrize("cleared", CLEARED.values(), ids=list(CLEARED))
+def test_gradients_that_somebody_touched_are_no_accumulation(cleared):
+    p, guide = setup()
+
+    def steps():
+        for _ in range(4):
+            guide.backward(primary=p.losses(), auxiliary=p.loss())
+            cleared(p.model)
+
+    assert told(steps) == 0
+
+
+def test_neither_two_guides_nor_three_verbs_nor_a_replayed_step_warn():
+    p, guide = setup()
+    other = Guide(p.model, eta=ETA, rank=2)
+
+    def steps():
+        for _ in range(3):
+            guide.backward(primary=p.losses(), auxiliary=p.loss())
+            other.backward(primary=p.losses(), auxiliary=p.loss())
+            p.model.zero_grad()
+        for _ in range(3):
+            micro_batches(p, guide, interleaved=False)
+        for _ in range(3):
+            guide.primary(p.losses())
+            guide.auxiliary(p.loss())
+            guide.combine()
+            guide.replayed(refresh=False)
+
+    assert told(steps) == 0
+
+
+def test_micro_batches_through_backward_are_another_update():
+    """What the warning says."""
+    p, guide = setup()
+    whole = one_batch(p, guide)
+    p.model.zero_grad()
+    for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+        guide.backward(primary=p.losses(at) / N, auxiliary=p.loss(too) / N, refresh=False)
+    assert error(p.grads(), whole) > 1e-2

@@ -60,6 +60,24 @@ def test_a_plain_model_leaves_the_setting_alone(donated):
     assert donated.donated_buffer
 
 
+def test_compiled_code_that_overwrites_its_memory_is_named_and_mended(donated, monkeypatch):
+    """A function that was compiled elsewhere: the guide sees it when torch refuses."""
+    model = nn.Linear(6, 3)
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=3, engine="loop")
+    x, grad = torch.randn(8, 6), torch.autograd.grad
+
+    def refuses(*args, **kwargs):
+        if donated.donated_buffer and kwargs.get("retain_graph"):
+            raise RuntimeError("This backward function was compiled with non-empty donated buffers which requires ...")
+        return grad(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", refuses)
+    with pytest.raises(RuntimeError, match=r"donated buffers\)\. That is switched off now: .* once more"):
+        guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
+    guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
+    assert model.weight.grad is not None
+
+
 def test_a_kept_graph_runs_without_cuda_graphs():
     trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
     before = trees.CUDAGraphTreeManager._run

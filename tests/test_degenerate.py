@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from oracle import distance, error, expected, gradients
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import distance, error, expected, gradients, jacobian, shared_names
+from torch import nn
 from zoo import problem
 
-from attittud import Eta, Guide
+from attittud import AccumulationWarning, Eta, Guide, decompose
+from attittud.basis.orthonormal import tolerance
 
 ETA = (1, 0.5, -1)
 STORED = ["sketch", "svd", "exact", "random"]
@@ -36,6 +40,7 @@ def few_warnings():
     """At most one warning in a test, however many steps it takes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", AccumulationWarning)  # there is no optimizer here
         yield caught
     assert len(caught) <= 1, [str(w.message) for w in caught]
 
@@ -76,7 +81,7 @@ def test_rank_above_the_number_of_examples(basis):
     guide = guide_for(p, basis=basis, rank=8)
     report = guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert report.effective_rank == 3
-    assert guide.state_dict()["basis"].shape[0] == 8
+    assert guide.state_dict()["basis"].shape[0] == 3
     assert_basis(guide.state_dict()["basis"], 3)
     assert error(p.grads(), want.grads) <= 1e-10
 
@@ -254,3 +259,181 @@ def test_equal_singular_values(basis):
     guide.backward(primary=(theta * torch.eye(5, dtype=torch.float64)[:3]).sum(1), auxiliary=theta.sum())
     assert torch.allclose(theta.grad, torch.tensor([1 / 3, 1 / 3, 1 / 3, 1, 1], dtype=torch.float64))
     assert_basis(guide.state_dict()["basis"], 3)
+
+
+def network() -> nn.Module:
+    """Roundings of BatchNorm and convolutions in float32: rows beyond the examples are not zero by themselves."""
+    torch.manual_seed(0)
+    layers, width = list[nn.Module](), 3
+    for stride in (1, 2, 1):
+        layers += [nn.Conv2d(width, 16, 3, stride, 1), nn.BatchNorm2d(16), nn.ReLU()]
+        width = 16
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+
+
+def losses_of(model: nn.Module, m: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(m)
+    x, y = torch.randn(m, 3, 12, 12, generator=generator), torch.randint(5, (m,), generator=generator)
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("basis", FROM_J)
+@pytest.mark.parametrize(("m", "rank"), [(8, 10), (16, 50), (2, 30)])
+def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
+    model = network()
+    guide = Guide(model, eta=Eta(*ETA), rank=rank, basis=basis, engine=engine)
+    for size in (m, m + 3, m):
+        report = guide.backward(primary=losses_of(model, size), auxiliary=losses_of(model, 20).mean(), refresh=True)
+        assert report.effective_rank <= min(size, rank)
+        V = guide.subspace.rows
+        live = V[V.any(1)]
+        assert len(live) == report.effective_rank
+        assert (live @ live.T - torch.eye(len(live))).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("basis", ["sketch", "exact"])
+@pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 1), (12, 1), (1, 12), (30, 31)])
+def test_nor_over_micro_batches(basis, sizes):
+    """Whether J itself is kept for few examples, its sketch, or the one after the other."""
+    model = network()
+    guide = Guide(model, eta=Eta(*ETA), rank=20, basis=basis, engine="loop", batch_norm="frozen")
+    model.eval()
+    for size in sizes:
+        guide.primary(losses_of(model, size) / len(sizes))
+    guide.auxiliary(losses_of(model, 20).mean())
+    assert guide.combine().effective_rank == min(20, sum(sizes))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (3, 9), (2, 10)])
+def test_micro_batches_smaller_than_the_rank_give_the_basis_of_the_whole(sizes):
+    whole, parts = (problem("mlp", torch.float64, m=12) for _ in range(2))
+    guides = [guide_for(p, rank=8) for p in (whole, parts)]
+    at = torch.arange(sum(sizes))
+    guides[0].backward(primary=whole.losses(slice(0, sum(sizes))), auxiliary=whole.loss())
+    for some in at.split(sizes):
+        guides[1].primary(parts.losses(slice(int(some[0]), int(some[-1]) + 1)) / len(sizes))
+    guides[1].auxiliary(parts.loss())
+    guides[1].combine()
+    rows = [guide.subspace.rows for guide in guides]
+    count = min(8, sum(sizes))
+    assert (rows[0][:count] - rows[1][:count]).abs().max() < 1e-10
+    assert not rows[1][count:].any()
+
+
+@pytest.mark.parametrize("verbs", [False, True])
+@pytest.mark.parametrize("basis", FROM_J)
+def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
+    """So many backward passes, and so many rows in memory, as there are examples."""
+    p = problem("mlp", m=6)
+    guide = guide_for(p, basis=basis, rank=10_000, engine="loop")
+    calls = []
+    grad = torch.autograd.grad
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        return grad(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", counted)
+        if verbs:
+            guide.primary(p.losses())
+            guide.auxiliary(p.loss())
+            report = guide.combine()
+        else:
+            report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert report.effective_rank == 6 and guide.subspace.rows.shape[0] == 6
+    assert len(calls) <= 6 + 2
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "cnn_group_norm", "transformer", "lstm", "layer_norm"])
+def test_roundings_of_single_gradients_stay_below_the_tolerance(name):
+    """By which dependent rows are told from independent ones: the gradients are right to a quarter of it, and better."""
+    double, single = problem(name, torch.float64), problem(name, torch.float64).to(torch.float32)
+    names = shared_names(double.model, double.losses(), double.loss())
+    exact, rounded = (jacobian(p.losses(), p.model, names).double() for p in (double, single))
+    assert (exact - rounded).norm(dim=1).max() < tolerance(torch.float32) / 4 * exact.norm(dim=1).max()
+
+
+class Vector(nn.Module):
+    """Losses with any gradients one likes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(size))
+
+
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([(1, 1, 0), (1, 0, 0), (1, 1, -1), (0, 1, 0), (2, 0.5, -0.5), (-1, 1, 0)]),
+    st.floats(0, 2),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.sampled_from([None, torch.bfloat16]),
+    st.floats(-5, 2),
+    st.floats(-4, 6),
+)
+def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradient(
+    seed, eta, weight, dtype, storage, outside, size
+):
+    """Whatever the sizes: up to the rounding of the update itself, a few times eps ‖g_prim‖ (‖g_aux‖ + ‖g_prim‖).
+
+    `outside`: how far the primary gradient is outside of the span, `size`: how long the auxiliary gradient is, in decades.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    D, k = 12, 3
+    V = torch.linalg.qr(torch.randn(D, k, generator=generator, dtype=torch.float64)).Q.T.to(dtype)
+    inside, rest, g_aux = torch.randn(3, D, generator=generator, dtype=dtype)
+    rest = rest - V.T @ (V @ rest)
+    g_prim = V.T @ (V @ inside) + 10**outside * rest / rest.norm()
+    g_aux = 10**size * g_aux
+    model = Vector(D).to(dtype)
+    guide = Guide(
+        model, eta=Eta(*eta), primary_weight=weight, rank=k, include_mean=True, basis="exact", basis_dtype=storage
+    )
+    examples = g_prim + torch.randn(4, D, generator=generator, dtype=dtype)
+    guide.backward(primary=examples @ model.x, auxiliary=g_aux @ model.x)
+    guide.load_state_dict(guide.state_dict() | {"basis": V})
+    model.zero_grad()
+    guide.backward(primary=(g_prim @ model.x)[None], auxiliary=g_aux @ model.x, refresh=False)
+    update = model.x.grad.double()
+    lengths = (g_aux.double().norm() + g_prim.double().norm()) * (1 + max(map(abs, eta)) + weight)
+    assert update @ g_prim.double() >= -16 * torch.finfo(dtype).eps * g_prim.double().norm() * lengths
+
+
+def test_the_promise_for_gradients_of_very_different_sizes():
+    """A primary gradient that lies almost in the span, and an auxiliary one along the rest of it."""
+    g_prim, g_aux = torch.tensor([1.0, 0.0, 1e-3]), torch.tensor([1.0, 0.0, -1e4])
+    parts = decompose(g_aux, g_prim, torch.eye(3)[:2], include_mean=True)
+    assert parts.combine(Eta(1, 1, 0)) @ g_prim >= 0
+    model = Vector(3)
+    guide = Guide(model, eta=Eta(1, 1, 0), basis="mean", refresh_every=1, include_mean=True, basis_dtype=torch.bfloat16)
+    guide.backward(primary=(g_prim @ model.x).expand(2), auxiliary=g_aux @ model.x)
+    assert model.x.grad @ g_prim >= 0
+
+
+@pytest.mark.parametrize("callable_", [False, True])
+@pytest.mark.parametrize("verbs", [False, True])
+@pytest.mark.parametrize("basis", FROM_J)
+def test_a_refresh_waits_for_a_batch_with_more_than_one_example(basis, verbs, callable_):
+    p = problem("mlp", torch.float64)
+    guide = guide_for(p, basis=basis, refresh_every=2)
+
+    def step(at):
+        losses = (lambda: p.losses(at)) if callable_ else p.losses(at)
+        p.model.zero_grad()
+        if not verbs:
+            return guide.backward(primary=losses, auxiliary=p.loss())
+        guide.primary(losses)
+        guide.auxiliary(p.loss())
+        return guide.combine()
+
+    every, last = slice(0, 6), slice(5, 6)
+    assert [step(at).refreshed for at in (every, every, last, last, every)] == [True, False, False, False, True]
+    V = guide.subspace.rows.clone()
+    step(every)
+    report = step(last)
+    assert not report.refreshed and torch.equal(guide.subspace.rows, V)
+    want = expected(p.model, p.losses(last), p.loss(), eta=ETA, basis=V, primary_weight=0.1)
+    assert error(p.grads(), want.grads) <= 1e-10
+    with pytest.raises(ValueError, match="at least 2 primary examples"):
+        guide.backward(primary=p.losses(last), auxiliary=p.loss(), refresh=True)

@@ -115,25 +115,25 @@ def check_count(name: str, value: object) -> int:
 
 def check_eta(eta: object) -> AnyEta | dict[str, AnyEta]:
     if isinstance(eta, Mapping) and eta:
-        return {str(name): _as_eta(value) for name, value in eta.items()}
-    return _as_eta(eta)
+        return {str(name): _as_eta(value, f"eta[{name!r}]") for name, value in eta.items()}
+    return _as_eta(eta, "eta")
 
 
-def _as_eta(eta: object) -> AnyEta:
+def _as_eta(eta: object, where: str) -> AnyEta:
     if isinstance(eta, Eta) or eta == "auto":
         return eta
     if isinstance(eta, str) and eta in presets():
         settings = preset(eta)
         if settings.keys() - {"eta"}:
             raise ValueError(
-                f"eta={eta!r}: this strategy sets more than its three weights; write Guide(model, **preset({eta!r}))"
+                f"{where}={eta!r}: this strategy sets more than its three weights; write Guide(model, **preset({eta!r}))"
             )
         return cast(Eta, settings["eta"])
     if isinstance(eta, (tuple, list)) and len(eta) == 3:
         return Eta(*eta)
     raise TypeError(
-        "eta must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a preset "
-        f"({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
+        f"{where} must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a "
+        f"preset ({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
     )
 
 

@@ -28,6 +28,7 @@ from attittud.autograd.forward import BatchNormMode
 from attittud.basis import Basis, make_basis
 from attittud.basis.subspace import Subspace
 from attittud.engine import make_engine
+from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
@@ -383,13 +384,13 @@ class Guide:
 
 def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
     rank, size = basis.rank(asked), sum(parameter.numel() for parameter in model.parameters())
-    if rank > max(size, 1):
+    if rank > max(size, 10_000):
         raise ValueError(
             f"rank={rank} asks for more directions than the model has parameters, {size:,}; give at most as many, better "
             "about as many as a refresh has primary examples: a basis never has more directions than these"
         )
     if rank != asked and asked != DEFAULT_RANK:
-        warnings.warn(f"basis={basis.name!r} has rank {rank}; rank={asked} is not used", stacklevel=3)
+        logger.warning("basis=%r has rank %d; rank=%d is not used", basis.name, rank, asked)
     return rank
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from oracle import error
 from processes import outcomes, run
-from scenarios import ETA, World, late_task, message_of, twenty_steps
+from scenarios import ETA, N, World, half, late_task, message_of, twenty_steps
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -24,12 +24,35 @@ def differing():
         return lambda: w.guide(**options).backward(primary=w.losses(at), auxiliary=tasks)
 
     loss = w.auxiliary(w.share(0, 12))
+    other = World("group")
+    with torch.no_grad():
+        other.inner.body[0].weight[0, 0] += 0.01 * other.number
     return {
+        "parameters": message_of(
+            lambda: other.guide().backward(primary=other.losses(at), auxiliary=other.problem.loss(other.even(0, 12)))
+        ),
         "seed": message_of(backward(seed=w.number)),
         "eta": message_of(backward(eta=Eta(1, 1, w.number))),
         "a name less": message_of(backward({"a": loss, "b": loss} if w.number else {"a": loss})),
         "another name": message_of(backward({"b" if w.number else "a": loss})),
     }
+
+
+def directions():
+    """Effective ranks of a basis of few examples, all of them and those of each call."""
+    found = []
+    for kind in ("group", "fsdp"):
+        w = World(kind, torch.float32)
+        guide = w.guide(rank=12)
+        found.append(
+            int(guide.backward(primary=w.losses(w.even(0, 6)), auxiliary=w.auxiliary(w.even(0, N))).effective_rank)
+        )
+        w.optimizer.zero_grad()
+        for start in (0, 4):
+            guide.primary(half(w.losses(w.even(start, start + 4))), refresh=True if start == 0 else None)
+        guide.auxiliary(w.auxiliary(w.even(0, N)))
+        found.append(int(guide.combine().effective_rank))
+    return found
 
 
 def alone():
@@ -40,6 +63,7 @@ def alone():
         warnings.simplefilter("always")
         for _ in range(2):
             guide.backward(primary=w.problem.losses(), auxiliary=w.problem.loss())
+            w.optimizer.zero_grad()
     return [str(warning.message) for warning in told]
 
 
@@ -64,6 +88,7 @@ def behaviour():
     found["ddp"] = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
     w.optimizer.zero_grad()
     found["state"] = guide.state_dict()
+    found["directions"] = directions()
     found["differing"], found["alone"], found["late"] = differing(), alone(), late_between_refreshes()
     return found
 
@@ -199,3 +224,16 @@ def test_a_lost_worker_makes_the_others_fail_with_a_message(target, args):
     first, _ = outcomes(2, target, *args, patience=2, limit=60)
     assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
     assert "not done after" not in first["error"]
+
+
+def test_replicas_that_start_apart_are_refused(behaved):
+    for found in behaved:
+        message = found["differing"]["parameters"]
+        assert (
+            "workers [1] start from other parameters than worker 0" in message and "DistributedDataParallel" in message
+        )
+
+
+def test_a_basis_has_no_more_directions_than_all_workers_have_examples(behaved):
+    for found in behaved:
+        assert found["directions"] == [6, 8, 6, 8]

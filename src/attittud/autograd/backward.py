@@ -39,8 +39,9 @@ def walk(loss: Tensor) -> LossGraph:
         node = stack.pop()
         if node in nodes:
             continue
-        variable = getattr(node, "variable", None)
-        if variable is not None and not node.next_functions:
+        following = node.next_functions
+        variable = None if following else getattr(node, "variable", None)
+        if variable is not None:
             if isinstance(variable, nn.Parameter):
                 leaves.add(id(variable))
             else:
@@ -53,7 +54,7 @@ def walk(loss: Tensor) -> LossGraph:
                 "gradient_checkpointing_kwargs={'use_reentrant': False})"
             )
         nodes.add(node)
-        stack.extend([following for following, _ in node.next_functions if following is not None])
+        stack.extend([later for later, _ in following if later is not None])
     return LossGraph(nodes, leaves, inputs)
 
 

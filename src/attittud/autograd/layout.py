@@ -81,19 +81,20 @@ class Layout:
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
-        dtype, pieces = self.dtype, list(gradients)
+        dtype, strided = self.dtype, torch.strided
         # Anything out of the ordinary goes the slow way. A single tensor would not be copied by `concatenate`.
-        ordinary = [g for g in pieces if type(g) is Tensor and g.dtype is dtype and g.layout is torch.strided]
-        fits = len(ordinary) == len(pieces) > 1
+        ordinary = [g for g in gradients if type(g) is Tensor and g.dtype is dtype and g.layout is strided]
+        fits = len(ordinary) == len(gradients) > 1
         for i in self._reordered if fits else ():
-            if not _same_order(self._pieces[i], self.strides[i], ordinary[i].stride()):
+            gradient, strides = ordinary[i], self.strides[i]
+            if gradient.stride() != strides and not _same_order(self._pieces[i], strides, gradient.stride()):
                 fits = False
                 break
-            ordinary[i] = ordinary[i].as_strided((self._sizes[i],), (1,))
+            ordinary[i] = gradient.as_strided((self._sizes[i],), (1,))
         if fits:
             return concatenate(ordinary)
         flat = self.empty()
-        self.add_(flat, pieces, fresh=True)
+        self.add_(flat, gradients, fresh=True)
         return flat
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:

@@ -219,40 +219,50 @@ class Shared:
     def write(self, layout: Layout, update: Tensor, rest: Mapping[str, Tensor]) -> None:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
         inside, outside = self._positions(layout)
-        dtypes = {parameter.dtype for parameter in layout.parameters}
-        update = update.to(dtypes.pop()) if len(dtypes) == 1 else update
-        sharded = self.workers.splits_columns
-        strides = map(Tensor.stride, map(local, layout.parameters) if sharded else layout.parameters)
-        pieces = zip(layout.parameters, layout.views(update), strides, layout.strides, inside, strict=True)
-        gradients = [(p, view, own == laid_out) for p, view, own, laid_out, i in pieces if i >= 0]
-        others = [self.listing.trainable[i] for i in outside]
-        gradients += [(p, rest[name], False) for name, p in others if name in rest]
-        present = [(p.grad, value) for p, value, _ in gradients if p.grad is not None]
-        for p, value, fits in gradients:
-            if p.grad is None:
-                p.grad = value if fits and value.dtype is p.dtype and not sharded else _own(value, p, alias=fits)
-        if present:
-            old = [local(grad) if sharded else grad for grad, _ in present]
-            foreach_add_(old, [value for _, value in present])
+        sharded, parameters = self.workers.splits_columns, layout.parameters
+        alike = len({parameter.dtype for parameter in parameters}) == 1
+        update = update.to(parameters[0].dtype) if alike else update
+        strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
+        present = [p.grad for p in parameters if p.grad is not None]
+        views = layout.views(update)
+        old, new = list[Tensor](), list[Tensor]()
+        if strides == layout.strides and alike and -1 not in inside and not (present or sharded):
+            for p, view in zip(parameters, views, strict=True):
+                p.grad = view
+        else:
+            for p, view, own, laid_out, i in zip(parameters, views, strides, layout.strides, inside, strict=True):
+                if i >= 0:
+                    _give(p, view, own == laid_out and not sharded, old, new)
+        for name, p in [self.listing.trainable[i] for i in outside]:
+            if name in rest:
+                _give(p, rest[name], False, old, new)
+        if old:
+            foreach_add_(list(map(local, old)) if sharded else old, new)
         first = layout.parameters[0].grad
         self._written = (layout.parameters[0], weakref.ref(first), first._version) if first is not None else None
-        for p, _, _ in gradients:
-            if p._post_accumulate_grad_hooks:  # such as an optimizer that steps during the backward pass
+        # Such as an optimizer that steps during the backward pass.
+        for p in [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]:
+            if p.grad is not None:
                 for hook in p._post_accumulate_grad_hooks.values():
                     hook(p)
 
 
-def _own(value: Tensor, parameter: nn.Parameter, *, alias: bool) -> Tensor:
-    """A gradient in the parameter's own type, strides and memory, as optimizers write into it.
+def _give(parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]) -> None:
+    """Make a value the `.grad` of a parameter; where there is one, both are noted so that they are added all at once.
 
-    Autograd may hand out one tensor for two parameters, or an expanded one, and a user may have changed the memory
-    format. `alias`: the value has these strides and may be used itself.
+    `fits`: the value has the parameter's strides and may be used itself. Otherwise `.grad` gets memory of its own, as
+    optimizers write into it: autograd may hand out one tensor for two parameters, or an expanded one, and a user may have
+    changed the memory format.
     """
-    if value.layout != torch.strided:
-        return value.clone()
-    if alias:
-        return as_gradient(value.to(parameter.dtype), parameter)
-    return as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
+    if parameter.grad is not None:
+        old.append(parameter.grad)
+        new.append(value)
+    elif value.layout != torch.strided:
+        parameter.grad = value.clone()
+    elif fits:
+        parameter.grad = value.to(parameter.dtype)
+    else:
+        parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
 
 
 def _not_empty(layout: Layout) -> Layout:

@@ -1,0 +1,271 @@
+"""What a guide remembers from step to step: whatever changes, its updates are those of a guide that remembers nothing."""
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from attittud import Eta, Guide
+from attittud.step.shared import GraphMemory, Listing
+
+STEPS = 8
+
+
+class Network(nn.Module):
+    """A body of blocks that can be left out, two heads, and whatever a test adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 4, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()) for _ in range(3))
+        self.heads = nn.ModuleDict({name: nn.Linear(4, 3) for name in ("primary", "a", "b")})
+        self.skipped = set[int]()
+        self.reentrant: bool | None = None
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for number, block in enumerate(self.blocks):
+            if number not in self.skipped:
+                plain = self.reentrant is None
+                x = x + (block(x) if plain else checkpoint(block, x, use_reentrant=self.reentrant))
+        return x.mean((2, 3))
+
+
+class Run:
+    """A model, its guide, and the losses of a step."""
+
+    def __init__(self, **options: object) -> None:
+        torch.manual_seed(0)
+        self.model = Network()
+        self.x, self.y = torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+        self.guide = Guide(
+            self.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, refresh_every=5, engine="loop", **options
+        )
+        self.together = False
+        self.tasks = ("a",)
+        self.head = "primary"
+        self.verbs = False
+
+    def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
+        model, x = self.model, self.x
+        dtype = model.stem.weight.dtype
+        features = model.features(x.to(dtype))
+        losses = F.cross_entropy(model.heads[self.head](features), self.y, reduction="none")
+        return losses, {
+            name: model.heads[name](features if self.together else model.features(2 * x.to(dtype))).square().mean()
+            for name in self.tasks
+        }
+
+    def step(self) -> list[Tensor | None]:
+        self.model.zero_grad()
+        losses, tasks = self.losses()
+        if self.verbs:
+            self.guide.primary(losses, retain_graph=self.together)
+            self.guide.auxiliary(tasks)
+            self.guide.combine()
+        else:
+            self.guide.backward(primary=losses, auxiliary=tasks)
+        with torch.no_grad():  # so that every step is another one
+            for p in self.model.parameters():
+                p.add_(0.01 * torch.ones_like(p))
+        return [None if p.grad is None else p.grad.clone() for p in self.model.parameters()]
+
+
+def freeze(run: Run, number: int) -> None:
+    run.model.blocks[1].requires_grad_(number < 3)
+
+
+def unfreeze(run: Run, number: int) -> None:
+    run.model.blocks[1].requires_grad_(number >= 3)
+
+
+def one_parameter_in_turn(run: Run, number: int) -> None:
+    for at, p in enumerate(run.model.blocks.parameters()):
+        p.requires_grad_(at != number)
+
+
+def layer_drop(run: Run, number: int) -> None:
+    run.model.skipped = {number % 4}
+
+
+def task_left_out(run: Run, number: int) -> None:
+    run.tasks = ("a", "b") if number != 3 else ("a",)
+
+
+def task_comes_later(run: Run, number: int) -> None:
+    run.tasks = ("a",) if number < 3 else ("a", "b")
+
+
+def other_task(run: Run, number: int) -> None:
+    run.tasks = ("a", "b")[number % 2 :][:1]
+
+
+def another_head(run: Run, number: int) -> None:
+    run.head = "primary" if number < 3 else "b"
+
+
+def one_forward_later(run: Run, number: int) -> None:
+    run.together = number >= 3
+
+
+def separate_forwards_later(run: Run, number: int) -> None:
+    run.together = number < 3
+
+
+def checkpointing(run: Run, number: int) -> None:
+    run.model.reentrant = None if number < 3 else False
+
+
+def channels_last(run: Run, number: int) -> None:
+    if number == 3:
+        run.model.to(memory_format=torch.channels_last)
+
+
+def doubled(run: Run, number: int) -> None:
+    if number == 5:  # with a refresh
+        run.model.double()
+
+
+def copied(run: Run, number: int) -> None:
+    if number == 3:
+        run.model, run.guide = copy.deepcopy((run.model, run.guide))
+
+
+def pickled(run: Run, number: int) -> None:
+    if number == 3:
+        run.model, run.guide = pickle.loads(pickle.dumps((run.model, run.guide)))
+
+
+def assigned(run: Run, number: int) -> None:
+    if number == 3:
+        state = {name: value.clone() for name, value in run.model.state_dict().items()}
+        run.model.load_state_dict(state, assign=True)
+        run.model.requires_grad_(True)
+
+
+def replaced(run: Run, number: int) -> None:
+    if number == 3:
+        run.model.blocks[0][0].weight = nn.Parameter(run.model.blocks[0][0].weight.detach().clone())
+
+
+def module_replaced(run: Run, number: int) -> None:
+    if number == 3:
+        run.model.blocks[2] = copy.deepcopy(run.model.blocks[2])
+
+
+def module_added(run: Run, number: int) -> None:
+    if number == 3:
+        torch.manual_seed(1)
+        run.model.blocks.append(nn.Conv2d(4, 4, 1))
+
+
+def parameter_removed(run: Run, number: int) -> None:
+    if number == 3:
+        run.model.stem.bias = None
+
+
+def kept_gradient(run: Run, number: int) -> None:
+    """Somebody holds on to `.grad`, and so to the memory that it is in."""
+    run.held = {**getattr(run, "held", {}), number: run.model.stem.weight.grad}
+
+
+def by_verbs(run: Run, number: int) -> None:
+    run.verbs, run.model.skipped = True, {number % 4}
+
+
+CHANGES: list[Callable[[Run, int], None]] = [
+    *(freeze, unfreeze, one_parameter_in_turn, layer_drop, task_left_out, task_comes_later, other_task, another_head),
+    *(one_forward_later, separate_forwards_later, checkpointing, channels_last, doubled, copied, pickled, assigned),
+    *(replaced, module_replaced, module_added, parameter_removed, kept_gradient, by_verbs),
+]
+
+
+@pytest.fixture
+def nothing_remembered() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GraphMemory, "recall", lambda self, losses: None)
+        patch.setattr(Listing, "_changed", lambda self: True)
+        yield
+
+
+def updates(change: Callable[[Run, int], None]) -> list[list[Tensor | None]]:
+    run, found = Run(), []
+    for number in range(STEPS):
+        change(run, number)
+        found.append(run.step())
+    return found
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_updates_are_those_of_a_guide_that_remembers_nothing(change, request):
+    found = updates(change)
+    request.getfixturevalue("nothing_remembered")
+    wanted = updates(change)
+    for number, (got, want) in enumerate(zip(found, wanted, strict=True)):
+        assert [g is None for g in got] == [g is None for g in want], number
+        for a, b in zip(got, want, strict=True):
+            assert a is None or torch.equal(a, b), number
+
+
+def test_the_memory_is_used():
+    """Else the test above would compare a thing with itself."""
+    run, asked = Run(), []
+    recall = GraphMemory.recall
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GraphMemory, "recall", lambda self, losses: asked.append(recall(self, losses)) or asked[-1])
+        for _ in range(5):
+            run.step()
+    assert len(asked) == 4 and all(found is not None for found in asked)
+
+
+@pytest.mark.parametrize("verbs", [False, True])
+def test_reentrant_checkpointing_that_is_switched_on_is_refused_at_once(verbs):
+    """Its parameters would silently get no gradient."""
+    run = Run()
+    run.verbs = verbs
+    run.step()
+    run.step()
+    run.model.reentrant = True
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        run.step()
+    run.model.reentrant = False
+    run.step()
+
+
+def test_a_gradient_that_was_kept_is_not_overwritten():
+    run = Run()
+    run.step()
+    held = run.model.stem.weight.grad
+    before = held.clone()
+    for _ in range(3):
+        run.step()
+    assert torch.equal(held, before)
+
+
+def test_nothing_is_held_after_a_guide_is_deleted():
+    run = Run()
+    run.step()
+    run.step()
+    kept = [weakref.ref(x) for x in (run.guide, run.model, run.model.stem.weight, run.guide.subspace.rows)]
+    run.model.zero_grad()
+    del run
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 4
+
+
+def test_no_graph_is_held_after_a_step():
+    run = Run()
+    for _ in range(3):
+        losses, tasks = run.losses()
+        nodes = [weakref.ref(losses), weakref.ref(tasks["a"])]
+        run.guide.backward(primary=losses, auxiliary=tasks)
+        del losses, tasks
+        gc.collect()
+        assert [reference() for reference in nodes] == [None, None]
