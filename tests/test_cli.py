@@ -256,7 +256,8 @@ def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
         cli.main(QUICK)
 
 
-def test_workers_have_no_word_of_their_own_at_an_interrupt(tmp_path):
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")], ids=str)
+def test_workers_have_no_word_of_their_own_at_a_signal(number, word, tmp_path):
     """Ctrl-C reaches every process of a terminal's group, also those that are at their first imports."""
     with subprocess.Popen(
         [sys.executable, "-m", "attittud", "demo", "--steps", "50", "--folder", tmp_path / "page"],
@@ -268,10 +269,10 @@ def test_workers_have_no_word_of_their_own_at_an_interrupt(tmp_path):
         while not (tmp_path / "page").is_dir() and process.poll() is None:
             time.sleep(0.05)
         time.sleep(1)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err == "attittud: interrupted; the demo has no result before its end, the same command starts over\n"
+    assert process.returncode == 128 + number
+    assert err == f"attittud: {word}; the demo has no result before its end, the same command starts over\n"
 
 
 def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path):

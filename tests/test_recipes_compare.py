@@ -378,7 +378,7 @@ def test_open_settings_come_from_the_configured_strategy() -> None:
         ("compare.strategies=[flipp]", r"Did you mean 'flip'\?"),
         ("compare.strategies=[custom]", "needs its three weights"),
         ("compare.weights=[1]", "at least two different weights"),
-        ("compare.weights=[1, -1]", "at least 0"),
+        ("compare.weights=[1, -1]", "above 0"),
         ("compare.weights=[1, 0]", "above 0"),
         ("compare.seeds=1", "must be at least 2"),
         ("compare.tuning_seeds=3", "only 2 seeds"),

@@ -26,7 +26,7 @@ Names = Mapping[str, Callable[[str], object]]
 """Checks of names by their kind (strategy, model, basis, engine): each raises an error about a name that is unknown."""
 
 _ADAPTER = TypeAdapter(Config)
-_LARGEST = 250_000  # bytes: a configuration is a page or two, and in memory it takes some hundred times as much
+_LARGEST = 100_000  # bytes: a configuration is a page or two, and in memory it takes some hundred times as much
 _DEEPEST = 20
 _MOST_OVERRIDES = 1000
 
@@ -259,7 +259,10 @@ def _value(text: str, place: str) -> Any:
     """What stands behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
     text = text.strip()
     if text[:1] in ("[", "{", "'", '"'):
-        return compose(f"value: {text}", place)["value"]
+        found = compose(f"value: {text}", place)
+        if len(found) > 1:
+            raise ConfigError(f"{place}: not valid YAML: there is more behind the value")
+        return found["value"]
     return None if text in ("~", "null", "Null", "NULL") else _scalar(text, not text, place)
 
 

@@ -45,11 +45,6 @@ class Scalar(str):
     place: str
     quoted: bool
 
-    @property
-    def typed(self) -> bool:
-        """Whether it comes from the command line."""
-        return self.place.startswith(TYPED)
-
 
 def refusal(words: str) -> PydanticCustomError:
     """What a validator raises; the loader adds file, line and path."""
@@ -144,7 +139,7 @@ def check_path(text: str, *, typed: bool) -> str:
 def _place(value: Any) -> Any:
     """Paths that Python code gives are left as they are."""
     try:
-        return check_path(str(value), typed=value.typed) if isinstance(value, Scalar) else value
+        return check_path(str(value), typed=value.place.startswith(TYPED)) if isinstance(value, Scalar) else value
     except InputError as error:
         raise refusal(str(error)) from None
 
