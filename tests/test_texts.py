@@ -354,7 +354,7 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
     together = masked_losses(model.body, model.heads["lm"], hidden)
     torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
     # What stands behind the padding sign is of no consequence: the test above could fail.
-    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "places", "asked", "wanted")))
+    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")))
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
 
