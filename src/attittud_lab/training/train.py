@@ -91,12 +91,7 @@ class _Job:
     """The phases of one run, one after the other."""
 
     def __init__(
-        self,
-        config: Config,
-        data: Prepared,
-        device: torch.device,
-        folder: RunFolder,
-        progress: Progress,
+        self, config: Config, data: Prepared, device: torch.device, folder: RunFolder, progress: Progress
     ) -> None:
         self.config, self.data, self.device, self.folder = config, data, device, folder
         self.progress = progress
