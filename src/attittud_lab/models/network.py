@@ -145,6 +145,8 @@ def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     try:
+        if not path.is_file():  # a device or a pipe may never end
+            raise OSError("there is no such file")
         return load(path.read_bytes())
     except (OSError, SafetensorError, LookupError, RuntimeError, ValueError) as error:  # types that torch does not have
         raise InputError(
