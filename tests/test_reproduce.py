@@ -102,7 +102,7 @@ def test_runs_that_are_in_the_results_are_not_repeated(tmp_path: Path, monkeypat
 
 
 def test_runs_that_diverged_are_kept_as_that_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a search with two draws the one that cannot be trained is never chosen, nor tried again on another machine."""
+    """A draw that cannot be trained is never chosen by a search, nor tried again on another machine."""
     search = ["compare.strategies=[]", "compare.draws=2", "compare.space={training.guided.lr: ['1e30', '1e-3']}"]
     search += ["training.guided.clip=null", "log_every=1", "training.guided.steps=8"]
     first = quick(tmp_path / "first", results=tmp_path / "results", overrides=search)
@@ -294,6 +294,14 @@ def test_an_interrupt_says_where_to_go_on(
 def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     outcome = quick(tmp_path, budget=0.0)
     assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results[0].exists()
+
+
+def test_the_time_of_a_first_run_that_compiles_is_not_that_of_the_next() -> None:
+    clock = runner.Clock(100.0)
+    for seconds, over in ((101.0, True), (50.0, False), (99.0, False), (101.0, True), (1.0, True)):
+        clock.took(seconds)
+        assert clock.over() is over
+    assert not runner.Clock().over() and runner.Clock(0.0).over()
 
 
 def test_a_fingerprint_is_that_of_the_run() -> None:

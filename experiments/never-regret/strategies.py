@@ -24,7 +24,7 @@ AUTO = "auto"
 PRESET = "preset "
 SINGLE = ("primary_only", "pcgrad", "cosine_gate", "bloop")
 ROWS = ("primary_only", "multitask", "pcgrad", "cosine_gate", "bloop", "best_preset", AUTO)
-"""Of the table."""
+"""Names of the rows of the table."""
 
 
 @dataclass(frozen=True)

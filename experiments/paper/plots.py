@@ -21,7 +21,7 @@ def shown(name: str) -> list[str]:
 
 
 def draw(folder: Path) -> None:
-    """Those for which there are runs."""
+    """Draw the figures for which there are runs."""
     from .figure2 import rank_parts, samples_part
     from .table4 import everything, labels
 
@@ -44,7 +44,7 @@ FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "mar
 
 
 def _half(found: Summary | Difference) -> float:
-    """Of the interval, in points."""
+    """Return half of the interval, in points."""
     return 100 * (found.high - found.mean) if found.n >= FEWEST else 0.0
 
 

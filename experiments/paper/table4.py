@@ -40,7 +40,7 @@ def everything() -> Part:
 
 
 def labels(basis: str) -> list[str]:
-    """Of the two rows of a basis."""
+    """Return the labels of a basis's two rows."""
     names = ["drop_harmful-primary_weight=0.01", "flip-primary_weight=0.01"]
     if basis == "sketch":
         return names

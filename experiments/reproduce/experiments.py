@@ -48,7 +48,7 @@ class Experiment:
     start: Callable[[Path], Part] | None = None
     """A run from whose weights, seed by seed, all others start that have `model.weights` set."""
     searched: Callable[[list[str]], list[str]] | None = None
-    """Of the names of all parts those whose validation examples choose the settings of all; None: each has its own search."""
+    """Picks the parts whose validation examples choose the settings of all parts; None: each part has its own search."""
     runs_of: str | None = None
     """The experiment in whose runs it is measured, if not in its own."""
 
