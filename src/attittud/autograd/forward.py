@@ -34,6 +34,7 @@ _DROPOUT: set[Callable[..., Any]] = {
     torch.feature_alpha_dropout,
 }
 _ATTENTION = F.scaled_dot_product_attention
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class _NoDropout(TorchFunctionMode):
@@ -102,12 +103,15 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     modes = [(module, module.training) for module in modules]
     norms = [(module, module.track_running_stats) for module in modules if isinstance(module, BatchNorm)]
     recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
-    registered = [(module, dict(module._buffers)) for module in modules]
-    contents = _copies([b for _, found in registered for b in found.values() if b is not None])
+    registered = [(module, dict(module._buffers)) for module in modules if module._buffers]
+    # torch's own BatchNorm writes nothing in the modes below.
+    written = [found for module, found in registered if type(module) not in _BATCH_NORM]
+    contents = _copies([b for found in written for b in found.values() if b is not None])
     try:
         for module in modules:
-            # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.
-            module.training = isinstance(module, nn.RNNBase) and module.training
+            # Past Module.__setattr__, which takes ten times as long. cuDNN has no backward pass for recurrent layers outside
+            # of training mode; their dropout is a number.
+            module.__dict__["training"] = isinstance(module, nn.RNNBase) and module.training
         for layer, _ in recurrent:
             layer.dropout = 0.0
         if batch_norm == "batch":
@@ -118,7 +122,7 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
         yield
     finally:
         for module, training in modes:
-            module.training = training
+            module.__dict__["training"] = training
         for norm, tracking in norms:
             norm.track_running_stats = tracking
         for layer, dropout in recurrent:

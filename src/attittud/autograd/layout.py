@@ -81,18 +81,21 @@ class Layout:
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
-        dtype, strided = self.dtype, torch.strided
-        # Anything out of the ordinary goes the slow way. A single tensor would not be copied by `concatenate`.
-        ordinary = [g for g in gradients if type(g) is Tensor and g.dtype is dtype and g.layout is strided]
-        fits = len(ordinary) == len(gradients) > 1
-        for i in self._reordered if fits else ():
-            gradient, strides = ordinary[i], self.strides[i]
-            if gradient.stride() != strides and not _same_order(self._pieces[i], strides, gradient.stride()):
-                fits = False
-                break
-            ordinary[i] = gradient.as_strided((self._sizes[i],), (1,))
-        if fits:
-            return concatenate(ordinary)
+        # Anything out of the ordinary goes the slow way: none, sparse or other tensors, a single one, which would not be copied.
+        if len(gradients) > 1 and set(map(type, gradients)) == {Tensor}:
+            pieces = cast(list[Tensor], list(gradients))
+            for i in self._reordered:
+                own, strides = pieces[i].stride(), self.strides[i]
+                if own != strides and not _same_order(self._pieces[i], strides, own):
+                    break
+                pieces[i] = pieces[i].as_strided((self._sizes[i],), (1,))
+            else:
+                try:
+                    flat = concatenate(pieces)
+                except RuntimeError:
+                    flat = None
+                if flat is not None and flat.dtype == self.dtype:
+                    return flat
         flat = self.empty()
         self.add_(flat, gradients, fresh=True)
         return flat

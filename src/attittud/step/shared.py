@@ -5,7 +5,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, getitem, is_
+from itertools import repeat
+from operator import attrgetter, getitem, is_, is_not
+from types import NoneType
 from typing import Any
 
 import torch
@@ -124,6 +126,8 @@ class Shared:
         """Describes what must be the same on all workers."""
         self._latest: Layout | None = None
         """Mostly the next one too."""
+        self._reached: dict[bytes, set[str]] = {}
+        """By which of the trainable parameters have a gradient."""
         self._held: tuple[Layout | None, Any] = None, None
         """The layout that was found to be of these parameters."""
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
@@ -141,6 +145,7 @@ class Shared:
         """Follow changes of the model."""
         if self.listing.update():
             self._aligned = None, [], []
+            self._reached.clear()
         parameter, gradient, version = self._written or (None, None, 0)
         found = None if parameter is None else parameter.grad
         self.untouched = (
@@ -162,7 +167,11 @@ class Shared:
 
     def reached(self, found: Sequence[Tensor | None]) -> set[str]:
         """The trainable parameters that have a gradient."""
-        return {name for (name, _), g in zip(self.listing.trainable, found, strict=True) if g is not None}
+        pattern = bytes(map(is_not, found, repeat(None)))
+        if pattern not in self._reached:
+            named = zip(self.listing.trainable, pattern, strict=True)
+            self._reached[pattern] = {name for (name, _), there in named if there}
+        return self._reached[pattern]
 
     def _agree(self, primary: set[str], auxiliary: set[str], **when: bool) -> tuple[set[str], set[str]]:
         return self.workers.agree(
@@ -220,13 +229,13 @@ class Shared:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
         inside, outside = self._positions(layout)
         sharded, parameters = self.workers.splits_columns, layout.parameters
-        alike = len({parameter.dtype for parameter in parameters}) == 1
+        alike = len(set(map(attrgetter("dtype"), parameters))) == 1
         update = update.to(parameters[0].dtype) if alike else update
         strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
-        present = [p.grad for p in parameters if p.grad is not None]
+        fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
         views = layout.views(update)
         old, new = list[Tensor](), list[Tensor]()
-        if strides == layout.strides and alike and -1 not in inside and not (present or sharded):
+        if fresh and strides == layout.strides and alike and -1 not in inside and not sharded:
             for p, view in zip(parameters, views, strict=True):
                 p.grad = view
         else:
