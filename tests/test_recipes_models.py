@@ -112,8 +112,11 @@ def test_body_from_an_earlier_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model.weights: .* this model needs"):
         build_model(model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model, data, 2)
     (tmp_path / "p.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR.")
-    with pytest.raises(InputError, match="cannot read these weights"):
-        build_model(model_config(f"{{name: mlp, weights: {tmp_path}/p.safetensors}}").model, data, 2)
+    header = b'{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}'
+    (tmp_path / "q.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0000")
+    for path in (tmp_path / "p.safetensors", tmp_path / "q.safetensors", tmp_path, "/dev/zero"):
+        with pytest.raises(InputError, match="cannot read these weights"):
+            build_model(model_config(f"{{name: mlp, weights: {path}}}").model, data, 2)
 
 
 def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_path: Path) -> None:

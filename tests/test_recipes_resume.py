@@ -383,6 +383,18 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
     assert diary.read_text() == "my words"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_and_folders_in_place_of_files_are_refused(tmp_path: Path) -> None:
+    """Reading a pipe would wait for ever."""
+    for number, name in enumerate(("run.json", "checkpoint.safetensors", "metrics.jsonl", "result.json")):
+        folder = tmp_path / str(number)
+        unfinished(folder)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name) if number % 2 else (folder / name).mkdir()
+        with pytest.raises(InputError, match=rf"{name}: is no plain file; .* remove it"):
+            train_to_end(folder)
+
+
 def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
     shared = torch.randn(3)
     state = {"a": [1, 2.5, None, True, "x"], "b": {0: {"c": shared, "d": shared[:0]}, "e": (shared, torch.tensor(2))}}

@@ -236,7 +236,7 @@ def test_short_and_empty_rows_have_a_loss() -> None:
 
 def test_masks_are_drawn_anew() -> None:
     inputs = torch.randint(2, 5, (16, 60))
-    first, second = (hide(inputs, OneHot()).places.sort().values for _ in range(2))
+    first, second = (hide(inputs, OneHot()).positions.sort().values for _ in range(2))
     assert not torch.equal(first, second)
     torch.manual_seed(4)
     third = hide(inputs, OneHot())
@@ -321,7 +321,7 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
         alone = Hidden(
             hidden.inputs[row : row + 1, :last],
             hidden.segments[row : row + 1, :last],
-            hidden.places[row : row + 1, kept],
+            hidden.positions[row : row + 1, kept],
             hidden.asked[row : row + 1, kept],
             hidden.wanted[row : row + 1, kept],
         )
@@ -354,7 +354,7 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
     together = masked_losses(model.body, model.heads["lm"], hidden)
     torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
     # What stands behind the padding sign is of no consequence: the test above could fail.
-    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "places", "asked", "wanted")))
+    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")))
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
 

@@ -21,7 +21,7 @@ from attittud_lab.data.tasks import Task, mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.network import Network, load_body, matching, statistics
-from attittud_lab.models.registry import Wanted, call, find, reading
+from attittud_lab.models.registry import Wanted, call, find, names
 from attittud_lab.models.text import TextBody
 
 BYTES = 20
@@ -42,7 +42,7 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     if data.kind not in entry.reads:
         raise InputError(
             f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s; use one of "
-            f"{', '.join(reading(data.kind))}"
+            f"{', '.join(names(data.kind))}"
         )
     wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):

@@ -1,6 +1,6 @@
 """`training.compile`: the shared body as compiled code. In training steps alone: evaluations have batches of odd sizes.
 
-What is compiled depends on the shapes of a batch and on nothing that was met before (`dynamic=False`), so that a continued
+What is compiled depends on the shapes of a batch and on nothing that came before (`dynamic=False`), so that a continued
 run, or the tenth one of a comparison, computes the same bits as one alone.
 """
 
@@ -106,7 +106,7 @@ def compile_body(model: Network) -> None:
         try:
             return compiled(*args, **kwargs)
         except FailOnRecompileLimitHit:
-            reason = f"this process met more than {LIMIT} variants of it, by batch size, length and mode; for texts"
+            reason = f"this process saw more than {LIMIT} variants of it, by batch size, length and mode; for texts"
             _run_as_usual(part, RuntimeError(f"{reason} data.buckets: null makes do with one length"))
         except TorchDynamoException as error:
             _run_as_usual(part, error)

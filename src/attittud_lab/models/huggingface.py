@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,116 +199,94 @@ def stored_head(path: Path) -> dict[str, Tensor]:
     return {}
 
 
-def _transformers(folder: str) -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise needs("transformers", "transformers", f"model 'hf:{folder}'") from None
-    return transformers
-
-
 _CURE = "give a folder with config.json and model.safetensors (and the tokenizer's files for text)"
+_DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "resid_pdrop")
+"""What families call the dropout of their states: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
 
 
-def _failed(folder: str, what: str, error: Exception) -> InputError:
-    return InputError(f"model hf:{folder}: {what} cannot be loaded from its folder ({one_line(error, 200)}); {_CURE}")
+class _Folder:
+    """What transformers finds in a folder, or in that of a name in the cache."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            import transformers
+        except ImportError:
+            raise needs("transformers", "transformers", f"model 'hf:{name}'") from None
+        from huggingface_hub import snapshot_download
+
+        self.name, self._transformers, self.path = name, transformers, Path(name).expanduser()
+        if not self.path.exists():
+            try:  # not by its name, with which the library would ask the network for some files
+                self.path = Path(snapshot_download(name, local_files_only=True))
+            except (OSError, ValueError):  # not there, or no name at all
+                raise InputError(
+                    f"model hf:{name}: cannot be loaded, there is no such folder here and nothing of this name in the cache; "
+                    f"{_CURE}, or fetch it from the hub first: hf download {name}"
+                ) from None
+
+    def load(self, what: str, kind: str, **more: Any) -> Any:
+        """An object of an Auto class. Nothing is asked of the network, and no code of the folder is run."""
+        # Weights that are not used, such as another task's head, are no news, and a bar for each of a hundred runs neither.
+        logging = self._transformers.utils.logging
+        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            auto = getattr(self._transformers, kind)
+            return auto.from_pretrained(self.path, local_files_only=True, trust_remote_code=False, **more)
+        except Exception as error:  # what it raises depends on the library's version
+            raise self.failed(what, one_line(error, 200)) from None
+        finally:
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
+
+    def network(self, settings: Any, *, pretrained: bool) -> Any:
+        if pretrained:
+            return self.load("the network", "AutoModel", config=settings, use_safetensors=True).float()
+        try:
+            return self._transformers.AutoModel.from_config(settings).float()
+        except Exception as error:  # the same
+            raise self.failed("the network", one_line(error, 200)) from None
+
+    def failed(self, what: str, why: str) -> InputError:
+        return InputError(f"model hf:{self.name}: {what} cannot be loaded from its folder ({why}); {_CURE}")
 
 
-def _place(folder: str) -> Path:
-    """The folder, or that of a name in the cache. A name itself would send the library to the network for some files."""
-    path = Path(folder).expanduser()
-    if path.exists():
-        return path
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(folder, local_files_only=True))
-    except (OSError, ValueError):  # not there, or no name at all
-        raise InputError(
-            f"model hf:{folder}: cannot be loaded, there is no such folder here and nothing of this name in the cache; "
-            f"{_CURE}, or fetch it from the hub first: hf download {folder}"
-        ) from None
-
-
-@contextmanager
-def _silent(transformers: Any) -> Iterator[None]:
-    """Weights that are not used, such as another task's head, are no news, and a bar for each of a hundred runs neither."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def hf_words(folder: str) -> HFWords | None:
-    """Its tokenizer; None for a folder without one (an image network)."""
-    transformers = _transformers(folder)
-    place = _place(folder)
-    try:
-        found = transformers.AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # what it raises depends on the library's version
-        raise _failed(folder, "its configuration", error) from None
-    if not hasattr(found, "vocab_size"):
+def hf_words(name: str) -> HFWords | None:
+    """The tokenizer of a folder; None without one (an image network)."""
+    folder = _Folder(name)
+    if not hasattr(folder.load("its configuration", "AutoConfig"), "vocab_size"):
         return None
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise _failed(folder, "its tokenizer", error) from None
+    tokenizer = folder.load("its tokenizer", "AutoTokenizer")
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         # What transformers makes where there are no files: every word would be unknown.
-        raise _failed(folder, "its tokenizer", ValueError("it knows no words"))
+        raise folder.failed("its tokenizer", "it knows no words")
     if tokenizer.pad_token_id is None:
         raise InputError(
-            f"model hf:{folder}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put together; "
+            f"model hf:{name}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put together; "
             "give it one (tokenizer.pad_token = ...) and save it into the folder"
         )
     return HFWords(tokenizer)
 
 
-_DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "resid_pdrop")
-"""What families call the dropout of their states: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
-
-
-def _set_dropout(settings: Any, share: float, folder: str) -> None:
-    names = [name for name in _DROPOUT if hasattr(settings, name)]
-    if not names:
-        raise InputError(f"model hf:{folder} has no dropout that could be set; leave model.dropout at 0")
-    for name in names:
-        setattr(settings, name, share)
-
-
-def hf_body(wanted: Wanted, folder: str) -> nn.Module:
-    config = wanted.config
-    transformers = _transformers(folder)
-    place = _place(folder)
-    arguments = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with _silent(transformers):
-            settings = transformers.AutoConfig.from_pretrained(place, **arguments)
-            if config.dropout:
-                _set_dropout(settings, config.dropout, folder)
-            if config.pretrained:
-                model = transformers.AutoModel.from_pretrained(
-                    place, config=settings, use_safetensors=True, **arguments
-                )
-            else:
-                model = transformers.AutoModel.from_config(settings)
-            if wanted.kind == "image":
-                return HFImageBody(model.float())
-            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **arguments)
-            weights = place / "model.safetensors"
-    except InputError:
-        raise
-    except Exception as error:  # what it raises depends on the library's version
-        raise _failed(folder, "the network", error) from None
-    # Where the weights are in pieces, the head is not looked for.
-    stored = config.pretrained and weights.exists()
-    return Encoder(model.float(), tokenizer, stored_head(weights) if stored else {})
+def hf_body(wanted: Wanted, name: str) -> nn.Module:
+    """The network of a folder without its own heads."""
+    folder, config = _Folder(name), wanted.config
+    settings = folder.load("the network", "AutoConfig")
+    if config.dropout:
+        known = [key for key in _DROPOUT if hasattr(settings, key)]
+        if not known:
+            raise InputError(f"model hf:{name} has no dropout that could be set; leave model.dropout at 0")
+        for key in known:
+            setattr(settings, key, config.dropout)
+    model = folder.network(settings, pretrained=config.pretrained)
+    if wanted.kind == "image":
+        return HFImageBody(model)
+    # Where the weights are in several files, a head for masked words is not looked for.
+    weights = folder.path / "model.safetensors"
+    stored = stored_head(weights) if config.pretrained and weights.exists() else {}
+    return Encoder(model, folder.load("its tokenizer", "AutoTokenizer"), stored)
 
 
 class HFImageBody(nn.Module):
@@ -320,7 +297,6 @@ class HFImageBody(nn.Module):
         self.model = model
         sizes = getattr(model.config, "hidden_sizes", None)
         self.features = int(sizes[-1] if sizes else model.config.hidden_size)
-
         self.channels = int(getattr(model.config, "num_channels", 3))
 
     def forward(self, x: Tensor) -> Tensor:

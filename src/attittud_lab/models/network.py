@@ -21,7 +21,7 @@ HeadInit = Literal["default", "kaiming", "zero"]
 
 
 class Body(Protocol):
-    """What a body offers beside being a module: `forward` gives n x features."""
+    """A module whose `forward` gives n x features."""
 
     features: int
 
@@ -63,7 +63,7 @@ class Network(nn.Module):
         self.register_buffer("std", std.view(1, -1, 1, 1))
 
     def reset_head(self, head: nn.Linear) -> None:
-        """Initialise a head anew."""
+        """Initialise a head again."""
         head.reset_parameters()
         if self.head_init == "kaiming":
             nn.init.kaiming_normal_(head.weight, mode="fan_out")
@@ -82,7 +82,7 @@ class Network(nn.Module):
         return outputs
 
     def masked_losses(self, inputs: Tensor, head: str) -> Tensor:
-        """Per-example loss of predicting hidden words; which ones are hidden is drawn anew in each call."""
+        """Per-example loss of predicting hidden words; each call draws which ones are hidden."""
         body = cast(TextBody, self.body)
         return masked_losses(body, cast(MaskedHead, self.heads[head]), hide(inputs, body))
 
@@ -145,8 +145,10 @@ def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     try:
+        if not path.is_file():  # a device or a pipe may never end
+            raise OSError("there is no such file")
         return load(path.read_bytes())
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, LookupError, RuntimeError, ValueError) as error:  # types that torch does not have
         raise InputError(
             f"{path}: cannot read these weights ({one_line(error)}); give a weights.safetensors of a run"
         ) from None

@@ -9,17 +9,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from attittud_lab.errors import unknown
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from attittud_lab.config.schema import ModelConfig
-    from attittud_lab.data.texts import Words
 
-T = TypeVar("T")
 Kind = Literal["image", "text"]
 
 
@@ -35,16 +31,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered model."""
+    """A registered model. Functions may be given as "module:name", which is imported when it is called."""
 
     about: str
-    build: Callable[..., nn.Module] | str
-    """Makes the shared body from a `Wanted` and from what `pattern` found in the name; "module:function" is imported first."""
+    build: Callable[..., Any] | str
+    """Makes the shared body from a `Wanted` and from what the groups of `pattern` match."""
     reads: tuple[Kind, ...]
     pattern: str
-    """A regular expression for the names that it stands for; `build` and `words` are given what its groups match."""
-    words: Callable[..., Words | None] | str | None = None
-    """Makes what turns texts into token numbers; None for a model of images."""
+    """A regular expression for the names that it stands for."""
+    words: Callable[..., Any] | str | None = None
+    """Makes what turns texts into token numbers, from what the groups match; None for a model of images."""
     packs: bool = False
     """Whether a row may hold several texts."""
     foreign: bool = False
@@ -55,24 +51,17 @@ _ENTRIES: dict[str, Entry] = {}
 
 
 def register(
-    name: str,
-    about: str,
-    build: Callable[..., nn.Module] | str,
-    *,
-    reads: Kind | tuple[Kind, ...],
-    pattern: str | None = None,
-    **more: Any,
+    name: str, about: str, build: Callable[..., Any] | str, *reads: Kind, pattern: str | None = None, **more: Any
 ) -> None:
-    """Add a model; without a pattern it has this one name. See `Entry` for the rest."""
+    """Add a model that reads images, texts or both; without a pattern it has this one name. See `Entry` for the rest."""
     if name in _ENTRIES:
         raise ValueError(f"there is a model {name!r} already; choose another name")
-    kinds = reads if isinstance(reads, tuple) else (reads,)
-    _ENTRIES[name] = Entry(about, build, kinds, pattern or re.escape(name), **more)
+    _ENTRIES[name] = Entry(about, build, reads, pattern or re.escape(name), **more)
 
 
-def names() -> dict[str, str]:
-    """Every model, or an example of its names, with one line about it."""
-    return {name: entry.about for name, entry in _ENTRIES.items()}
+def names(kind: Kind | None = None) -> dict[str, str]:
+    """Every model (or an example of its names) that reads data of a kind, with one line about it."""
+    return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
 
 
 def find(name: str) -> tuple[Entry, tuple[str, ...]]:
@@ -84,56 +73,23 @@ def find(name: str) -> tuple[Entry, tuple[str, ...]]:
     raise unknown("model", name, _ENTRIES)
 
 
-def call(function: Callable[..., T] | str, *arguments: Any) -> T:
+def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
     """Call what an entry names."""
-    if not isinstance(function, str):
-        return function(*arguments)
-    module, _, attribute = function.partition(":")
-    found: Callable[..., T] = getattr(import_module(module), attribute)
-    return found(*arguments)
+    if isinstance(function, str):
+        module, _, attribute = function.partition(":")
+        function = getattr(import_module(f"attittud_lab.models.{module}"), attribute)
+    return function(*arguments)  # type: ignore[operator]  # not a text any more
 
 
-def reading(kind: Kind) -> list[str]:
-    """Names of the models that read data of this kind."""
-    return [name for name, entry in _ENTRIES.items() if kind in entry.reads]
-
-
-_HERE = "attittud_lab.models."
-register("mlp", "two hidden layers of model.width units", f"{_HERE}vision:mlp", reads="image")
-register(
-    "small-cnn", "three convolutions of model.width channels with GroupNorm", f"{_HERE}vision:small_cnn", reads="image"
-)
-register("resnet-18", "He et al. 2016, with a smaller stem for small images", f"{_HERE}vision:resnet_18", reads="image")
-register(
-    "wideresnet-22-4",
-    "Zagoruyko and Komodakis 2016, the paper's network; any wideresnet-DEPTH-WIDTH",
-    f"{_HERE}vision:wide_resnet",
-    reads="image",
-    pattern=r"wideresnet-(\d{1,3})-(\d{1,2})",
-)
+register("mlp", "two hidden layers of model.width units", "vision:mlp", "image")
+register("small-cnn", "three convolutions of model.width channels with GroupNorm", "vision:small_cnn", "image")
+register("resnet-18", "He et al. 2016, with a smaller stem for small images", "vision:resnet_18", "image")
+_WIDE = "Zagoruyko and Komodakis 2016, the paper's network; any wideresnet-DEPTH-WIDTH"
+register("wideresnet-22-4", _WIDE, "vision:wide_resnet", "image", pattern=r"wideresnet-(\d{1,3})-(\d{1,2})")
 # Not packed: its convolutions would look over the end of a text into the next one.
-register(
-    "text-cnn",
-    "two convolutions of model.width channels over hashed words",
-    f"{_HERE}text:text_cnn",
-    reads="text",
-    words=f"{_HERE}text:HashedWords",
-)
-register(
-    "hf:FOLDER",
-    "an image or text network of transformers, from a folder or the cache",
-    f"{_HERE}huggingface:hf_body",
-    reads=("text", "image"),
-    pattern="hf:(.*)",
-    words=f"{_HERE}huggingface:hf_words",
-    packs=True,
-    foreign=True,
-)
-register(
-    "timm:NAME",
-    "an image network of timm",
-    f"{_HERE}timm:timm_body",
-    reads="image",
-    pattern="timm:(.*)",
-    foreign=True,
-)
+_CNN = "two convolutions of model.width channels over hashed words"
+register("text-cnn", _CNN, "text:text_cnn", "text", words="text:HashedWords")
+_HF = "an image or text network of transformers, from a folder or the cache"
+_TEXTS = {"words": "huggingface:hf_words", "packs": True}
+register("hf:FOLDER", _HF, "huggingface:hf_body", "text", "image", pattern="hf:(.*)", foreign=True, **_TEXTS)
+register("timm:NAME", "an image network of timm", "timm:timm_body", "image", pattern="timm:(.*)", foreign=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 SHARE = 0.15
-"""Of the words of a text are hidden (BERT)."""
+"""The share of a text's words that are hidden (BERT)."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -44,11 +44,11 @@ class TextBody(Protocol):
 
 @dataclass(frozen=True)
 class Hidden:
-    """Rows of tokens with some hidden, and where: as many places in each row, of which `asked` says those that count."""
+    """Rows of tokens with some hidden: as many `positions` in each row, of which `asked` says those that count."""
 
     inputs: Tensor
     segments: Tensor
-    places: Tensor
+    positions: Tensor
     asked: Tensor
     wanted: Tensor
 
@@ -58,18 +58,20 @@ def hide(inputs: Tensor, body: TextBody) -> Hidden:
     eligible = inputs != body.pad
     for token in body.special:
         eligible = eligible & (inputs != token)
-    # The same number of places in every row: a number that depends on the draw would have to be waited for.
+    # The same number of positions in every row: a number that depends on the draw would have to be waited for.
     most = max(1, round(SHARE * inputs.shape[1]))
-    draws, places = torch.where(eligible, torch.rand_like(inputs, dtype=torch.float32), 2.0).topk(most, largest=False)
+    draws, positions = torch.where(eligible, torch.rand_like(inputs, dtype=torch.float32), 2.0).topk(
+        most, largest=False
+    )
     count = (SHARE * eligible.sum(1, keepdim=True)).round().clamp(min=1)
     asked = (torch.arange(most, device=inputs.device) < count) & (draws < 2)
-    wanted = inputs.gather(1, places)
+    wanted = inputs.gather(1, positions)
     kind = torch.rand_like(draws)
     shown = torch.where(kind < 0.9, torch.randint_like(wanted, body.vocabulary), wanted)
     shown = torch.where(kind < 0.8, body.mask, shown)
     # Segments are those of the words as they were: a random word may be a sign for padding.
-    hidden = inputs.scatter(1, places, torch.where(asked, shown, wanted))
-    return Hidden(hidden, body.segments(inputs), places, asked, wanted.long())
+    hidden = inputs.scatter(1, positions, torch.where(asked, shown, wanted))
+    return Hidden(hidden, body.segments(inputs), positions, asked, wanted.long())
 
 
 class MaskedHead(nn.Module):
@@ -88,10 +90,10 @@ class MaskedHead(nn.Module):
 def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
     """The mean loss over the hidden words of each row: no row depends on another one, or on how wide all are."""
     states = body.tokens(hidden.inputs, hidden.segments)
-    states = states.gather(1, hidden.places.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+    states = states.gather(1, hidden.positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
     outputs = head(states, body.table).flatten(0, 1)
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-    losses = F.cross_entropy(outputs, hidden.wanted.flatten(), reduction="none").view_as(hidden.places)
+    losses = F.cross_entropy(outputs, hidden.wanted.flatten(), reduction="none").view_as(hidden.positions)
     return (losses * hidden.asked).sum(1) / hidden.asked.sum(1).clamp(min=1)
 
 

@@ -50,8 +50,10 @@ class RunFolder:
         self.path, self.config = path, config
         self.checkpoint_path = path / "checkpoint.safetensors"
         for name in _FILES:
-            if (path / name).is_symlink():  # writing would go to wherever it leads
-                raise InputError(f"{path / name}: is a link; run folders hold their own files, remove it")
+            link = (path / name).is_symlink()  # writing would go to wherever it leads
+            if link or ((path / name).exists() and not (path / name).is_file()):
+                what = "a link" if link else "no plain file"
+                raise InputError(f"{path / name}: is {what}; run folders hold their own files, remove it")
         if fresh or self._begun_in_vain():
             try:
                 for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust
@@ -188,7 +190,7 @@ def _completed(config: Any) -> Any:
 
 
 def comparable(config: Config) -> dict[str, Any]:
-    """What makes two runs the same: all but the place of the folder and what it is compared with."""
+    """What makes two runs the same: everything but where the folder is and what it is compared with."""
     plain: dict[str, Any] = to_dict(config)
     del plain["output"], plain["compare"], plain["data"]["cache"]
     return plain

@@ -25,7 +25,7 @@ class PhaseSummary(TypedDict):
     steps: int
     best_step: int
     seconds: float
-    """Of training alone."""
+    """The time of training alone."""
     stopped: str | None
     """What ended it before its last step: patience or seconds."""
 

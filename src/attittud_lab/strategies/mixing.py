@@ -76,20 +76,11 @@ def _flat(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:
     return parameter.new_zeros(parameter.numel()) if gradient is None else gradient.reshape(-1)
 
 
-@dataclass
-class Pair:
-    """Mean gradients over the shared parameters; `auxiliary` is the weighted sum over the sources."""
+Formula = Callable[["Mixed", "Tensor", "Tensor"], "Tensor"]
+"""What the shared parameters receive of the auxiliary gradient, in addition to the weighted primary one.
 
-    primary: Tensor
-    auxiliary: Tensor
-    decay: float
-    memory: dict[str, Tensor]
-    """What the strategy keeps from step to step; it goes into checkpoints."""
-
-    @property
-    def cosine(self) -> Tensor:
-        """0 where one of the two is zero."""
-        return _ratio(self.primary.dot(self.auxiliary), self.primary.norm() * self.auxiliary.norm())
+It is given the strategy, the primary gradient, and the weighted sum of the auxiliary gradients.
+"""
 
 
 def _ratio(value: Tensor, by: Tensor) -> Tensor:
@@ -99,92 +90,34 @@ def _ratio(value: Tensor, by: Tensor) -> Tensor:
     return torch.where(by > 0, value / by, 0.0)
 
 
-Formula = Callable[[Pair], "Tensor"]
-"""What the shared parameters receive of the auxiliary gradient, in addition to the weighted primary one."""
-
-
-@dataclass(frozen=True)
-class Mixer:
-    """A formula, and the role of the primary task in it."""
-
-    formula: Formula
-    primary_weight: float = 1.0
-    auxiliary: bool = True
-    replay: bool = False
-    trains_head: bool = True
-
-    def __call__(
-        self, config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int
-    ) -> Mixed | Guided:
-        """Build it; with an Eta or a basis of one's own it is the preset of the same name."""
-        if config.eta is None and config.basis is None:
-            return Mixed(self, model, config, weights)
-        return Guided(config, model, weights, seed)
-
-
-def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formula]:
-    """Register a formula as a strategy; the settings are those of `Mixer`."""
-
-    def add(function: Formula) -> Formula:
-        mixer = Mixer(function, **settings)
-        # Elsewhere the weight is 0, replaced by a ratio, or of no effect.
-        tunes = mixer.auxiliary and not mixer.replay and mixer.primary_weight != 0
-        register(name, about, mixer, tunes_primary_weight=tunes, trains_head=mixer.trains_head)
-        return function
-
-    return add
-
-
-def _all(pair: Pair) -> Tensor:
-    return pair.auxiliary
-
-
-formula("primary_only", "ignore the auxiliary data: the baseline that every other row has to beat", auxiliary=False)(
-    _all
-)
-formula("pretrain", "auxiliary data alone shapes the body; the primary head learns beside it", primary_weight=0.0)(_all)
-formula(
-    "pretrain_as_released",
-    "pretrain with an untrained primary head whose loss chooses the model, as in the paper's release; to compare with",
-    primary_weight=0.0,
-    trains_head=False,
-)(_all)
-formula("multitask", "add the two losses: the strongest simple baseline once its weights are tuned")(_all)
-formula("replay", "one mixture of primary (share strategy.ratio) and auxiliary examples", replay=True)(_all)
-
-
-@formula("cosine_gate", "Du et al. 2018: use the auxiliary gradient only while its cosine is not negative")
-def _gate(pair: Pair) -> Tensor:
-    return (pair.cosine >= 0) * pair.auxiliary
-
-
-@formula("cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, cosine)")
-def _weighted_gate(pair: Pair) -> Tensor:
-    return pair.cosine.clamp(min=0) * pair.auxiliary
-
-
-@formula("bloop", "Hsieh et al. 2024: project on the complement of a running primary gradient")
-def _bloop(pair: Pair) -> Tensor:
-    if "mean" in pair.memory:
-        pair.memory["mean"].lerp_(pair.primary, 1 - pair.decay)  # in place: a captured step goes on where it lies
-    else:
-        pair.memory["mean"] = pair.primary.clone()
-    mean = pair.memory["mean"]
-    return pair.auxiliary - _ratio(mean.dot(pair.auxiliary), mean.dot(mean)) * mean
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return _ratio(a.dot(b), a.norm() * b.norm())
 
 
 class Mixed(Strategy):
-    """A step of one of the formulas above."""
+    """A step of one of the formulas below."""
 
-    def __init__(self, mixer: Mixer, model: nn.Module, config: StrategyConfig, weights: Mapping[str, float]) -> None:
-        self.mixer, self.model, self.config, self.weights = mixer, model, config, weights
-        self.needs_auxiliary, self.trains_head = mixer.auxiliary, mixer.trains_head
-        self.primary_weight = mixer.primary_weight if config.primary_weight is None else config.primary_weight
+    def __init__(
+        self,
+        formula: Formula,
+        config: StrategyConfig,
+        model: nn.Module,
+        weights: Mapping[str, float],
+        *,
+        primary_weight: float = 1.0,
+        auxiliary: bool = True,
+        replay: bool = False,
+        trains_head: bool = True,
+    ) -> None:
+        self.formula, self.config, self.model, self.weights = formula, config, model, weights
+        self.needs_auxiliary, self.replay, self.trains_head = auxiliary, replay, trains_head
+        self.primary_weight = primary_weight if config.primary_weight is None else config.primary_weight
         self.memory: dict[str, Tensor] = {}
+        """What a formula keeps from step to step; it goes into checkpoints."""
 
     def step(self, losses: StepLosses) -> Telemetry:
         parts = losses.micro
-        if not self.mixer.auxiliary:
+        if not self.needs_auxiliary:
             for part in parts:
                 (part.primary().mean() / len(parts)).backward()
             return dict
@@ -196,21 +129,20 @@ class Mixed(Strategy):
             auxiliary = auxiliary + row
         if any(kept.shape != primary.shape for kept in self.memory.values()):
             raise InputError("strategy: the checkpoint is of another model; delete it to start from the beginning")
-        pair = Pair(primary, auxiliary, self.config.decay, self.memory)
-        weight = self.config.ratio if self.mixer.replay else self.primary_weight
-        found.write(self.mixer.formula(pair) + primary * weight)
-        return partial(_read, pair.cosine)
+        weight = self.config.ratio if self.replay else self.primary_weight
+        found.write(self.formula(self, primary, auxiliary) + primary * weight)
+        return partial(_read, _cosine(primary, auxiliary))
 
     def _losses(self, losses: MicroLosses, share: float) -> list[Tensor]:
         factor = 1.0
-        if self.mixer.replay:
+        if self.replay:
             # The mean loss of a batch in which a share `ratio` of the examples is primary.
             ratio = self.config.ratio
             factor = 1 - ratio
             primary = losses.primary(count=max(1, round(losses.auxiliary_examples * ratio / max(factor, 1e-9))))
         else:
             # With weight 0 a plain sum has no use for more than the gradient of the primary head.
-            head_alone = self.primary_weight == 0 and self.mixer.formula is _all
+            head_alone = self.primary_weight == 0 and self.formula is _all
             primary = losses.primary(detach=head_alone) * (1.0 if self.trains_head else 0.0)
         tasks = [loss * (self.weights[name] * factor * share) for name, loss in losses.auxiliary().items()]
         return [primary.mean() * share, *tasks]
@@ -229,6 +161,59 @@ class Mixed(Strategy):
 
 def _read(similarity: Tensor) -> dict[str, float]:
     return {"cosine": float(similarity)}
+
+
+def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formula]:
+    """Register a formula as a strategy; the settings are those of `Mixed`."""
+
+    def add(function: Formula) -> Formula:
+        def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int) -> Strategy:
+            if config.eta is None and config.basis is None:
+                return Mixed(function, config, model, weights, **settings)
+            return Guided(config, model, weights, seed)  # the preset of this name, with an Eta or a basis of one's own
+
+        # Elsewhere the weight is 0, replaced by a ratio, or of no effect.
+        tunes = settings.get("auxiliary", True) and not settings.get("replay") and settings.get("primary_weight") != 0
+        register(name, about, build, tunes_primary_weight=tunes, trains_head=settings.get("trains_head", True))
+        return function
+
+    return add
+
+
+@formula("replay", "one mixture of primary (share strategy.ratio) and auxiliary examples", replay=True)
+@formula("multitask", "add the two losses: the strongest simple baseline once its weights are tuned")
+@formula(
+    "pretrain_as_released",
+    "pretrain with an untrained primary head whose loss chooses the model, as in the paper's release; to compare with",
+    primary_weight=0.0,
+    trains_head=False,
+)
+@formula("pretrain", "auxiliary data alone shapes the body while the primary head learns on it", primary_weight=0.0)
+@formula("primary_only", "ignore the auxiliary data: the baseline that every other row has to beat", auxiliary=False)
+def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
+    return auxiliary
+
+
+@formula("cosine_gate", "Du et al. 2018: use the auxiliary gradient only while its cosine is not negative")
+def _gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    return (_cosine(primary, auxiliary) >= 0) * auxiliary
+
+
+@formula("cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, cosine)")
+def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
+
+
+@formula("bloop", "Hsieh et al. 2024: project on the complement of a running primary gradient")
+def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    if "mean" in strategy.memory:
+        strategy.memory["mean"].lerp_(
+            primary, 1 - strategy.config.decay
+        )  # in place: a captured step goes on from there
+    else:
+        strategy.memory["mean"] = primary.clone()
+    mean = strategy.memory["mean"]
+    return auxiliary - _ratio(mean.dot(auxiliary), mean.dot(mean)) * mean
 
 
 class Symmetric(Strategy):

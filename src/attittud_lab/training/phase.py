@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("attittud")
 FEW_JUDGES = 8
 """Fewer validation examples than these say more about themselves than about the task."""
 MOMENTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
-"""What optimizers keep for each parameter, beside the number of the step."""
+"""What optimizers keep for each parameter, in addition to the number of the step."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
 
@@ -61,6 +61,13 @@ class PhaseState:
     scale: float = 1.0
     seconds: float = 0.0
     stopped: Literal["patience", "seconds"] | None = None
+
+    def possible(self, steps: int, figures: Set[str]) -> bool:
+        """Whether a phase of so many steps can stand here; an evaluation has at least these figures."""
+        known = figures <= self.best_values.keys() & self.last_values.keys()
+        counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
+        evaluated = self.best is None or (known and len(self.best) == 2)
+        return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
 
 class Phase:
@@ -115,7 +122,14 @@ class Phase:
             state.seconds += clock() - started
             if logging:
                 shown = self.read(telemetry)
-                record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **shown})
+                record(
+                    {
+                        "step": state.step,
+                        "seconds": state.seconds,
+                        "lr": learning_rate(self.config, state.step - 1, self.steps, state.scale),
+                        **shown,
+                    }
+                )
             if self.config.seconds is not None and state.seconds >= self.config.seconds:
                 state.stopped, evaluating = "seconds", True
             if logging or evaluating:
@@ -143,12 +157,16 @@ class Phase:
         """One update of the model; what is returned reads its figures."""
         number, streams, strategy = self.state.step, self.streams, self.strategy
         streams.load(number)
+        lr = learning_rate(self.config, number, self.steps, self.state.scale)
         for group in self.optimizer.param_groups:
-            _set_lr(group, self._lr(number))
+            if isinstance(group["lr"], Tensor):  # where a captured step reads it
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
         if self.captured is None:
             telemetry = self._guarded_update().telemetry
         else:
-            # A graph has one random seed for all of a step; it is set again as dropout shall depend on the step alone.
+            # A graph has one random seed for all of a step; it is set again so that dropout depends on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
             name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
@@ -215,28 +233,6 @@ class Phase:
             state.stopped = "patience"
         return found
 
-    def _lr(self, step: int) -> float:
-        config = self.config
-        if step < config.warmup:
-            return config.lr * (step + 1) / config.warmup
-        end = min(config.lr_min, config.lr)
-        if config.schedule == "plateau":
-            return max(end, config.lr * self.state.scale)
-        done = (step - config.warmup) / max(1, self.steps - config.warmup)
-        if config.schedule == "cosine":
-            return end + (config.lr - end) * (1 + math.cos(math.pi * done)) / 2
-        if config.schedule == "linear":
-            return config.lr + (end - config.lr) * done
-        return config.lr
-
-    def _check(self, state: PhaseState) -> None:
-        """Refuse values that no run of this phase writes."""
-        known = {self.metric, "loss"} <= state.best_values.keys() & state.last_values.keys()
-        figures = state.best is None or (known and len(state.best) == 2)
-        counts = 0 <= state.best_step <= state.step <= self.steps and min(state.worse, state.plateau) >= 0
-        if not (figures and counts and 0 < state.scale <= 1 and 0 <= state.seconds < math.inf):
-            raise ValueError("phase/state has values that no run writes")
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": asdict(self.state),
@@ -249,7 +245,8 @@ class Phase:
         """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
         device = self.streams.device
         self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
-        self._check(self.state)
+        if not self.state.possible(self.steps, {self.metric, "loss"}):
+            raise ValueError("phase/state has values that no run writes")
         if self.config.select == "best" and self.state.best is not None:
             check_like(best, self.model.state_dict(), "best")
             self.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
@@ -285,11 +282,17 @@ def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device 
     return found
 
 
-def _set_lr(group: dict[str, Any], value: float) -> None:
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(value)
-    else:
-        group["lr"] = value
+def learning_rate(config: PhaseConfig, step: int, steps: int, scale: float) -> float:
+    """The learning rate of a step; `scale` is how far schedule plateau has lowered it."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    end = min(config.lr_min, config.lr)
+    if config.schedule == "plateau":
+        return max(end, config.lr * scale)
+    done = (step - config.warmup) / max(1, steps - config.warmup)
+    if config.schedule == "cosine":
+        return end + (config.lr - end) * (1 + math.cos(math.pi * done)) / 2
+    return config.lr + (end - config.lr) * done if config.schedule == "linear" else config.lr
 
 
 def make_phase(

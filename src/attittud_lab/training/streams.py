@@ -133,12 +133,13 @@ class Streams:
 
     def primary(self, *, detach: bool = False, count: int | None = None, part: int | None = None) -> Tensor:
         losses = self._losses("primary", detach=detach, count=count, part=part)
-        self._note({"primary": losses.detach().mean()}, part)
+        _note(self, "loss/primary", losses.detach().mean(), part)
         return losses
 
     def auxiliary(self, part: int | None = None) -> dict[str, Tensor]:
         losses = {name: self._losses(name, part=part).mean() for name in self.tasks}
-        self._note({f"auxiliary/{name}": loss for name, loss in losses.items()}, part)
+        for name, loss in losses.items():
+            _note(self, f"loss/auxiliary/{name}", loss.detach(), part)
         return losses
 
     def basis(self) -> Tensor:
@@ -148,17 +149,12 @@ class Streams:
         """Losses of the step's held-out examples; drawing them leaves the random numbers of the step alone."""
         return self.losses(self._tasks[JUDGES], self.rows.rows(JUDGES), width=self.rows.width(JUDGES), stream=JUDGES)
 
-    def _note(self, losses: Mapping[str, Tensor], part: int | None) -> None:
-        for name, loss in losses.items():
-            key, value = f"loss/{name}", loss.detach()
-            self.values[key] = value if part is None else self.values.get(key, 0.0) + value / self.accumulate
-
     def _losses(
         self, stream: str, *, detach: bool = False, count: int | None = None, part: int | None = None
     ) -> Tensor:
         rows = self.rows.rows(stream)
         if not self.held:
-            # Dropout and masks depend on the step alone: no state to save, and all strategies meet the same noise.
+            # Dropout and masks depend on the step alone: no state to save, and all strategies see the same noise.
             # On a CPU not by torch.manual_seed, which formats stack traces for all accelerators: longer than a small step.
             seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
             seed(mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part])))
@@ -201,6 +197,12 @@ class Streams:
 
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+
+def _note(streams: Streams, name: str, loss: Tensor, part: int | None) -> None:
+    """Keep a mean loss of the step; those of its parts add up."""
+    before = streams.values.get(name, 0.0)
+    streams.values[name] = loss if part is None else before + loss / streams.accumulate
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def run(
         exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
         with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Quiet())
-            # Last: a run that is refused, or was finished before, shall not appear there.
+            # Last, so that a run that is refused, or was finished before, does not appear there.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
             result = job.run()
         folder.finish(result.plain())
@@ -91,12 +91,7 @@ class _Job:
     """The phases of one run, one after the other."""
 
     def __init__(
-        self,
-        config: Config,
-        data: Prepared,
-        device: torch.device,
-        folder: RunFolder,
-        progress: Progress,
+        self, config: Config, data: Prepared, device: torch.device, folder: RunFolder, progress: Progress
     ) -> None:
         self.config, self.data, self.device, self.folder = config, data, device, folder
         self.progress = progress
