@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from attittud import Guide, preset
+from attittud import Guide, checkpoint, preset
 from attittud.integrations.logs import Latest
 
 MICRO_BATCHES = 2  # of each task in one step
@@ -40,18 +40,6 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor, head: str) -> Tensor:
         return self.heads[head](self.body(x))
-
-
-class Progress:
-    """What a checkpoint must know besides the objects that Accelerate knows: the step."""
-
-    step = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"step": self.step}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.step = state["step"]
 
 
 def endless(loader: Any, drawn: int) -> Iterator[list[Tensor]]:
@@ -89,11 +77,14 @@ def train(
     # After prepare: it must see the wrapped model.
     guide = Guide(model, rank=4, refresh_every=3, **(strategy or preset("flip")))
     latest = Latest()
-    progress = Progress()
-    accelerator.register_for_checkpointing(guide, progress)
+    # save_state and load_state then hold the guide too, in files that cannot run code.
+    accelerator.register_save_state_pre_hook(lambda _, __, path: checkpoint.save(guide, f"{path}/guide"))
+    accelerator.register_load_state_pre_hook(lambda _, path: checkpoint.load(guide, f"{path}/guide"))
+    done = 0
     if resume:
-        accelerator.load_state(str(max(folder.glob("step_*"), key=lambda path: int(path.name[5:]))))
-    batches = {name: endless(loader, MICRO_BATCHES * progress.step) for name, loader in loaders.items()}
+        done = max(int(path.name.removeprefix("step_")) for path in folder.glob("step_*"))
+        accelerator.load_state(str(folder / f"step_{done}"))
+    batches = {name: endless(loader, MICRO_BATCHES * done) for name, loader in loaders.items()}
     scale = (lambda loss: loss) if accelerator.scaler is None else accelerator.scaler.scale  # float16 only
 
     def losses(name: str) -> Tensor:
@@ -101,8 +92,7 @@ def train(
         return cross_entropy(model(x, head=name), y, reduction="none") / MICRO_BATCHES
 
     curve = []
-    for step in range(progress.step + 1, steps + 1):
-        progress.step = step
+    for step in range(done + 1, steps + 1):
         total = 0.0
         for _ in range(MICRO_BATCHES):
             loss = losses("primary")

@@ -16,6 +16,7 @@ pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
 
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from hostile import payloads
 
 from attittud import preset
 
@@ -50,6 +51,24 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     assert len(resumed) == 7 and resumed == whole[5:]
 
 
+def test_planted_and_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
+    """What the guide adds to a checkpoint is safetensors and JSON, without one of Accelerate's pickles."""
+    accelerate_loop.train(tmp_path, steps=5)
+    folder, mark = tmp_path / "step_5", tmp_path / "ran"
+    assert not list(folder.glob("custom_checkpoint*"))
+    files = sorted(path for path in (folder / "guide").rglob("*") if path.is_file())
+    assert [path.name for path in files] == ["rows.safetensors", "guide.json"]
+    for file in files:
+        honest = file.read_bytes()
+        for content in (*list(payloads(mark))[:4], b"", honest[:50]):
+            file.write_bytes(content)
+            with pytest.raises(ValueError, match=f"^{file}: .*another copy"):
+                accelerate_loop.train(tmp_path, steps=6, resume=True)
+            assert not mark.exists()
+        file.write_bytes(honest)
+    assert len(accelerate_loop.train(tmp_path, steps=6, resume=True)) == 1
+
+
 class Plain:
     """What Accelerate's users do without a Guide: backward of each loss, gradients add up."""
 
@@ -65,16 +84,11 @@ class Plain:
     def combine(self) -> Any:
         return SimpleNamespace(refreshed=True, tasks={}, to_dict=lambda: defaultdict(float))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise AssertionError(state)
-
 
 def test_equal_weights_reproduce_plain_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guided = accelerate_loop.train(tmp_path, strategy=preset("multitask"))
     monkeypatch.setattr(accelerate_loop, "Guide", Plain)
+    monkeypatch.setattr(accelerate_loop.checkpoint, "save", lambda *_: None)
     assert guided == pytest.approx(accelerate_loop.train(tmp_path), rel=1e-4)
 
 

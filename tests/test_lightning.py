@@ -1,5 +1,6 @@
 """Lightning: a guided backward in the place of `manual_backward`."""
 
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from torch.nn.utils import parameters_to_vector
 
 pytest.importorskip("lightning", reason="needs the extra 'lightning'")
 
+from hostile import KINDS, Runs
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -82,6 +84,27 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     resumed = run(tmp_path, closer(), resume=True)
     whole = run(tmp_path / "whole", closer())
     assert len(whole) == 20 and resumed == whole[8:]
+
+
+@pytest.mark.parametrize("wrong", [1, "text", [], {}, {"version": 1}, torch.ones(2)], ids=repr)
+def test_an_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: Any) -> None:
+    run(tmp_path, closer(), max_epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    torch.save(saved | {STATE_KEY: wrong}, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"^the entry 'attittud' of Lightning's checkpoint: .*state_dict\(\)"):
+        run(tmp_path, closer(), resume=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_pickle_does_not_run(tmp_path: Path, kind: str) -> None:
+    """Lightning reads its file itself, and takes from it what `weights_only=True` allows; our entry needs no more."""
+    run(tmp_path, closer(), max_epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    saved[STATE_KEY] |= {"shared": Runs(tmp_path / "ran", kind)}
+    torch.save(saved, tmp_path / "last.ckpt")
+    with pytest.raises(pickle.UnpicklingError):
+        run(tmp_path, closer(), resume=True)
+    assert not (tmp_path / "ran").exists()
 
 
 class Stock(Closer):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from attittud.integrations.streams import Shuffled, Stream
+from attittud.integrations.auxiliary import Shuffled, Stream
 
 
 def leave_out(loader: Any, count: int) -> Iterator[Any]:

@@ -1,8 +1,11 @@
 """Hugging Face's Trainer: the same losses as the stock one, the same run after a kill, and clear refusals."""
 
+import json
+import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,16 +17,17 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
+import torch.distributed.checkpoint as dcp
 import transformers
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
+from hostile import payloads
 from trainers import EXAMPLES, NUMBERS, SUM, WARNINGS, arguments, curve, llama, make_trainer, sequences, summed
 from transformers import Trainer
 
-from attittud import Eta, preset
+from attittud import Eta, checkpoint, preset
 from attittud.integrations.refusals import FSDP2, check_trainer
-from attittud.integrations.state import STATE_FILE
-from attittud.integrations.transformers import AttittudTrainer
+from attittud.integrations.transformers import FOLDER, OLD_FILE, AttittudTrainer, load_guide
 from attittud.losses import per_sequence
 
 pytestmark = WARNINGS
@@ -251,7 +255,7 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     assert resumed._initial_global_step == 5
     assert_same_run(resumed, whole)
     # The saved state made that possible: without it the curve is another one.
-    (tmp_path / "whole" / "checkpoint-5" / STATE_FILE).unlink()
+    shutil.rmtree(tmp_path / "whole" / "checkpoint-5" / FOLDER)
     forgetful = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
     forgetful.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-5"))
     assert curve(forgetful) != curve(whole)
@@ -264,6 +268,104 @@ def test_resume_at_the_end_of_an_epoch_and_of_a_short_window(tmp_path: Path) -> 
     resumed = make_trainer(str(tmp_path), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert_same_run(resumed, whole)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[AttittudTrainer, Path]:
+    """A trainer after two steps, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("stopped")
+    trainer = make_trainer(str(folder), max_steps=2, save_steps=2, disable_tqdm=True)
+    trainer.train()
+    return trainer, folder / "checkpoint-2"
+
+
+def as_before(trainer: AttittudTrainer, folder: Path, *, sharded: bool) -> None:
+    """Put the files that earlier versions wrote in the place of ours."""
+    shutil.rmtree(folder / FOLDER)
+    if sharded:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.save({"guide": checkpoint.entries(trainer.guide)}, checkpoint_id=folder / FOLDER)
+    state = {"guide": None if sharded else trainer.guide.state_dict(), "drawn": trainer.auxiliary.drawn}
+    torch.save(state, folder / OLD_FILE)
+
+
+def test_what_is_written_is_safetensors_and_json(stopped: tuple[AttittudTrainer, Path]) -> None:
+    _, folder = stopped
+    ours = {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if FOLDER in path.relative_to(folder).parts
+    }
+    assert ours - {FOLDER, f"{FOLDER}/basis"} == {
+        f"{FOLDER}/guide.json",
+        f"{FOLDER}/auxiliary.json",
+        f"{FOLDER}/basis/rows.safetensors",
+    }
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_files_of_earlier_versions_are_read(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], sharded: bool
+) -> None:
+    trainer, saved = stopped
+    folder = shutil.copytree(saved, tmp_path / "old")
+    as_before(trainer, folder, sharded=sharded)
+    before = trainer.guide.subspace.rows.clone()
+    assert load_guide(trainer.guide, folder) == trainer.auxiliary.drawn == {"updown": 2}
+    assert torch.equal(trainer.guide.subspace.rows, before)
+
+
+OURS = {"new": ("guide.json", "auxiliary.json", "basis/rows.safetensors"), "old": ("../attittud.pt",)}
+OURS["old, sharded"] = ("../attittud.pt", ".metadata", "__0_0.distcp")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OURS.items() for name in names])
+def test_planted_and_damaged_files_are_refused_by_name(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], kind: str, name: str
+) -> None:
+    """No planted pickle runs, whichever of our files it is in."""
+    trainer, saved = stopped
+    folder, mark = shutil.copytree(saved, tmp_path / "planted"), tmp_path / "ran"
+    if kind != "new":
+        as_before(trainer, folder, sharded="sharded" in kind)
+    file = (folder / FOLDER / name).resolve()
+    honest = file.read_bytes()
+    contents = [*payloads(mark), *(honest[: len(honest) * part // 5] for part in range(5)), b"{}", b"[1]"]
+    for content in contents:
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"^{file}: .*(another copy|state_dict)") as caught:
+            load_guide(trainer.guide, folder)
+        assert not mark.exists() and "\n" not in str(caught.value)
+    again = make_trainer(str(tmp_path / "again"), max_steps=3, disable_tqdm=True)
+    with pytest.raises(ValueError, match=f"^{file}: "):
+        again.train(resume_from_checkpoint=str(folder))
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, [], {"updown": -1}, {"updown": "2"}, {"updown": True}, {"updown": 1.5}], ids=repr
+)
+def test_positions_in_the_data_of_a_wrong_type_are_refused(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], wrong: Any
+) -> None:
+    trainer, saved = stopped
+    folder = shutil.copytree(saved, tmp_path / "planted")
+    (folder / FOLDER / "auxiliary.json").write_text(json.dumps({"drawn": wrong}))
+    with pytest.raises(ValueError, match=r"auxiliary\.json: .*'drawn' must hold the number of batches"):
+        load_guide(trainer.guide, folder)
+    as_before(trainer, folder, sharded=False)
+    torch.save({"guide": trainer.guide.state_dict(), "drawn": wrong}, folder / OLD_FILE)
+    with pytest.raises(ValueError, match=r"attittud\.pt: .*'drawn' must hold the number of batches"):
+        load_guide(trainer.guide, folder)
+
+
+def test_a_checkpoint_without_a_guide_starts_one(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _ = stopped
+    assert load_guide(trainer.guide, tmp_path) == {}
+    assert f"{tmp_path / FOLDER} is missing" in caplog.text
+    (tmp_path / FOLDER).mkdir()
+    with pytest.raises(FileNotFoundError, match="there is no guide"):
+        load_guide(trainer.guide, tmp_path)
 
 
 def assert_same_run(resumed: Trainer, whole: Trainer) -> None:
@@ -419,7 +521,7 @@ def test_eta_auto_with_judges(tmp_path: Path, accumulate: int) -> None:
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert curve(resumed) == curve(whole) and len(curve(whole)) == 8
     scores = whole.report.tasks
-    assert float(scores["up"].earned.score.sum()) > float(scores["down"].verdict.score.sum())
+    assert float(scores["up"].earned.score.sum()) > float(scores["down"].earned.score.sum())
     assert curve(whole, "attittud/up/weight_helpful")[-1] > curve(whole, "attittud/down/weight_helpful")[-1]
 
 

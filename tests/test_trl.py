@@ -20,7 +20,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from trl_trainers import MAKE, GuidedDPO, GuidedSFT, make_model, make_tokenizer, pairs, text
 
 from attittud import preset
-from attittud.integrations.cut import Cut
+from attittud.integrations.objective import Cut
 from attittud.integrations.transformers import AttittudTrainer
 
 pytestmark = WARNINGS
@@ -100,7 +100,7 @@ def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, loss_type
     pairs = inputs["input_ids"].shape[0] // 2
     cut = Cut(trainer.model)
     loss = trainer.compute_loss(cut, dict(inputs))
-    losses = cut.share_out(loss, 2, "DPO")
+    losses = cut.per_example(loss, 2, "DPO")
     assert losses.shape == (pairs,) and torch.allclose(losses.mean(), loss)
     for i in range(pairs):
         alone = trainer.compute_loss(trainer.model, {name: value[[i, i + pairs]] for name, value in inputs.items()})

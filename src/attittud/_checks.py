@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, cast
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout, sparse_message
 from attittud.eta import Eta, preset, presets
+from attittud.report import SCORED
 
 AnyEta = Eta | Literal["auto"]
 T = TypeVar("T")
@@ -151,33 +152,33 @@ def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dic
 
 
 def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
-    """Whether a saved state fits the guide that is to load it."""
-    if state.get("version") != 1:
-        raise ValueError(f"not a state of a Guide this version can read (version {state.get('version')!r}, not 1)")
-    missing = {
-        "settings",
-        "since_refresh",
-        "refreshes",
-        "skipped_refreshes",
-        "shared",
-        "reached_by_auxiliary",
-        "basis",
-    } - set(state)
-    if missing:
+    """Check that a saved state, which may come from a damaged or a crafted file, fits the guide that is to load it."""
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if type(version) is not int or version != 1:
+        raise ValueError(
+            f"not a state of a Guide this version can read (version {shortened(version)}, not 1); save it by state_dict()"
+        )
+    if missing := TYPES.keys() - {"judges"} - set(state):
         raise ValueError(
             f"the state of the Guide is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
     judges = state.get("judges")
-    if judges and (missing := {"age", "count", "records"} - set(judges)):
+    if isinstance(judges, Mapping) and (missing := {"age", "count", "records"} - set(judges)):
         raise ValueError(
             f"what the judges said is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
         )
+    for name, fits in TYPES.items():
+        if not fits(state.get(name)):
+            raise ValueError(
+                f"{name!r} in the state of the Guide cannot be {shortened(state[name])}: the file is damaged or was made by "
+                "hand; load another copy, or leave it out and let the next step compute the basis again"
+            )
     for key, value in settings.items():
         saved = state["settings"].get(key)
-        if saved != value:
+        if not isinstance(saved, (str, int, type(None))) or saved != value:
             raise ValueError(
-                f"the state was saved with {key}={saved!r}, this guide has {value!r}; build the guide with the settings "
-                "of the saved run"
+                f"the state was saved with {key}={shortened(saved)}, this guide has {value!r}; build the guide with the "
+                "settings of the saved run"
             )
     for name, shape in state["shared"].items():
         found = tuple(named[name].shape) if name in named else "no such parameter"
@@ -185,3 +186,67 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
             raise ValueError(
                 f"the state belongs to another model: parameter {name!r} has shape {tuple(shape)} in it, here: {found}"
             )
+    if not _covers(state["basis"], state["shared"]):
+        raise ValueError("the saved basis does not have as many rows over every shared parameter; load another copy")
+
+
+def _covers(basis: Any, shared: Mapping[str, Any]) -> bool:
+    if not isinstance(basis, Mapping):
+        return basis is None or bool(shared)
+    shapes = {name: tuple(tensor.shape[1:]) for name, tensor in basis.items()}
+    rows = {tensor.shape[0] for tensor in basis.values()}
+    return len(rows) == 1 and shapes == {name: tuple(shape) for name, shape in shared.items()}
+
+
+def shortened(value: object) -> str:
+    """Describe what a file holds, short enough for a message."""
+    text = repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:56]} ..."
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_list(value: Any, fits: Callable[[Any], bool], length: int | None = None) -> bool:
+    return isinstance(value, (list, tuple)) and length in (None, len(value)) and all(map(fits, value))
+
+
+def _is_mapping(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) and fits(item) for name, item in value.items())
+
+
+def _are_numbers(value: Any, length: int) -> bool:
+    return _is_list(value, lambda x: type(x) is float and math.isfinite(x), length)
+
+
+def _are_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
+
+
+def _are_scores(value: Any) -> bool:
+    """Whether this is the state of `attittud.step.auto.Scores`."""
+    return (
+        isinstance(value, Mapping)
+        and _is_list(value.get("moments"), lambda row: _are_numbers(row, len(SCORED)), 3)
+        and _are_numbers(value.get("weights"), 3)
+        and _is_count(value.get("skipped"))
+    )
+
+
+def _are_judges(value: Mapping[str, Any]) -> bool:
+    known = value["age"] is None or _is_count(value["age"])
+    return known and _is_count(value["count"]) and _is_mapping(value["records"], _are_scores)
+
+
+TYPES: dict[str, Callable[[Any], bool]] = {
+    "settings": lambda x: isinstance(x, Mapping),
+    "since_refresh": lambda x: x is None or _is_count(x),
+    "refreshes": _is_count,
+    "skipped_refreshes": _is_count,
+    "shared": lambda x: _is_mapping(x, lambda shape: _is_list(shape, _is_count)),
+    "reached_by_auxiliary": lambda x: x is None or _is_list(x, lambda name: isinstance(name, str)),
+    "basis": lambda x: x is None or _are_rows(x) or _is_mapping(x, _are_rows),
+    "judges": lambda x: x is None or (isinstance(x, Mapping) and _are_judges(x)),
+}
+"""The fields of a guide's state, and whether a value is of their type."""

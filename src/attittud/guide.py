@@ -298,6 +298,11 @@ class Guide:
         return {} if self.subspace is None else dict(self.subspace.layout.named)
 
     @property
+    def sharded(self) -> bool:
+        """Whether each worker holds only a shard of the model and of the basis (FSDP2)."""
+        return self._workers.splits_columns
+
+    @property
     def subspace(self) -> Subspace | None:
         """The basis in use, not a copy: a refresh overwrites it. None before the first refresh."""
         return self._refresher.subspace

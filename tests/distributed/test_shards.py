@@ -1,12 +1,15 @@
 """Workers with a shard of every parameter each (FSDP2): what else they do and refuse beside the update of the joined batch."""
 
 import tempfile
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
+from hostile import payloads
 from oracle import error
 from processes import outcomes, run
 from scenarios import ETA, M, N, World, message_of, sharded, twenty_steps, whole
@@ -128,19 +131,25 @@ def state_of_another(folder):
     return message
 
 
-def train(kind, first, steps, folder=None, save=False, **options):
-    """Some steps of a run; from a checkpoint if first > 0, into one if asked."""
+def train(kind, first, steps, folder=None, save=False, form="dcp", **options):
+    """Some steps of a run; from a checkpoint if first > 0, into one if asked: of torch, and by itself in files of ours."""
     w = World(kind)
     guide = w.guide(refresh_every=5, **options)
     saved = {"model": dict(w.inner.named_parameters())}
     if first:
         dcp.load(saved, checkpoint_id=folder)
-        checkpoint.load(guide, folder)
+        checkpoint.load(guide, folder if form == "dcp" else f"{folder}/files")
     for i in range(first, first + steps):
         at = w.share(i % 6, i % 6 + 18)
         w.take(guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(i % 6, i % 6 + 18))))
     if save:
         dcp.save(saved | {"guide": checkpoint.entries(guide)}, checkpoint_id=folder)
+        for _ in range(2):  # the second time over what is there already
+            checkpoint.save(guide, f"{folder}/files")
+            dist.barrier()
+            (Path(folder) / "files" / "basis" / f"shard-0000{8 + dist.get_rank()}.safetensors").write_bytes(b"stale")
+            dist.barrier()
+        checkpoint.save(guide, f"{folder}/files")
     state = guide.state_dict()
     return {
         "grads": w.grads,
@@ -149,10 +158,36 @@ def train(kind, first, steps, folder=None, save=False, **options):
     }
 
 
+def hostile_files(folder):
+    """What two workers say of shards that were tampered with, and whether a planted pickle ran on one of them."""
+    w = World("fsdp")
+    guide = w.guide()
+    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    mark, found = Path(folder) / "ran", {}
+    for name in ("files/guide.json", "files/basis/{shard}", "dcp/.metadata", "dcp/__1_0.distcp"):
+        checkpoint.save(guide, f"{folder}/files")
+        checkpoint.load(guide, f"{folder}/files")  # nobody has to wait for others
+        dcp.save({"guide": checkpoint.entries(guide)}, checkpoint_id=f"{folder}/dcp")
+        dist.barrier()
+        file = Path(folder) / name.format(shard="shard-00002-model-00001-of-00001.safetensors")
+        honest = file.read_bytes()
+        for kind, content in {"cut off": honest[: len(honest) // 2], "pickle": next(payloads(mark))}.items():
+            dist.barrier()
+            if w.number == 0:
+                file.write_bytes(content)
+            dist.barrier()
+            found[str(file), kind] = message_of(partial(checkpoint.load, guide, f"{folder}/{name.partition('/')[0]}"))
+    dist.barrier()
+    return found, mark.exists()
+
+
 BEFORE, AFTER = 7, 5  # a refresh at 0, 5 and 10
+FORMS = ("dcp", "files")
+FEW = {"rank": 30}  # more than there are examples: the basis has fewer rows
 
 
 def behaviour(folder):
+    train("fsdp", 0, BEFORE, f"{folder}/few", save=True, **FEW)
     train("fsdp", 0, BEFORE, f"{folder}/fsdp", save=True)
     train("ddp", 0, BEFORE, f"{folder}/ddp", save=True)
     train("fsdp", 0, BEFORE, f"{folder}/canonical", save=True, basis="canonical")
@@ -165,17 +200,29 @@ def behaviour(folder):
         "between": made_between_passes(),
         "inputs": inputs_that_want_a_gradient(),
         "state of another": state_of_another(folder),
-        "resumed": {kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "ddp")}
-        | {"from ddp": train("fsdp", BEFORE, AFTER, f"{folder}/ddp")},
+        "hostile files": hostile_files(f"{folder}/hostile"),
+        "resumed": {
+            f"{kind}, {form}": train(kind, BEFORE, AFTER, f"{folder}/fsdp", form=form)
+            for kind in ("fsdp", "ddp")
+            for form in FORMS
+        }
+        | {f"from ddp, {form}": train("fsdp", BEFORE, AFTER, f"{folder}/ddp", form=form) for form in FORMS},
+        "few": {f"fsdp, {form}": train("fsdp", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS},
     }
 
 
 def on_four(folder):
     return {
         "twenty": [twenty_steps(World(kind, torch.float32)) for kind in ("ddp", "hsdp")],
-        "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
-        "hsdp": train("hsdp", BEFORE, AFTER, f"{folder}/fsdp"),
-        "canonical": train("fsdp", BEFORE, AFTER, f"{folder}/canonical", basis="canonical"),
+        "resumed": {
+            f"{kind}, {form}": train(kind, BEFORE, AFTER, f"{folder}/fsdp", form=form)
+            for kind in ("fsdp", "hsdp")
+            for form in FORMS
+        },
+        "few": {f"hsdp, {form}": train("hsdp", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS},
+        "canonical": [
+            train("fsdp", BEFORE, AFTER, f"{folder}/canonical", form=form, basis="canonical") for form in FORMS
+        ],
     }
 
 
@@ -275,26 +322,56 @@ def test_a_guide_may_be_made_between_the_passes(behaved):
 
 def test_a_worker_does_not_take_the_shards_of_another(behaved):
     for number, message in enumerate(found["state of another"] for found in behaved):
-        assert f"shards of worker {1 - number} of 2" in message and "attittud.checkpoint.entries" in message
+        assert f"shards of worker {1 - number} of 2" in message and "attittud.checkpoint.save" in message
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
 def test_a_checkpoint_goes_on_with_another_number_and_kind_of_workers(behaved, four, folder):
     undisturbed = train("one", 0, BEFORE + AFTER)
-    want = undisturbed["grads"][BEFORE:]
     again = {
-        "one": train("one", BEFORE, AFTER, f"{folder}/fsdp"),
-        "of ddp": train("one", BEFORE, AFTER, f"{folder}/ddp"),
+        f"one from {kind}, {form}": train("one", BEFORE, AFTER, f"{folder}/{kind}", form=form)
+        for kind in ("fsdp", "ddp")
+        for form in FORMS
     }
-    found = [again, *(x["resumed"] for x in behaved), *({k: x[k] for k in ("fsdp", "hsdp")} for x in four)]
-    for resumed in found:
+    for resumed in [again, *(x["resumed"] for x in (*behaved, *four))]:
         for name, run_ in resumed.items():
-            assert run_["refreshed"] == [False] * 3 + [True, False], name
-            for got, expected in zip(run_["grads"], want, strict=True):
-                assert error(got, expected) < 1e-10, name
-    canonical = train("one", 0, BEFORE + AFTER, basis="canonical")["grads"][BEFORE:]
-    for got, expected in zip(four[0]["canonical"]["grads"], canonical, strict=True):
-        assert error(got, expected) < 1e-10
+            assert_goes_on(name, run_, undisturbed)
+    canonical = train("one", 0, BEFORE + AFTER, basis="canonical")
+    for run_ in four[0]["canonical"]:
+        for got, expected in zip(run_["grads"], canonical["grads"][BEFORE:], strict=True):
+            assert error(got, expected) < 1e-10
+
+
+def assert_goes_on(name, run_, undisturbed):
+    assert run_["refreshed"] == [False] * 3 + [True, False], name
+    for got, expected in zip(run_["grads"], undisturbed["grads"][BEFORE:], strict=True):
+        assert error(got, expected) < 1e-10, name
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
+def test_so_does_a_basis_of_fewer_rows_than_its_rank(behaved, four, folder):
+    undisturbed = train("one", 0, BEFORE + AFTER, **FEW)
+    assert undisturbed["state"]["basis"].shape[0] < FEW["rank"]
+    again = {form: train("one", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS}
+    for resumed in [again, *(x["few"] for x in (*behaved, *four))]:
+        for name, run_ in resumed.items():
+            assert_goes_on(name, run_, undisturbed)
+
+
+def test_what_workers_write_is_safetensors_and_json(behaved, folder):
+    assert behaved
+    files = sorted(
+        path.relative_to(f"{folder}/fsdp/files").as_posix() for path in Path(folder).glob("fsdp/files/**/*.*")
+    )
+    shards = [f"basis/shard-0000{number}-model-00001-of-00001.safetensors" for number in (1, 2)]
+    assert files == [*shards, "guide.json"]
+
+
+def test_planted_shards_do_not_run_and_every_worker_names_the_file(behaved):
+    for messages, ran in (found["hostile files"] for found in behaved):
+        assert not ran
+        for (file, kind), message in messages.items():
+            assert message.startswith(file) and "another copy" in message and "\n" not in message, (kind, message)
 
 
 @pytest.mark.usefixtures("behaved")

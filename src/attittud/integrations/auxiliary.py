@@ -1,23 +1,29 @@
-"""The auxiliary datasets beside a Trainer's own one: prepared as it prepares that, drawn from without end, resumed."""
+"""The auxiliary datasets of a Trainer: prepared like its own dataset, drawn from without end, resumed where a run stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch.utils.data import Sampler
+
 from attittud.guide import SINGLE
-from attittud.integrations.streams import Shuffled, Stream
 
 Window = dict[str, tuple[list[Any], Any]]
 """By name: the batches for one step, and the items in them as the Trainer counts them."""
 
-
 JUDGES = "judge_dataset"
+"""The name under which judges are drawn and saved."""
 
 
 class AuxiliaryData:
-    """Args as those of `AttittudMixin`; `known` are names that its other arguments use."""
+    """Makes a data loader for every auxiliary dataset and draws batches from it.
+
+    The arguments are those of `AttittudMixin`; `known` are the names that its other arguments use.
+    """
 
     def __init__(
         self,
@@ -43,20 +49,19 @@ class AuxiliaryData:
 
     @property
     def drawn(self) -> dict[str, int]:
-        """Where each dataset stands: all of it that a checkpoint needs."""
+        """How many batches were drawn from each dataset: all that a checkpoint needs to know."""
         return {name: stream.drawn for name, stream in self.streams.items()}
 
     def begin(self, drawn: Mapping[str, int]) -> None:
-        """Make the data loaders, to go on after so many batches."""
+        """Make the data loaders; each continues after so many batches."""
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
         window = {}
         for name, stream in self.streams.items():
-            if name == JUDGES:
-                continue
-            batches = [stream.draw() for _ in range(count)]
-            window[name] = batches, self.trainer._get_num_items_in_batch(batches, device)
+            if name != JUDGES:
+                batches = [stream.draw() for _ in range(count)]
+                window[name] = batches, self.trainer._get_num_items_in_batch(batches, device)
         return window
 
     def _prepared(self, name: str, data: Any) -> Any:
@@ -87,7 +92,7 @@ class AuxiliaryData:
 
     @contextmanager
     def _own_collator(self, name: str) -> Iterator[None]:
-        """A dataset with a collator of its own keeps its columns too: the Trainer knows only those of its own loss."""
+        """A dataset with a collator of its own keeps all its columns: the Trainer knows only those of its own loss."""
         trainer, args = self.trainer, self.trainer.args
         kept = trainer.data_collator, args.remove_unused_columns
         if name in self.collators:
@@ -96,3 +101,66 @@ class AuxiliaryData:
             yield
         finally:
             trainer.data_collator, args.remove_unused_columns = kept
+
+
+class Shuffled(Sampler[int]):
+    """A permutation that depends only on (seed, name, epoch), so it is the same on every worker and after a resume."""
+
+    def __init__(self, data: Sized, seed: int, name: str) -> None:
+        self.size = len(data)
+        # The name counts, or two datasets of one length would be drawn in the same order.
+        self.seed = seed + zlib.crc32(name.encode())
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        yield from torch.randperm(self.size, generator=generator).tolist()
+
+
+class Stream:
+    """Draws from a data loader over and over. `drawn` is all that has to be saved.
+
+    Args:
+        loader: prepared for this worker.
+        name: for messages.
+        shuffled: the sampler of the loader, if it has one.
+        skip: returns a loader that leaves out the first batches (Accelerate has one).
+        drawn: how many batches were drawn before.
+    """
+
+    def __init__(
+        self, loader: Any, name: str, shuffled: Shuffled | None, skip: Callable[[Any, int], Any], drawn: int = 0
+    ) -> None:
+        self.loader = loader
+        self.name = name
+        self.shuffled = shuffled
+        self.skip = skip
+        self.drawn = drawn
+        self._batches = self._endless()
+
+    def draw(self) -> Any:
+        """The next batch. The global random state is left alone, so that dropout does not depend on resuming."""
+        with torch.random.fork_rng(devices=[]):
+            return next(self._batches)
+
+    def _endless(self) -> Iterator[Any]:
+        sized = self.shuffled is not None
+        epoch, start = divmod(self.drawn, max(1, len(self.loader))) if sized else (0, self.drawn)
+        while True:
+            if self.shuffled is not None:
+                self.shuffled.epoch = epoch
+            found = start if sized else 0
+            for batch in self.skip(self.loader, start) if sized and start else self.loader:
+                found += 1
+                if found > start:
+                    self.drawn += 1
+                    yield batch
+            if found == 0:
+                raise ValueError(
+                    f"the auxiliary dataset {self.name!r} gives no batch; is it empty, or drop_last too strict?"
+                )
+            # Without a length, only whole passes over the data find where a resumed run stopped.
+            epoch, start = epoch + 1, max(0, start - found)

@@ -1,4 +1,4 @@
-"""A mixin for a `LightningModule` with manual optimisation, where a guided backward takes the place of `manual_backward`.
+"""A mixin for a `LightningModule` with manual optimisation; `guided_backward` takes the place of `manual_backward`.
 
 class Mine(AttittudMixin, LightningModule):
     guide_settings = {"eta": Eta(neutral=1, helpful=1, harmful=-1)}
@@ -51,7 +51,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
 
     @property
     def guide(self) -> Guide:
-        """Made when first asked for, once the strategy has moved and sharded the parameters."""
+        """The guide. It is made at the first use, when the strategy has moved and sharded the parameters."""
         if self._guide is None:
             if not hasattr(self, "guide_settings"):
                 raise TypeError(  # not AttributeError: nn.Module would take it for a missing `guide`
@@ -61,10 +61,13 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             check_strategy(self.trainer.strategy)
             several = self.trainer.world_size > 1
             group = torch.distributed.group.WORLD if several else None
-            self._guide = Guide(self, process_group=group, **self.guide_settings)
+            guide = Guide(self, process_group=group, **self.guide_settings)
             if self._saved is not None:
-                self._guide.load_state_dict(self._saved)
-                self._saved = None
+                try:
+                    guide.load_state_dict(self._saved)
+                except ValueError as error:
+                    raise ValueError(f"the entry {STATE_KEY!r} of Lightning's checkpoint: {error}") from None
+            self._guide, self._saved = guide, None
         return self._guide
 
     def guided_backward(
@@ -92,7 +95,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         return report
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """What `manual_backward` does to a loss before it goes backward: strategy and precision prepare and scale it.
+        """Do what `manual_backward` does before a backward pass: strategy and precision prepare and scale the loss.
 
         For accumulation by the three verbs: `self.guide.primary(self.scaled(losses / n))`, likewise `auxiliary`, then
         `self.guide.combine()` and `self.finish_backward()`.
@@ -103,7 +106,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         return prepared
 
     def finish_backward(self, loss: Tensor | None = None) -> None:
-        """What `manual_backward` does afterwards: the hooks `on_after_backward`."""
+        """Do what `manual_backward` does after a backward pass: the hooks `on_after_backward`."""
         strategy = self.trainer.strategy
         loss = strategy.precision_plugin.post_backward(torch.zeros(()) if loss is None else loss, self)
         strategy.post_backward(loss)
@@ -111,10 +114,10 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         if self._guide is not None:
-            # Lightning writes what hooks add from one worker only, which under FSDP2 has but a shard of the basis: it is left
-            # out there, and the first step after a resume refreshes.
-            sharded = self._guide._workers.splits_columns
-            checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=not sharded)
+            # Plain data and tensors alone, which torch.load(..., weights_only=True) accepts. Lightning writes what hooks add
+            # from one worker only, which under FSDP2 has only a shard of the basis: there the basis is left out, and the first
+            # step after a resume refreshes.
+            checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=not self._guide.sharded)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)

@@ -1,4 +1,4 @@
-"""What a trainer's log says of a step."""
+"""What a trainer's log says about the latest steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PARTS = ("neutral", "helpful", "harmful")
 
 
 class Latest:
-    """The last report, and the last of a step with a refresh: several workers state norms in those only.
+    """Keeps the last report, the last report of a step with a refresh, and the losses since the last log.
 
-    And the losses since the last log.
+    (Several workers state norms only in steps with a refresh.)
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class Latest:
         return loss
 
     def losses(self) -> dict[str, Tensor]:
-        """Of each task, the mean over the steps since this was last asked."""
+        """The mean loss of each task over the steps since the last call."""
         means = {f"loss_{name}": total / max(1, self._steps) for name, total in self._sums.items()}
         self._sums, self._steps = {}, 0
         return means
 
     def numbers(self) -> dict[str, float]:
-        """For a logger; waits for the device. What the last step could not know is that of the last refresh."""
+        """Numbers for a logger; waits for the device. What the last step does not know comes from the last refresh."""
         reports = [report for report in (self.refreshed, self.report) if report is not None]
         return {name: value for report in reports for name, value in numbers(report).items()}
 
@@ -49,7 +49,8 @@ class Latest:
 def numbers(report: Report) -> dict[str, float]:
     """Shares of ‖g_aux‖² that are neutral, helpful and harmful (they add up to 1), and how far the tasks agree.
 
-    Shares do not depend on a loss scale. With several auxiliary tasks also those of each. Waits for the device.
+    Shares do not depend on a loss scale. With several auxiliary tasks there are also shares for each task. Waits for the
+    device.
     """
     values = report.to_dict()
     prefixes = [""] + [f"{name}/" for name in report.tasks if len(report.tasks) > 1]
@@ -64,5 +65,5 @@ def numbers(report: Report) -> dict[str, float]:
         result[f"attittud/{prefix}agreement"] = float(values[f"{prefix}agreement"])
     for name in ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes"):
         result[f"attittud/{name}"] = float(values[name])
-    # A logger that draws curves has no use for what could not be known.
+    # A logger that draws curves has no use for unknown values.
     return {name: value for name, value in result.items() if not math.isnan(value)}

@@ -1,4 +1,13 @@
-"""The loss that Hugging Face's Trainer takes from a model, as a vector over the examples."""
+"""The loss that Hugging Face's Trainer takes from a model, as a vector over the examples.
+
+A loss that the model computes from its logits and labels is computed again per example (`ModelLoss`). Any other loss L of a
+trainer is a function of the outputs Z of one forward pass, and row i of Z belongs to example i. So
+
+    l_i = m * <dL/dZ_i, Z_i>        (dL/dZ_i held fixed)
+
+is a vector whose mean has the gradient of L, and whose Jacobian has the m per-example gradients as rows: all that a Guide
+asks of per-example losses (`Cut`). That way every loss of TRL, label smoothing and a user's own `compute_loss` work unchanged.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud.integrations.cut import Cut
+from attittud.autograd.backward import walk
 from attittud.integrations.refusals import check_batch, check_logits
 from attittud.losses import per_example, per_sequence
 
 LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
+OUTPUTS = ("logits", "log_probs")  # what models of transformers and TRL's fused heads give to a loss function
 
 
 class Objective:
-    """What a micro-batch adds to the loss of its window: the Trainer's own loss, or what a user gave in its place.
+    """What a micro-batch adds to the loss of a step: the Trainer's own loss, or what a user gave in its place.
 
     Args:
         trainer: the Trainer, whose rules for accumulation hold for the auxiliary losses too.
-        own: the `compute_loss` is not that of `Trainer`.
+        own: whether `compute_loss` is another one than that of `Trainer`.
         primary_losses: returns per-example losses from (model, inputs).
         auxiliary_losses: functions by name that return a loss from (model, inputs).
     """
@@ -43,14 +53,14 @@ class Objective:
         self._model_loss: ModelLoss | None = None
 
     def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        """Per-example losses, whose mean is that part."""
+        """Per-example losses. Their mean is what the micro-batch adds."""
         if self.primary_losses is not None:
             return self.primary_losses(model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
         check_batch(inputs)
         if self.from_outputs:
             cut = Cut(model)
             loss: Tensor = self.trainer.compute_loss(cut, inputs, num_items_in_batch=items)
-            losses = cut.share_out(loss, self.rows_per_example, f"{type(self.trainer).__name__}.compute_loss")
+            losses = cut.per_example(loss, self.rows_per_example, f"{type(self.trainer).__name__}.compute_loss")
         else:
             if self._model_loss is None:
                 self._model_loss = ModelLoss(self.trainer, model, inputs)
@@ -64,7 +74,7 @@ class Objective:
         return loss / self._divisor(items)
 
     def _divisor(self, items: Any) -> int:
-        """By what the Trainer divides a loss under accumulation: nothing, where it was already scaled."""
+        """The number by which the Trainer divides a loss under accumulation: 1 if the loss was already scaled."""
         trainer = self.trainer
         scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
         if scaled is None:
@@ -75,9 +85,9 @@ class Objective:
 class ModelLoss:
     """Per-example losses from logits and labels. Their mean is the loss that the model itself would have returned.
 
-    So long sequences weigh as much as under the stock Trainer, which averages over tokens. What that loss is (whether labels
-    are shifted, whether it is divided by `num_items_in_batch`: not all models that take the argument do so) is not told by
-    names but found by comparison with the model's own loss on a first batch; a loss that matches nothing is refused.
+    So long sequences weigh as much as under the stock Trainer, which averages over tokens. Whether that loss shifts labels
+    and whether it is divided by `num_items_in_batch` (not all models that take the argument do so) is found by comparison
+    with the model's own loss on a first batch. A loss that matches no form is refused.
     """
 
     def __init__(self, trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> None:
@@ -90,7 +100,7 @@ class ModelLoss:
         self.shift, self.divides_by_items = self._compare(model, inputs)
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> Tensor:
-        """Without labels in the forward pass: models with a fused loss then return logits."""
+        # Without labels in the forward pass, models with a fused loss return logits.
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
         losses, total = self._sums(check_logits(outputs, self.trainer.model), inputs["labels"], self.shift)
         if self.divides_by_items and num_items_in_batch is not None:
@@ -100,7 +110,7 @@ class ModelLoss:
         return losses * (losses.shape[0] / total)
 
     def _sums(self, logits: Tensor, labels: Tensor, shift: bool) -> tuple[Tensor, Tensor | int]:
-        """Losses summed over the tokens of each example, and over how many tokens."""
+        """Losses summed over the tokens of each example, and the number of tokens."""
         labels = labels.to(logits.device)
         if logits.ndim == 3 and labels.ndim == 2:
             count = (labels[:, 1:] if shift else labels).ne(-100).sum()
@@ -134,3 +144,54 @@ class ModelLoss:
                 "inputs) that returns one loss per example"
             )
         return best, divides
+
+
+class Cut:
+    """Stands in for a model while a loss is computed from its outputs; the forward pass is the model's own.
+
+    The graph is cut at the outputs: the loss is computed from copies of them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._cuts: list[tuple[Tensor, Tensor]] = []
+
+    @property  # type: ignore[misc]  # what isinstance asks may differ from the type, on purpose
+    def __class__(self) -> type:
+        """Loss functions ask whether a model is a PEFT or a wrapped one, and shift labels accordingly."""
+        return type(self._model)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = self._model(*args, **kwargs)
+        for name in OUTPUTS if torch.is_grad_enabled() else ():
+            value = getattr(outputs, name, None)
+            if isinstance(value, Tensor) and value.requires_grad:
+                leaf = value.detach().requires_grad_()
+                self._cuts.append((value, leaf))
+                outputs[name] = leaf
+        return outputs
+
+    def per_example(self, loss: Tensor, rows_per_example: int, whose: str) -> Tensor:
+        """Per-example losses with the mean and the gradients of `loss`; their values are first-order shares of it.
+
+        Rows of one example are `examples` apart (chosen answers first, then the rejected ones).
+        """
+        leaves = [leaf for _, leaf in self._cuts]
+        if not leaves or not walk(loss).leaves <= {id(leaf) for leaf in leaves}:
+            raise ValueError(
+                f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} alone, so it cannot be shared "
+                "out among the examples. A loss that the model computes itself (a fused loss without logits, a mixture of "
+                "experts' router loss) does this: turn that off (use_liger_kernel=False, router_aux_loss_coef=0), or "
+                "pass primary_losses=, a function of (model, inputs) that returns one loss per example"
+            )
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        shares = torch.zeros((), dtype=loss.dtype, device=loss.device)
+        for (value, _), gradient in zip(self._cuts, found, strict=True):
+            if gradient is not None:
+                examples = value.shape[0] // rows_per_example
+                products = (gradient * value).reshape(rows_per_example, examples, -1)
+                shares = shares + examples * products.sum(dim=(0, 2)).to(loss.dtype)
+        return shares + (loss - shares.mean()).detach()

@@ -1,4 +1,4 @@
-"""What the adapters cannot do, told by name and with the cure before a run has cost anything."""
+"""What the adapters cannot do: errors with the culprit, the reason and the cure, before a run has cost anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ fsdp_config:
 
 
 def check_trainer(trainer: Any) -> None:
-    """Settings of a Trainer under which there are no per-example primary gradients."""
+    """Refuse settings of a Trainer under which there are no per-example primary gradients."""
     args = trainer.args
     if trainer.is_deepspeed_enabled:
         raise ValueError(
@@ -66,7 +66,7 @@ def check_trainer(trainer: Any) -> None:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Strategies of Lightning under which there is no gradient to decompose."""
+    """Refuse strategies of Lightning under which there is no gradient to decompose."""
     for base in type(strategy).__mro__:
         if base.__name__ in ("DeepSpeedStrategy", "FSDPStrategy"):
             raise ValueError(
@@ -76,7 +76,7 @@ def check_strategy(strategy: Any) -> None:
 
 
 def check_judges(guide: Guide, judge_dataset: Any) -> None:
-    """eta="auto" and judges belong together."""
+    """Refuse eta="auto" without judges, and judges without eta="auto"."""
     if guide.judge_due and judge_dataset is None:
         raise ValueError(
             "eta='auto' needs judges: pass judge_dataset=, primary examples that are kept out of train_dataset"
@@ -88,7 +88,7 @@ def check_judges(guide: Guide, judge_dataset: Any) -> None:
 
 
 def check_batch(inputs: Any) -> None:
-    """A primary batch in which rows are not examples."""
+    """Refuse a primary batch in which rows are not examples."""
     packed = [name for name in ("cu_seq_lens_q", "seq_idx", "seq_lengths") if name in inputs]
     if packed or ("position_ids" in inputs and "attention_mask" not in inputs and inputs["input_ids"].shape[0] == 1):
         raise ValueError(
@@ -99,7 +99,7 @@ def check_batch(inputs: Any) -> None:
 
 
 def check_logits(outputs: Any, model: Any) -> Tensor:
-    """The logits a per-example loss needs."""
+    """Return the logits that a per-example loss needs."""
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor):
         raise ValueError(

@@ -9,18 +9,21 @@ class GuidedSFTTrainer(AttittudMixin, SFTTrainer): ...
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from attittud import checkpoint
 from attittud.guide import Guide
 from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, Window
 from attittud.integrations.logs import Latest
 from attittud.integrations.objective import LossFunction, Objective
 from attittud.integrations.refusals import check_judges, check_trainer
-from attittud.integrations.state import load_guide, save_guide
 from attittud.report import Report
 
 try:
@@ -30,19 +33,26 @@ except ImportError as error:
         f"attittud.integrations.transformers needs the extra 'transformers': pip install 'attittud[transformers]' ({error})"
     ) from error
 
+logger = logging.getLogger("attittud")
+
+FOLDER = "attittud"  # in a Trainer's checkpoint: the guide, by attittud.checkpoint, and the next file
+AUXILIARY = "auxiliary.json"
+# What earlier versions wrote, for a sharded model together with a folder of torch.distributed.checkpoint.
+OLD_FILE = "attittud.pt"
+
 
 class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types for a checker
-    """Put before a `Trainer` class: `train_dataset` is the primary task, `auxiliary_datasets` are judged by it.
+    """Put before a `Trainer` class: `train_dataset` is the primary task, `auxiliary_datasets` are guided by it.
 
     Accumulation, mixed precision, clipping, checkpoints and Accelerate's ways to use several GPUs stay the Trainer's own.
     The loss in its log is the summed objective, primary_weight * primary + the weighted auxiliary losses.
 
     Args:
-        auxiliary_datasets: one dataset, or a dict of named ones. They are gone through again and again.
+        auxiliary_datasets: one dataset, or a dict of named ones. They are repeated as often as needed.
         guide: keyword arguments of a `Guide`, such as `preset("flip")` or `{"eta": Eta(...), "rank": 5}`.
-        auxiliary_collators: collators by name. An auxiliary dataset with one of its own is taken as it is; the others go
-            through the Trainer's collator and, in TRL, through the preparation of its `train_dataset`.
-        auxiliary_batch_size: per device; that of the primary dataset unless given.
+        auxiliary_collators: collators by name. An auxiliary dataset with a collator of its own is taken as it is; the others
+            go through the Trainer's collator and, in TRL, through the preparation of its `train_dataset`.
+        auxiliary_batch_size: per device; by default the batch size of the primary dataset.
         primary_losses: returns per-example losses from (model, inputs), in place of the Trainer's own loss.
         auxiliary_losses: functions by name that return a loss from (model, inputs), in place of the Trainer's own.
         judge_dataset: with eta="auto", primary examples that are kept out of training.
@@ -65,7 +75,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         super().__init__(*args, **kwargs)
         check_trainer(self)
         self.guide_settings = dict(guide)
-        # Wrong settings are told before any data is prepared.
+        # Wrong settings are refused before any data is prepared.
         check_judges(Guide(self.model, **self.guide_settings), judge_dataset)
         own_losses = dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
@@ -88,7 +98,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     @property
     def report(self) -> Report | None:
-        """What the last step found."""
+        """The report of the last step."""
         return self._latest.report
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
@@ -134,7 +144,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.guide = Guide(prepared[0], **self.guide_settings)
-        # The guide adds up micro-batches itself and under FSDP2 needs each of them reduced.
+        # The guide adds up micro-batches itself, and under FSDP2 it needs every micro-batch reduced.
         self.accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
         resumed = resume_from_checkpoint is not None
         self.auxiliary.begin(load_guide(self.guide, Path(resume_from_checkpoint)) if resumed else {})
@@ -148,11 +158,49 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs and self.report is not None:
-            # As its own loss, the Trainer's log shows the mean over the workers.
+            # The mean over the workers, as the Trainer logs its own loss.
             logs |= {name: float(self.accelerator.reduce(mean, "mean")) for name, mean in self._latest.losses().items()}
             logs |= self._latest.numbers()
         super().log(logs, *args, **kwargs)
 
 
 class AttittudTrainer(AttittudMixin):
-    """Hugging Face's `Trainer` with auxiliary datasets that the primary task judges."""
+    """Hugging Face's `Trainer` with auxiliary datasets that the primary task guides."""
+
+
+def save_guide(guide: Guide, folder: Path, drawn: Mapping[str, int], *, writes: bool) -> None:
+    """Save a guide, and how many batches were drawn from each auxiliary dataset. Every worker calls this."""
+    checkpoint.save(guide, folder / FOLDER, writes=writes)
+    if writes:
+        (folder / FOLDER / AUXILIARY).write_text(json.dumps({"drawn": dict(drawn)}), encoding="utf-8")
+
+
+def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
+    """Load a guide; returns how many batches were drawn. The checkpoint of a Trainer without a guide has no such files."""
+    old, new = folder / OLD_FILE, folder / FOLDER
+    if old.is_file() and not (new / checkpoint.STATE).is_file():
+        return _load_old(guide, old)
+    if not new.is_dir():
+        logger.warning("%s is missing: the basis and the order of the auxiliary data start from the beginning", new)
+        return {}
+    checkpoint.load(guide, new)
+    found = checkpoint.read_json(new / AUXILIARY)
+    with checkpoint.reading(new / AUXILIARY):
+        return _check_drawn(found["drawn"])
+
+
+def _load_old(guide: Guide, file: Path) -> dict[str, int]:
+    with checkpoint.reading(file):
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        drawn, saved = _check_drawn(state["drawn"]), state["guide"]
+    if saved is None:
+        checkpoint.load(guide, file.with_suffix(""))
+    else:
+        checkpoint.restore(guide, saved, file)
+    return drawn
+
+
+def _check_drawn(drawn: Any) -> dict[str, int]:
+    if not isinstance(drawn, dict) or not all(type(count) is int and count >= 0 for count in drawn.values()):
+        raise TypeError("'drawn' must hold the number of batches that were drawn from each auxiliary dataset")
+    return drawn

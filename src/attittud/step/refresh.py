@@ -186,7 +186,7 @@ class Refresher:
         if state.get("worker") not in (None, self.workers.place):
             raise ValueError(
                 f"this state holds the shards of worker {state['worker']} of a sharded basis (FSDP2), which nobody else "
-                "can go on from; save attittud.checkpoint.entries(guide) with torch.distributed.checkpoint instead"
+                "can go on from; use attittud.checkpoint.save(guide, folder) instead"
             )
         subspace: Subspace | None = None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
