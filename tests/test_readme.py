@@ -154,14 +154,6 @@ def test_what_a_page_imports_is_there(page):
             assert hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}"), f"{module}.{name}"
 
 
-def test_contributors_find_every_file_of_the_package():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    package = [path for path in sorted((ROOT / "src" / "attittud").glob("[!_]*")) if path.name != "py.typed"]
-    assert [path.name for path in package if f"`{path.name}{'/' if path.is_dir() else ''}`" not in text] == []
-    named = re.findall(r"`(\w+\.py|\w+/)`", text)
-    assert [name for name in named if name != "base.py" and not (ROOT / "src" / "attittud" / name).exists()] == []
-
-
 def test_auto_is_near_the_better_of_its_two_references_in_every_column_of_the_demo():
     means = (of_demo(label, "mean") for label in ("auto", "primary_only", "multitask"))
     for auto, alone, multitask in zip(*means, strict=True):
