@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench carry clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
@@ -34,6 +34,18 @@ lint: setup ## ruff (lint and format) and mypy
 bench: setup ## time and memory of a step, beside multitask, the authors' algorithm, TorchJD and Opacus
 	@$(RUN) benchmarks
 
+# What the lab needs beside torch, transformers and the usual scientific packages, unpacked for another Python.
+CARRY := .carry
+CARRY_PYTHON := 3.12
+CARRIED := pydantic pydantic-core annotated-types typing-inspection typing-extensions filelock
+
+carry: ## packages for a Linux machine on which nothing can be installed (Python 3.12), in the folder .carry
+	@rm -rf $(CARRY)
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-compile --only-binary=:all: \
+	    --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 \
+	    -c constraints.txt --target $(CARRY) $(CARRIED)
+	@echo "Copy src, experiments and $(CARRY) to that machine, and set PYTHONPATH=src:.:$(CARRY) there"
+
 clean: ## remove the environment, caches and build output
-	rm -rf $(VENV) dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CARRY) dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,8 +2,8 @@
 
     python -m benchmarks.compiled --out benchmarks/compiled.json
 
-`images` is the paper's network with 256 and 50 images in a step (experiments/cat-vs-dog.yaml), `texts` an encoder of
-MiniLM's size with 128 blocks of text and 32 labelled ones (experiments/text.yaml); on a GPU their steps are CUDA graphs.
+`images` is the paper's network with 256 and 50 images in a step (experiments/configs/cat-vs-dog.yaml), `texts` an encoder of
+MiniLM's size with 128 blocks of text and 32 labelled ones (experiments/configs/text.yaml); on a GPU their steps are CUDA graphs.
 Also how long it takes to compile: at first, and in a later process that finds the code on the disk.
 """
 
@@ -25,17 +25,15 @@ from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.models.build import build_model
+from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.models.network import Network
-from attittud_lab.training.capture import own_stream
-from attittud_lab.training.compiling import compile_body, compiling, is_compiled
-from attittud_lab.training.devices import captures, on_device, repeatable
-from attittud_lab.training.make_phase import make_phase
-from attittud_lab.training.phase import Phase
+from attittud_lab.training.devices import captures, on_device, own_stream, repeatable
+from attittud_lab.training.phase import Phase, make_phase
 from benchmarks import encoder
 from benchmarks.results import provenance
 from benchmarks.timing import interleaved
 
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parent.parent / "experiments" / "configs"
 WORKLOADS = ("images", "texts")
 BLOCK = 10
 """Steps that are timed at once: as many as lie between two refreshes."""

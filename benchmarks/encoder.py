@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attittud import Eta, Guide
 from attittud_lab.data.tasks import Examples, Task, per_example_losses
-from attittud_lab.models.encoder import Encoder
+from attittud_lab.models.huggingface import Encoder
 from attittud_lab.models.network import Network
 from benchmarks.results import provenance
 from benchmarks.timing import captured, interleaved

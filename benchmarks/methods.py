@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from attittud import Eta, Guide
 from attittud.basis.orthonormal import orthonormalise_
-from attittud.engine import make_engine
 from benchmarks.workloads import Workload
 
 ETA = Eta(neutral=1, helpful=1, harmful=-1)
@@ -57,11 +56,11 @@ class Guided(Method):
 
     in_graph = True
 
-    def __init__(self, work: Workload, k: int, engine: str, *, frozen: bool = False) -> None:
+    def __init__(self, work: Workload, k: int, engine: str, *, frozen: bool = False, tensor: bool = False) -> None:
+        """`tensor`: the engine gets the losses alone, and never sees their forward pass."""
         super().__init__(work, k)
         self.name = f"attittud {engine}" + (", frozen BatchNorm" if frozen else "")
         self.frozen = frozen
-        make_engine(engine)  # an unknown one says so
         self.guide = Guide(
             work.model,
             eta=ETA,
@@ -74,7 +73,7 @@ class Guided(Method):
         )
         # `implicit` is fresh at every step. It, `hooks` and `auto` see the forward pass; the others need only its graph.
         self.has_refresh = engine != "implicit"
-        self.watches = engine in ("hooks", "implicit", "auto") and not frozen
+        self.watches = engine in ("hooks", "implicit", "auto") and not frozen and not tensor
         self.in_graph = (
             engine != "implicit"
         )  # its eigensolver waits for the device, and a failed capture breaks the process

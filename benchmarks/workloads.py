@@ -120,14 +120,14 @@ class Workload:
 
 
 def _wide_resnet(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
-    from attittud_lab.models.residual import WideResNet
+    from attittud_lab.models.vision import WideResNet
 
     body = WideResNet(3, 10, 1, 0.0) if tiny else WideResNet(3, 22, 4, 0.0)
     return body, (3, 8, 8) if tiny else (3, 32, 32), body.features
 
 
 def _resnet18(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
-    from attittud_lab.models.residual import ResNet18
+    from attittud_lab.models.vision import ResNet18
 
     if tiny:
         return _wide_resnet(tiny)

@@ -1,28 +1,41 @@
 """Write the table of docs/demo.json into the README. After `attittud demo --out docs/demo.json`."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from attittud_lab.demo.table import conclusions, markdown
+from attittud_lab.demo.run import ROWS
+from attittud_lab.demo.table import MARKS, conclusions, grid
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- from docs/demo.json -->\n", "<!-- end -->\n"
 
 
+def markdown(result: Mapping[str, Any]) -> str:
+    """Return the table of a result."""
+    names = [table["name"] for table in result["tables"]]
+    lines = [["", "what it does", *names], ["---"] * (2 + len(names))]
+    for label, cells in grid(result).items():
+        texts = (f"{own} ({sign} {other})" if sign else own for own, sign, other in cells)
+        lines.append([f"`{label}`", ROWS[label][0], *texts])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def section() -> str:
-    """What the README shows of the committed result."""
-    results = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
-    versions = results["made_with"]
+    """Return what the README shows of the committed result."""
+    result = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
+    versions, took = result["made_with"], result["took"]
     facts = (
-        f"Mean ± 95 % t-interval over {len(results['settings']['seeds'])} seeds, in brackets the difference to `primary_only` "
-        f"seed by seed: ▲ better, ▼ worse, = no difference seen. {results['processor_seconds']:.0f} s of processor "
-        f"time, shared by {results['workers']} processes ({versions['processor']}, torch {versions['torch']})."
+        f"Mean ± 95 % t-interval over {len(result['seeds'])} seeds, in brackets the difference to `primary_only` seed by seed: "
+        f"{MARKS}. {took['processor_seconds']:.0f} s of processor time, shared by {took['workers']} processes "
+        f"({versions['processor']}, torch {versions['torch']})."
     )
-    return "\n\n".join([markdown(results), facts, "\n".join(f"- {line}" for line in conclusions(results))]) + "\n"
+    return "\n\n".join([markdown(result), facts, "\n".join(f"- {line}" for line in conclusions(result))]) + "\n"
 
 
 def updated(readme: str) -> str:
-    """The README with the section as the committed result has it."""
+    """Return the README with the section as the committed result has it."""
     before, rest = readme.split(BEGIN)
     return before + BEGIN + section() + END + rest.split(END, 1)[1]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attittud_lab.training import compiling
+from attittud_lab.models import compiling
 from benchmarks import compiled
 
 

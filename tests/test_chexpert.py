@@ -12,10 +12,8 @@ from attittud_lab.commands.proposal import propose
 from attittud_lab.config.data import SourceConfig
 from attittud_lab.config.load import load, loads
 from attittud_lab.data.chexpert import ABOUT, COMPETITION, CheXpert
-from attittud_lab.data.images import Pixels, decode
-from attittud_lab.data.listing import Columns
-from attittud_lab.data.prepare import Prepared, prepare
-from attittud_lab.data.source import open_source
+from attittud_lab.data.prepare import Pixels, Prepared, decode, prepare
+from attittud_lab.data.source import Columns, open_source
 from attittud_lab.data.tables import Tables
 from attittud_lab.errors import InputError
 from attittud_lab.training.train import run

@@ -2,8 +2,10 @@
 
 import errno
 import importlib
+import itertools
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,13 +15,17 @@ import time
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
+import attittud_lab.models.registry
+import attittud_lab.strategies.base
 from attittud_lab.cli import main
 from attittud_lab.config.load import load
-from attittud_lab.output.progress import Bars, shares
+from attittud_lab.models.network import load_weights
+from attittud_lab.output.progress import Bars, EvaluationLines, shares
 
 JOB = """
 data:
@@ -48,13 +54,45 @@ def call(*arguments: str) -> int:
 def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()
-    assert "test       loss" in out and "flip, seed 2: 10 steps" in out and err == ""  # quiet: this is no terminal
+    assert "test       loss" in out and "flip, seed 2: 10 steps" in out
+    # This is no terminal: a line for each evaluation.
+    lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
+    assert lines == [
+        f"{phase} steps, 0:00:00 left, validation accuracy N, loss N" for phase in ("guided 6/6", "finetune 4/4")
+    ]
+    assert call("train", "job.yaml", "strategy=flip", "seed=3", "--quiet") == 0
+    assert capsys.readouterr().err == ""
     folder = Path("runs/job/flip/seed-2")
     assert json.loads((folder / "result.json").read_text())["strategy"] == "flip" and str(folder) in out
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     assert "was finished before" in capsys.readouterr().out
     # The echo of the configuration can be trained again.
     assert call("train", str(folder / "config.yaml"), "output=again") == 0
+
+
+def test_a_strategy_and_a_model_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script that CONTRIBUTING.md shows, through the command."""
+    for registry in (attittud_lab.strategies.base, attittud_lab.models.registry):  # afterwards nobody shall find them
+        monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    script = text.partition("# mine.py")[2].partition("```")[0]
+    exec(compile(f"#{script}", "mine.py", "exec"), {"__name__": "mine"})
+    assert call("train", "job.yaml", "strategy=half", "model.name=linear") == 0
+    assert "half, seed 0: 10 steps" in capsys.readouterr().out
+    shapes = {
+        name: tensor.shape for name, tensor in load_weights(Path("runs/job/half/seed-0/weights.safetensors")).items()
+    }
+    assert shapes["body.layer.1.weight"] == (8, 64) and shapes["heads.primary.weight"] == (10, 8)
+    assert attittud_lab.strategies.names()["half"] == "half of the auxiliary gradient"
+    with pytest.raises(ValueError, match="there is a strategy 'half' already"):
+        attittud_lab.strategies.register("half", "", attittud_lab.strategies.Strategy)
+
+
+def test_names_are_listed_without_torch() -> None:
+    code = "import sys, attittud_lab.strategies as s, attittud_lab.models as m; s.names(), m.names(); "
+    subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"], check=True)
 
 
 def test_joint_training_has_one_phase() -> None:
@@ -82,12 +120,12 @@ MISTAKES = {
     (
         "job.yaml",
         "model=smal-cnn",
-    ): "command line (model=smal-cnn): model.name: there is no model 'smal-cnn'. Did you mean",
+    ): "command line (model=smal-cnn): model.name: unknown model 'smal-cnn'. Did you mean",
     (
         "job.yaml",
         "model.name=small_cnn",
         "model.width=4",
-    ): "command line (model.name=small_cnn): model.name: there is no",
+    ): "command line (model.name=small_cnn): model.name: unknown model",
     ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
     ("job.yaml", "data.primary.classes=['3']"): "one class only",
     (
@@ -252,7 +290,10 @@ def test_trackio_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_ctrl_c() -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
+)
+def test_ctrl_c_and_sigterm(number: signal.Signals, code: int, word: str) -> None:
     command = [sys.executable, "-m", "attittud", "train", "job.yaml", "training.guided.steps=100000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
@@ -260,12 +301,12 @@ def test_ctrl_c() -> None:
             if metrics.exists() and metrics.stat().st_size:
                 break
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
     folder = metrics.parent
     kept = (folder / "checkpoint.safetensors").exists()
     words = f"the same command continues from the last checkpoint in {folder}" if kept else "there is no checkpoint yet"
-    assert process.returncode == 130 and err.startswith(f"attittud: interrupted; {words}") and err.count("\n") == 1
+    assert process.returncode == code and err.startswith(f"attittud: {word}; {words}") and err.count("\n") == 1
     assert not list(Path().rglob("*.part")) and not list(Path().rglob("result.json"))
 
 
@@ -380,6 +421,43 @@ def test_init_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", "sound", "--primary", "a.csv", "--force") == 2
 
 
+def test_init_is_told_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"word{n} here,{'no' if n % 2 else 'yes'}\n" for n in range(40))
+    Path("a.csv").write_text("body,verdict\n" + rows)
+    Path("b.csv").write_text("text,label\n" + rows.replace("word", "other"))
+    assert call("init", "text", "--primary", "a.csv") == 2
+    assert "name it by --input. Columns: body, verdict" in capsys.readouterr().err
+    assert call("init", "text", "--primary", "a.csv", "--input", "body") == 2
+    assert "name it by --label" in capsys.readouterr().err
+    columns = ["--input", "body", "--label", "verdict"]
+    assert call("init", "text", "--primary", "a.csv", "--auxiliary", "b.csv", *columns) == 0
+    assert "#   no (20), yes (20)" in capsys.readouterr().out
+    data = load("attittud.yaml").data
+    assert (data.primary.input, data.primary.label) == ("body", "verdict")
+    assert (data.auxiliary["b"].input, data.auxiliary["b"].label) == (None, None)  # it has the usual ones
+    quick = ["training.guided.steps=2", "training.finetune.steps=2", "model.width=8"]
+    assert call("train", "attittud.yaml", *quick) == 0
+    assert call("init", "text", "--primary", "a.csv", "--input", "bdy", "--force") == 2
+    assert "there is no column 'bdy'" in capsys.readouterr().err
+
+
+def test_init_on_another_level_of_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    picture_folders(**{"all/mine": [9, 7], "all/theirs": [8, 8], "one/level": [4, 4]})
+    assert call("init", "image", "--primary", "all/mine") == 0
+    out, err = capsys.readouterr()
+    assert "# Primary: 16 images, 8 pixels, 2 classes.\n#   a (9), b (7)\n" in out and err == ""
+    assert call("init", "image", "--primary", "all", "--force") == 0
+    out, err = capsys.readouterr()
+    assert (
+        "#   mine (16), theirs (16)\n# Warning: 2 of these classes have folders in them, such as mine with a, b" in out
+    )
+    assert err.startswith("attittud: Warning: 2 of these classes have folders in them") and err.count("\n") == 1
+    assert call("init", "image", "--primary", "one", "--force") == 2
+    assert "one class only, 'level', whose folder has folders in it (a, b); did you mean one/level?" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "cure"),
     [
@@ -419,6 +497,44 @@ def test_bars_show_losses_and_shares(capsys: pytest.CaptureFixture[str], monkeyp
     err = " ".join(capsys.readouterr().err.split())
     assert "5/10" in err and "primary 1.250" in err and "harmful 64%" in err and "accuracy 0.500" in err
     assert shares({"loss/primary": 1.0}) is None
+
+
+def test_lines_say_how_far_and_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Evaluations come between logged steps; a resumed phase is as fast as in this process."""
+    now = itertools.count(100, 20)
+    monkeypatch.setattr("attittud_lab.output.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
+    lines = EvaluationLines()
+    lines.phase("guided", 1000, 500)
+    lines.advance(20, {})
+    lines.evaluated({"accuracy": 0.5, "loss": 1.25})  # 20 s for 20 steps
+    lines.advance(180, {})
+    lines.evaluated({"accuracy": 0.75, "loss": 1.0})
+    assert capsys.readouterr().err.splitlines() == [
+        "guided 520/1000 steps, 0:08:00 left, validation accuracy 0.5000, loss 1.2500",
+        "guided 700/1000 steps, 0:01:00 left, validation accuracy 0.7500, loss 1.0000",
+    ]
+
+
+def test_an_evaluation_between_logged_steps_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", "training.guided.evaluations=3", "training.mode=joint", "log_every=100") == 0
+    assert [line.split(" steps")[0] for line in capsys.readouterr().err.splitlines()] == [
+        f"guided {step}/6" for step in (2, 4, 6)
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_bars_fit_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    values = {"loss/primary": 1.25e9, **{f"loss/auxiliary/source_{n}": 2.5 for n in range(9)}}
+    with Bars() as bars:
+        for name in ("guided", "finetune"):
+            bars.phase(name, 10**7, 10**6)
+            bars.evaluated({"accuracy": 0.5, "loss": 12345.678})
+            bars.advance(3, values | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0})
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", capsys.readouterr().err)]
+    assert max(map(len, lines)) <= columns and any("1000003/10000000" in line for line in lines)
 
 
 def test_the_three_shares_fit_into_80_columns(

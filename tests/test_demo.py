@@ -1,177 +1,166 @@
-"""`attittud demo`: the data it compares on, the runs, and the table made of them."""
+"""`attittud demo`: the runs it is made of, and the table made of them."""
 
 import json
-import math
-from dataclasses import replace
-from importlib.metadata import version
+from collections.abc import Mapping
+from dataclasses import asdict
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
-from scipy import stats
 
 import attittud
-from attittud_lab.demo.data import QUALITIES, corrupt, digits, generator, images, split
-from attittud_lab.demo.experiment import cells, measure, run
-from attittud_lab.demo.rows import BASELINE, ROWS, Row
-from attittud_lab.demo.table import WIDE, Estimate, conclusions, markdown, rich_table, summarise
-from attittud_lab.demo.train import Settings, accuracy, train
+from attittud_lab.compare.decide import Scores, decide
+from attittud_lab.compare.progress import Runs
+from attittud_lab.config.load import load
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.demo.run import CONFIG, QUALITIES, ROWS, config, measure, run_all
+from attittud_lab.demo.table import WIDE, conclusions, grid, rich_table
+from attittud_lab.files import without_nan
+from attittud_lab.statistics import paired
+from attittud_lab.training.train import load_data
 
-QUICK = Settings(steps=4)
+RIGHT, RANDOM, SHIFTED = QUALITIES
+
+
+def data(row: str, quality: str, seed: int) -> Prepared:
+    return load_data(config((row, quality, seed), 200))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_split_is_disjoint_complete_and_stratified(seed):
-    labels, part = images()[1], split(seed)
-    everything = torch.cat([part.primary, part.auxiliary, part.test])
-    assert torch.equal(everything.sort().values, torch.arange(len(labels)))
-    assert labels[part.primary].bincount().tolist() == [10] * 10
-    share = labels.bincount() / len(labels)
-    for indices in (part.auxiliary, part.test):
-        assert ((labels[indices].bincount() / len(indices)) - share).abs().max() < 0.005
-    assert len(part.test) == 500
+def test_every_image_is_in_one_part(seed: int) -> None:
+    found = data("multitask", RIGHT, seed)
+    assert found.primary.examples.targets.bincount().tolist() == [10] * 10
+    assert found.validation.targets.bincount().tolist() == [5] * 10
+    rows = [set(found.record["primary"][name]["rows"]) for name in ("train", "validation", "test")]
+    rows.append(set(found.record["auxiliary"]["others"]["rows"]))
+    assert sum(map(len, rows)) == len(set.union(*rows)) == 1797 and len(rows[2]) == 500
 
 
-def test_test_images_are_the_same_for_all_seeds_and_the_clean_ones_are_not():
-    assert torch.equal(split(0).test, split(1).test)
-    assert not torch.equal(split(0).primary.sort().values, split(1).primary.sort().values)
+def test_test_images_are_the_same_for_all_seeds_and_the_clean_ones_are_not() -> None:
+    first, second = (data("multitask", RIGHT, seed).record["primary"] for seed in (0, 1))
+    assert first["test"]["rows"] == second["test"]["rows"]
+    assert first["train"]["rows"] != second["train"]["rows"]
 
 
-def test_corruption():
-    truth = torch.arange(10).repeat(200)
-    half = len(truth) // 2
-    assert torch.equal(corrupt(truth, "right", 0), truth)
-    moved = corrupt(truth, "shifted", 0)
-    assert (moved != truth).sum() == half
-    assert torch.equal(moved[moved != truth], (truth[moved != truth] + 1) % 10)
-    # Half are drawn anew, a tenth of them the right class again.
-    wrong = int((corrupt(truth, "random", 0) != truth).sum())
-    assert stats.binomtest(wrong, half, 0.9).pvalue > 1e-4
-    assert not torch.equal(corrupt(truth, "random", 0), corrupt(truth, "random", 1))
-    with pytest.raises(ValueError, match=r"'shift'.*'shifted'"):
-        corrupt(truth, "shift", 0)
+def test_only_auxiliary_labels_are_made_wrong() -> None:
+    right, shifted, random = (data("multitask", quality, 0) for quality in QUALITIES)
+    for other in (random, shifted):
+        assert other.primary.examples.targets.tolist() == right.primary.examples.targets.tolist()
+        assert other.test.targets.tolist() == right.test.targets.tolist()
+        assert other.auxiliary["others"].examples.inputs.equal(right.auxiliary["others"].examples.inputs)
+    truth, moved = (found.auxiliary["others"].examples.targets for found in (right, random))
+    touched = truth != moved
+    assert int(touched.sum()) == round(len(truth) / 2) and moved[touched].equal((truth[touched] + 1) % 10)
 
 
-def test_only_auxiliary_labels_are_corrupted():
-    right, shifted = digits("right", 0), digits("shifted", 0)
-    assert torch.equal(right.primary[1], shifted.primary[1])
-    assert torch.equal(right.test[1], shifted.test[1])
-    assert torch.equal(right.auxiliary[0], shifted.auxiliary[0])
-    assert (right.auxiliary[1] != shifted.auxiliary[1]).sum() == len(right.auxiliary[1]) // 2
+def test_every_preset_has_a_row() -> None:
+    assert set(attittud.presets()) <= set(ROWS)
+    for row in ROWS:
+        assert config((row, SHIFTED, 3), 7).strategy.name == ("multitask" if row == "own_head" else row)
 
 
-def test_every_preset_has_a_row():
-    assert set(attittud.presets()) <= {row.name for row in ROWS}
+def test_rows_take_as_many_steps() -> None:
+    for row in ROWS:
+        training = config((row, RIGHT, 0), 10).training
+        counts = [training.guided.steps, *([training.finetune.steps] if training.mode == "two_phase" else [])]
+        assert sum(counts) == 10 and (row == "pretrain") == (counts == [5, 5])
 
 
-def by_name(name: str) -> Row:
-    return next(row for row in ROWS if row.name == name)
+def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_output_layer(tmp_path: Path) -> None:
+    alone = [measure(("primary_only", quality, 0), 4, tmp_path)[0] for quality in QUALITIES]
+    assert alone[0].test == alone[1].test == alone[2].test
+    shared, own = (measure((row, RIGHT, 0), 4, tmp_path)[0].parameters for row in ("multitask", "own_head"))
+    assert own - shared == 65 * 10
 
 
-def test_baseline_ignores_the_auxiliary_data():
-    weights = [train(by_name(BASELINE), digits(quality, 0), 0, QUICK).state_dict() for quality in QUALITIES]
-    for name, value in weights[0].items():
-        assert all(torch.equal(value, other[name]) for other in weights[1:])
-
-
-def test_multitask_is_the_plain_sum_of_the_losses():
-    """The row, with Guide, against a loop without it."""
-    data, settings = digits("right", 0), replace(QUICK, steps=3, learning_rate=0.5)
-    model = train(by_name("multitask"), data, 0, settings)
-    plain = train(by_name("multitask"), data, 0, replace(settings, steps=0))
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5, momentum=settings.momentum)
-    batches = generator("batches", 0)
-    for _ in range(settings.steps):
-        i = torch.randint(len(data.auxiliary[1]), (settings.auxiliary_batch,), generator=batches)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(plain(data.primary[0]), data.primary[1])
-        loss = loss + torch.nn.functional.cross_entropy(plain(data.auxiliary[0][i]), data.auxiliary[1][i])
-        loss.backward()
-        optimizer.step()
-    for found, expected in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_own_head_is_a_second_output_layer():
-    data = digits("right", 0)
-    assert len(list(train(by_name("own_head"), data, 0, QUICK).parameters())) == 8
-    assert len(list(train(by_name("multitask"), data, 0, QUICK).parameters())) == 6
-
-
-def test_training_learns_and_leaves_the_random_state_alone():
-    data = digits("right", 0)
-    before = torch.get_rng_state()
-    model = train(by_name("multitask"), data, 0, Settings(steps=60))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert accuracy(model, *data.test) > 80
-
-
-def test_results_hold_each_cell():
+def test_the_result_is_a_comparison_with_a_table_for_each_quality(tmp_path: Path) -> None:
     calls = []
-    found = run(2, QUICK, 1, lambda: calls.append(1))
-    assert len(calls) == len(cells(2)) == 2 * (1 + 3 * (len(ROWS) - 1))
-    index = [row.name for row in ROWS].index("flip")
-    assert found["accuracy"]["flip"]["shifted"] == [measure((index, "shifted", seed), QUICK)[0] for seed in range(2)]
-    assert found["settings"]["steps"] == 4
-    assert found["made_with"]["torch"] == version("torch")
-    json.dumps(found)
+
+    class Watched(Runs):
+        def comparison(self, runs: int) -> None:
+            assert runs == 2 * (1 + 3 * (len(ROWS) - 1))
+
+        def end(self) -> None:
+            calls.append(1)
+
+    result = run_all(2, 4, 2, tmp_path, Watched())
+    json.dumps(result, allow_nan=False)
+    assert len(calls) == 62 and result["seeds"] == [0, 1] and result["took"]["processor_seconds"] > 0
+    assert [table["name"] for table in result["tables"]] == list(QUALITIES)
+    for table in result["tables"]:
+        assert [row["label"] for row in table["rows"]] == list(ROWS)
+        assert all((tmp_path / path).is_dir() for row in table["rows"] for path in row["runs"].values())
+    (flip,) = (row for row in result["tables"][2]["rows"] if row["label"] == "flip")
+    again = [measure(("flip", SHIFTED, seed), 4, tmp_path / "again")[0].test["accuracy"] for seed in range(2)]
+    assert [value["test"] for value in flip["values"].values()] == again
 
 
-def results(**rows: list[float]) -> dict:
+def test_the_configuration_can_be_compared() -> None:
+    assert load(CONFIG).compare.seeds == 6 and load(CONFIG, ["strategy=flip"]).strategy.name == "flip"
+
+
+# ---------------------------------------------------------------------------------------------------- the table
+
+
+def made_up(rows: Mapping[str, list[float]]) -> dict[str, Any]:
     """A result with the same accuracies in every quality."""
-    return {
-        "settings": {"seeds": [0, 1, 2]},
-        "qualities": QUALITIES,
-        "rows": dict.fromkeys(rows, "does things"),
-        "accuracy": {row: dict.fromkeys(QUALITIES, values) for row, values in rows.items()},
+    scores = [Scores(row, dict(enumerate(values)), dict(enumerate(values))) for row, values in rows.items()]
+    table = without_nan(asdict(decide(scores, 0.005)))
+    seeds = list(range(len(rows["primary_only"])))
+    return {"seeds": seeds, "tables": [{"name": quality, "rows": table["rows"]} for quality in QUALITIES]}
+
+
+BASE = [0.80, 0.85, 0.90, 0.82, 0.87]
+EXAMPLE = made_up(
+    {
+        "primary_only": BASE,
+        "multitask": [0.82, 0.871, 0.919, 0.84, 0.89],
+        "flip": [0.70, 0.752, 0.798, 0.72, 0.77],
+        "auto": [0.83, 0.82, 0.91, 0.85, 0.84],
     }
-
-
-EXAMPLE = results(
-    primary_only=[80.0, 85.0, 90.0], gains=[82.0, 87.1, 91.9], loses=[70.0, 75.2, 79.8], noise=[83.0, 82.0, 91.0]
 )
 
 
-def test_estimate_is_the_t_interval():
-    values = [91.0, 88.5, 90.25, 93.0]
-    low, high = stats.t.interval(0.95, 3, loc=sum(values) / 4, scale=stats.sem(values))
-    found = Estimate.of(values)
-    assert found.mean - found.half == pytest.approx(low)
-    assert found.mean + found.half == pytest.approx(high)
-    assert math.isnan(Estimate.of([90.0]).half)
-
-
-def test_differences_are_paired():
+def test_differences_are_paired() -> None:
     """The seeds differ by ten points, the rows by two: only seed by seed that is a difference."""
-    cell = summarise(EXAMPLE)["gains"]["right"]
-    assert cell.accuracy.half > 10
-    assert cell.difference.half < 0.3
-    verdicts = {row: cell["right"].verdict for row, cell in summarise(EXAMPLE).items()}
-    assert verdicts == {"primary_only": "=", "gains": "▲", "loses": "▼", "noise": "="}
+    assert {label: cells[0][1] for label, cells in grid(EXAMPLE).items()} == {
+        "primary_only": "",
+        "multitask": "▲",
+        "flip": "▼",
+        "auto": "=",
+    }
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_terminal_table(narrow):
-    console = Console(width=80 if narrow else WIDE, file=StringIO())
-    console.print(rich_table(EXAMPLE, narrow=narrow))
+def test_a_mark_says_no_more_than_the_corrected_p_value() -> None:
+    """Each of these rows would be significant alone, but not as one of ten."""
+    apart = [0.04, 0.01, 0.03, 0.0, 0.04]
+    alone = paired([a + b for a, b in zip(BASE, apart, strict=True)], BASE)
+    assert alone.p < 0.05 and alone.low > 0
+    names = [row for row in ROWS if row != "primary_only"]
+    rows = {
+        name: [a + b for a, b in zip(BASE, apart[n % 5 :] + apart[: n % 5], strict=True)]
+        for n, name in enumerate(names)
+    }
+    result = made_up({"primary_only": BASE, **rows})
+    assert {sign for label in names for _, sign, _ in grid(result)[label]} == {"="}
+    assert "10 do not differ significantly" in conclusions(result)[0]
+
+
+@pytest.mark.parametrize("width", [80, WIDE])
+def test_terminal_table(width: int) -> None:
+    console = Console(width=width, file=StringIO())
+    console.print(rich_table(EXAMPLE))
     text = console.file.getvalue()
-    assert "▲ +2.0 ± 0.2" in text and "▼ -10.0 ± 0.5" in text and "85.0 ± 12.4" in text
-    assert "over 3 seeds" in text
+    assert "+2.0 ± 0.1" in text and "-10.0 ± 0.2" in text and "84.8 ± 4.9" in text
+    assert "over 5 seeds" in text and "corrected by Holm" in " ".join(text.split())
     assert "…" not in text
 
 
-def test_markdown_table():
-    lines = markdown(EXAMPLE).splitlines()
-    assert len(lines) == 2 + 4
-    assert len({line.count("|") for line in lines}) == 1
-    assert "| `loses` | does things | 75.0 ± 12.2 (▼ -10.0 ± 0.5) |" in markdown(EXAMPLE)
-
-
-def test_conclusions_follow_from_the_signs():
+def test_conclusions_follow_from_the_marks() -> None:
     lines = conclusions(EXAMPLE)
-    assert "labels right: 1 of 3 rows gain, 1 show no difference, 1 lose." in lines
-    assert "Rows that no column shows to lose: gains, noise." in lines
-    single = results(primary_only=[80.0], other=[90.0])
-    assert "more (--seeds)" in conclusions(single)[0]
-    assert "?" in markdown(single)
+    assert "labels right: 1 of 3 rows gain, 1 lose, 1 do not differ significantly." in lines
+    assert lines[-1].endswith("multitask, auto.")
+    few = made_up({"primary_only": [0.8, 0.8], "multitask": [0.9, 0.91]})
+    assert "take more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == ("90.5", "?", "+10.5")

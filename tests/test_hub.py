@@ -4,9 +4,11 @@ import hashlib
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -18,6 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+
+from attittud_lab.data.hub import Hub, _answers
+from attittud_lab.data.source import Columns
 
 REVISION = "a" * 40
 SPLITS = {"train": range(40), "test": range(40, 50)}
@@ -113,11 +118,53 @@ def test_from_the_hub_and_then_from_the_cache(hub: str, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         result = json.loads((tmp_path / output / "job/auto/seed-0/result.json").read_text())
-        return {key: result[key] for key in ("test", "examples")}, done.stderr
+        lines = done.stderr.splitlines(keepends=True)
+        said = [line for line in lines if not line.startswith(("guided ", "finetune "))]  # a line for each evaluation
+        return {key: result[key] for key in ("test", "examples")}, "".join(said)
 
     found, err = train("first")
-    assert err == ""  # nobody watches, so no bars of other people either
+    assert err == ""  # no bars of other people
     # The data set's own test split; auxiliary is what the primary task does not have.
     assert found["examples"] == {"train": 20, "validation": 10, "test": 10, "auxiliary/more": 10}
     again, _ = train("second", HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
     assert again == found
+    # The same where nobody has said that there is no network; that is mentioned once.
+    again, err = train("third", HF_ENDPOINT="http://127.0.0.1:9")
+    assert again == found
+    assert err == "hf:owner/name: http://127.0.0.1:9 does not answer, so the copy in the cache is used\n"
+
+
+@pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
+def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
+    """One sentence, without half a minute of attempts."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "*"}
+    command = [sys.executable, "-m", "attittud", "train", "job.yaml"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "attittud: hf:owner/name: http://127.0.0.1:9 does not answer, and the cache has no copy; connect to a network, or "
+        "download the data set elsewhere and name its folder\n"
+    )
+
+
+def test_a_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attittud_lab.data.hub.PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes calls and says nothing
+        begun = time.monotonic()
+        assert not _answers(f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert time.monotonic() - begun < 5
+
+
+def test_csv_files_of_the_hub_are_mentioned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
+    rows = {"text": ["a", "b", "c"], "label": [None, "01", "no"]}
+    found = datasets.Dataset.from_dict(rows)
+    found.info.builder_name = "csv"
+    monkeypatch.setattr("attittud_lab.data.hub._answers", lambda _address: True)
+    monkeypatch.setattr(datasets, "load_dataset", lambda _name: {"train": found})
+    listing = Hub("owner/name").listing("train", Columns())
+    assert listing.classes == ["01", "no"]
+    assert "hf:owner/name (train): 'datasets' reads cells such as NA" in caplog.text

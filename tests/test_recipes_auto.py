@@ -10,13 +10,10 @@ from torch import nn
 
 from attittud_lab.config.load import loads
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.demo.data import digits
-from attittud_lab.demo.rows import ROWS
-from attittud_lab.demo.train import Settings, set_apart, train
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
-from attittud_lab.report.curves import curves
-from attittud_lab.training.make_phase import FEW_JUDGES
+from attittud_lab.report.collect import curves
+from attittud_lab.training.phase import FEW_JUDGES
 from attittud_lab.training.streams import JUDGES, MOST_JUDGES, Streams
 from attittud_lab.training.train import load_data, make_phase, run
 
@@ -49,7 +46,6 @@ def streams(judges: int = 100, held: bool = False, basis_batch: int | None = Non
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
 def test_judges_never_train_and_take_turns(held):
     found = streams(held=held)
-    assert found.judging
     seen = set()
     for step in range(4):
         found.load(step)
@@ -132,7 +128,7 @@ def test_judges_are_not_of_similar_lengths():
     tokens = Examples(torch.ones(200, 200, dtype=torch.long), torch.arange(200) % CLASSES, lengths)
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], tokens)
     found = Streams(Spy(), task, {}, "guided", 3, 16, {}, None, torch.device("cpu"), judges=tokens)
-    trained, judging = (lengths[found._batch(name, 0)] for name in ("primary", JUDGES))
+    trained, judging = (lengths[found.rows.rows(name)] for name in ("primary", JUDGES))
     assert trained.max() - trained.min() < 40
     assert judging.max() - judging.min() > 150
 
@@ -166,22 +162,3 @@ def test_a_run(tmp_path: Path):
 def test_weights_are_not_given(tmp_path):
     with pytest.raises(InputError, match="strategy auto finds the weights itself"):
         run(loads(JOB, ["strategy.eta={neutral: 1}"]), run_dir=tmp_path)
-
-
-def test_the_demo_sets_two_of_each_class_apart_for_half_of_the_steps():
-    data, row = digits("right", 0), next(row for row in ROWS if row.name == "auto")
-
-    class Due:
-        eta, judge_due = "auto", True
-
-    (x, y), (_, judges) = set_apart(data, Due(), 0, 0, 100)
-    assert torch.bincount(judges).tolist() == [2] * 10 and len(x) == len(y) == 80
-    (_, y), (_, judges) = set_apart(data, Due(), 0, 50, 100)
-    assert (len(y), len(judges)) == (80, 20)
-    Due.judge_due = False
-    (_, y), judges = set_apart(data, Due(), 0, 51, 100)
-    assert len(y) == 100 and judges is None
-    Due.eta = None
-    (_, y), judges = set_apart(data, Due(), 0, 0, 100)
-    assert len(y) == 100 and judges is None
-    train(row, data, 0, Settings(steps=12))

@@ -13,9 +13,9 @@ from torch import Tensor
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.models.build import build_model
-from attittud_lab.strategies.registry import Guided
-from attittud_lab.training import make_phase as module
-from attittud_lab.training.capture import WARM_UP, Steps
+from attittud_lab.strategies.guided import Guided
+from attittud_lab.training import phase as module
+from attittud_lab.training.devices import WARM_UP, CapturedSteps
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
 
@@ -119,8 +119,8 @@ def trained(phase: Phase) -> tuple[list[dict[str, Any]], Tensor]:
 
 def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
     """The same phase with a warm-up that never ends."""
-    phase.captured = Steps(lambda action: pytest.fail("nothing is to be recorded"))
-    monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", 1000)
+    phase.captured = CapturedSteps(lambda action: pytest.fail("nothing is to be recorded"))
+    monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", 1000)
     return phase
 
 
@@ -180,7 +180,10 @@ def test_the_schedule_of_refreshes_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("strategy", "kinds"),
-    [("flip", ["step", "refresh"]), ("auto", ["step", "refresh", "hearing", "refresh with hearing"])],
+    [
+        ("flip", ["", " with a refresh"]),
+        ("auto", ["", " with a refresh", " with held-out examples", " with a refresh and held-out examples"]),
+    ],
 )
 def test_what_cannot_be_recorded_is_said_and_run_as_usual(
     strategy: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -190,12 +193,12 @@ def test_what_cannot_be_recorded_is_said_and_run_as_usual(
 
     job = loads(JOB, [f"strategy.name={strategy}", "training.guided.steps=60"])
     phase, _ = phase_of(job, monkeypatch, captured=True)
-    phase.captured = Steps(refuse)
+    phase.captured = CapturedSteps(refuse)
     with caplog.at_level(logging.WARNING, "attittud"):
         trained(phase)
     assert phase.state.step == 60
     said = [record.getMessage().split(" cannot")[0] for record in caplog.records]
-    assert sorted(said) == sorted(f"training.cuda_graph: a {kind}" for kind in kinds)
+    assert sorted(said) == sorted(f"training.cuda_graph: a step{kind}" for kind in kinds)
     assert "operation not permitted" in caplog.text
 
 
@@ -227,7 +230,7 @@ def test_captured_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
     config = loads(JOB, [*more, "training.channels_last=true", "device=cuda"])
     weights = []
     for name, warm_up in (("captured", WARM_UP), ("again", WARM_UP), ("eager", 1000)):
-        monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", warm_up)
+        monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", warm_up)
         run(config, 0, run_dir=tmp_path / name)
         weights.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert weights[0] == weights[1] == weights[2]

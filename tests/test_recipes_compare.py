@@ -2,6 +2,9 @@
 
 import io
 import json
+import multiprocessing
+import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from rich.text import Text
 
 from attittud_lab import cli
 from attittud_lab.compare import run as module
-from attittud_lab.compare.bars import CompareBars
-from attittud_lab.compare.candidates import candidates
+from attittud_lab.compare.candidates import Budget, Tuned, Variant, candidates
+from attittud_lab.compare.progress import CompareBars
 from attittud_lab.compare.run import compare
 from attittud_lab.compare.table import notes, show
 from attittud_lab.config.load import dump, load, loads
@@ -155,6 +159,84 @@ def test_interrupted_comparison_ends_the_same(
     assert steps[0] == steps[1] and again["tuning"] == expected["tuning"]
 
 
+def compare_at_equal_steps(folder: Path) -> None:
+    """For another process."""
+    torch.set_num_threads(1)
+    compare(config("compare.equal=steps", "checkpoint_every=3"), folder)
+
+
+def written(folder: Path) -> int:
+    """How many lines of metrics there are."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("metrics.jsonl"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
+def test_ten_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Killed at random moments, seeded ones: what is left is whole, and the same command ends with the same figures."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attittud_lab.compare.run", "torch._dynamo", "sklearn.metrics", "scipy.special"])
+    moments, kills, attempts = random.Random(0), 0, 0
+    while kills < 10:
+        attempts += 1
+        assert attempts < 30, "the comparison is over too early to be killed ten times"
+        process = context.Process(target=compare_at_equal_steps, args=(tmp_path,))
+        before = written(tmp_path)
+        process.start()
+        if attempts % 2:  # while it trains, however slow the machine is
+            while process.is_alive() and written(tmp_path) == before:
+                time.sleep(0.005)
+            process.join(moments.uniform(0, 0.3))
+        else:  # anywhere: while it reads, too
+            process.join(moments.uniform(0.05, 0.6))
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
+            kills += 1
+        else:  # it was faster than the kill: its last runs are made again
+            for path in sorted(tmp_path.rglob("result.json"))[-2:]:
+                path.unlink()
+        for path in tmp_path.rglob("*.json"):
+            json.loads(path.read_text())
+    compare_at_equal_steps(tmp_path)
+    _, expected = finished
+    again = json.loads((tmp_path / "comparison.json").read_text())
+    found, wanted = ({row["label"]: row["values"] for row in x["tables"][0]["rows"]} for x in (again, expected))
+    assert found == wanted and again["tuning"] == expected["tuning"]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda found: found.clear(),
+        lambda found: found["phases"].clear(),
+        lambda found: found["phases"][0].pop("steps"),
+        lambda found: found["phases"][0].update(seconds="long"),
+        lambda found: found["phases"][0].update(seconds=0),
+        lambda found: found.update(metric="beauty"),
+        lambda found: found["test"].pop("accuracy"),
+        lambda found: found["test"].update(accuracy=[1]),
+        lambda found: found["validation"].update(accuracy=77.5),
+        lambda found: found["validation"].update(loss=10**400),
+        lambda found: found.update(unknown=1),
+    ],
+)
+def test_damaged_results_of_runs_are_refused(
+    spoil: Callable[[dict[str, Any]], None], finished: tuple[Path, dict[str, Any]], trained: Trainings
+) -> None:
+    path = finished[0] / "runs/multitask/weight-1/steps-12-4/seed-0/result.json"
+    text = path.read_text()
+    found = json.loads(text)
+    spoil(found)
+    path.write_text(json.dumps(found))
+    try:
+        with pytest.raises(InputError, match=r"seed-0/result.json: is not what a run writes"):
+            compare(config(), finished[0])
+    finally:
+        path.write_text(text)
+    assert trained == []
+
+
 def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Config], float]) -> None:
     """Runs are trained as usual; then their steps are said to have taken so long."""
     original = module.train
@@ -209,22 +291,22 @@ def test_runs_that_were_timed_on_a_busy_machine_are_named(
 def test_budget_stretches_both_phases(tmp_path: Path) -> None:
     comparison = module.Comparison(config("compare.budget=1h"), tmp_path)
     rows = [
-        module.Tuned(candidate, module.Variant(), {}, cost, 6.0)
+        Tuned(candidate, Variant(), {}, cost, 6.0)
         for candidate, cost in zip(comparison.candidates, (0.5, 2.0, 4.0), strict=True)
     ]
-    found = comparison._equal_seconds(rows, module.Steps(12, 4))
+    seconds, found = comparison.equal_seconds(rows, Budget(12, 4))
     # Multitask takes 12 * 2 + 6 = 30 s, so an hour is 120 times as much.
-    assert comparison.seconds == 3600
-    assert found["multitask"] == module.Steps(1440, 480)
-    assert found["primary_only"] == module.Steps(5760, 480) and found["flip"] == module.Steps(720, 480)
+    assert seconds == 3600
+    assert found["multitask"] == Budget(1440, 480)
+    assert found["primary_only"] == Budget(5760, 480) and found["flip"] == Budget(720, 480)
 
 
 def test_epochs_become_steps(tmp_path: Path) -> None:
     comparison = module.Comparison(config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path)
-    data = comparison._prepared(0)
+    data = comparison.prepared(0)
     guided = -(-2 * len(data.auxiliary["more"].examples) // 16)
-    assert comparison._steps() == module.Steps(guided, -(-3 * 60 // 16))
-    assert module.Comparison(config("training.mode=joint"), tmp_path)._steps() == module.Steps(12, 0)
+    assert comparison.configured_budget() == Budget(guided, -(-3 * 60 // 16))
+    assert module.Comparison(config("training.mode=joint"), tmp_path).configured_budget() == Budget(12, 0)
 
 
 def test_diverging_strategies_are_left_out_and_baselines_may_not_be(
@@ -297,6 +379,7 @@ def test_open_settings_come_from_the_configured_strategy() -> None:
         ("compare.strategies=[custom]", "needs its three weights"),
         ("compare.weights=[1]", "at least two different weights"),
         ("compare.weights=[1, -1]", "above 0"),
+        ("compare.weights=[1, 0]", "above 0"),
         ("compare.seeds=1", "must be at least 2"),
         ("compare.tuning_seeds=3", "only 2 seeds"),
         ("compare.budget=soon", "write for example 90s"),
@@ -323,6 +406,10 @@ def test_tables_and_the_decision_last(finished: tuple[Path, dict[str, Any]]) -> 
     assert "\x1b" not in plain.getvalue()
     for label in ("primary_only", "multitask", "flip"):
         assert sum(line.startswith(f"| {label}") for line in lines) == 2
+    # The row that the decision is about is marked, in the table that decided and nowhere else.
+    seconds = next(i for i, line in enumerate(lines) if line.startswith("Equal seconds"))
+    assert [i > seconds for i, line in enumerate(lines) if line.startswith("|") and "◀" in line] == [True]
+    assert any(line.startswith(f"| {result['decision']['row']} ◀") for line in lines)
     assert "edge of the weights tried" in plain.getvalue()  # of two weights either one is
     inner = {**result, "tuning": {**result["tuning"], "weights": [0.01, 0.3, 1.0, 100.0]}}
     assert not any("edge" in note for note in notes(inner))
@@ -348,18 +435,28 @@ def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "job.yaml").write_text(JOB)
     command = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint", "--budget", "0.05s"]
     code, out, err = typed(*command, capsys=capsys)
-    assert (code, err) == (0, "")  # quiet where nobody watches
+    assert code == 0
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
     assert out.strip().splitlines()[-1] == f"Decision at equal seconds: {result['decision']['text']}"
     assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
-    assert typed(*command, capsys=capsys) == (0, out, "")
+    assert typed(*command, "--quiet", capsys=capsys) == (0, out, "")
+    # What is written where there is no terminal: the number of runs, how long they will take, and each of them.
+    first, *lines = err.splitlines()
+    runs = len(list((tmp_path / "runs").rglob("result.json")))
+    assert first.startswith("14 runs of 3 strategies: 8 at equal steps, to tune and to compare, 6 at equal seconds.")
+    assert [line for line in lines if "run 1 of 14: primary_only, seed 0" in line] == lines[:1]
+    assert sum(" of 14: " in line or f" of {runs}: " in line for line in lines) == runs
+    assert sum("validation accuracy" in line for line in lines) == runs
+    forecasts = [line for line in lines if line.startswith("Forecast: about ")]
+    assert "for the 14 runs that are left, as a step of primary_only takes" in forecasts[0] and forecasts[0] == lines[1]
+    assert "11 runs that are left, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
 
 
 def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The proposed configuration is meant for real data; here it only has to be built and changed by overrides."""
     quick = ["training.guided.steps=4", "training.finetune.steps=2", "compare.strategies=[]", "compare.seeds=2"]
     quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
-    code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, capsys=capsys)
+    code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, "--quiet", capsys=capsys)
     assert (code, err) == (0, "")
     assert "| auto" in out  # the proposed strategy
     assert (tmp_path / "digits/compare/comparison.json").exists()
@@ -400,12 +497,10 @@ def test_control_c_is_130_and_the_same_command_continues(tmp_path: Path) -> None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert (
-        process.returncode == 130
-        and err.startswith(
-            "attittud: interrupted; finished runs are kept in runs/job/compare, the same command goes on"
-        )
-        and err.count("\n") == 1
+    last = err.splitlines()[-1]
+    assert process.returncode == 130 and "Traceback" not in err
+    assert last.startswith(
+        "attittud: interrupted; finished runs are kept in runs/job/compare, the same command goes on"
     )
     assert not list(tmp_path.rglob("comparison.json"))
     before = {path: path.stat().st_mtime_ns for path in kept}

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from attittud_lab.config.load import loads
 from attittud_lab.data.prepare import Prepared
+from attittud_lab.models import compiling
 from attittud_lab.models.build import build_model
+from attittud_lab.models.compiling import compile_body, eagerly, is_compiled
 from attittud_lab.runs import checkpoint
 from attittud_lab.runs.result import RunResult
-from attittud_lab.training import compiling
-from attittud_lab.training import make_phase as module
-from attittud_lab.training.capture import WARM_UP
-from attittud_lab.training.compiling import compile_body, eagerly, is_compiled
+from attittud_lab.training import phase as module
+from attittud_lab.training.devices import WARM_UP
 from attittud_lab.training.train import load_data, run
 from experiments.reproduce.fingerprint import fingerprint
 from tests.test_recipes_capture import StandIn, trained
@@ -382,7 +382,7 @@ def test_captured_and_compiled_runs_on_a_gpu_equal_compiled_ones_bit_by_bit(
     monkeypatch.setattr(compiling, "BACKEND", "inductor")
     found = []
     for name, warm_up in (("captured", WARM_UP), ("again", WARM_UP), ("one by one", 1000)):
-        monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", warm_up)
+        monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", warm_up)
         run(loads(JOB, [*more, *half]), run_dir=tmp_path / name, data=data)
         assert facts(tmp_path / name)["compiled"] is True
         found.append((tmp_path / name / "weights.safetensors").read_bytes())

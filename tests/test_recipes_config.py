@@ -1,8 +1,10 @@
 """Configurations: what is text stays text, and every mistake is answered with its place and its cure."""
 
-import contextlib
 import json
+import os
 import re
+import threading
+import time
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -10,11 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attittud import basis, engine
+from attittud_lab.commands.reading import known_names
 from attittud_lab.config.data import DataConfig, PrimaryConfig
-from attittud_lab.config.json_schema import json_schema
-from attittud_lab.config.load import ConfigError, dump, load, loads
-from attittud_lab.config.schema import Config
+from attittud_lab.config.load import ConfigError, changed, dump, load, loads
+from attittud_lab.config.schema import Config, json_schema, to_dict
+from attittud_lab.errors import InputError
+from attittud_lab.strategies import base as strategies
 
+NAMES = known_names()
 ROOT = Path(__file__).parents[1]
 
 
@@ -58,11 +64,13 @@ MISTAKES = {
     "model: {pretrained: yes}": "expected true or false, got 'yes'",
     "model: [mlp]": "model: expected a mapping .* got a list",
     "training: {mode: jont}": r"expected one of two_phase, joint, got 'jont'; did you mean 'joint'\?",
-    "strategy: {basis: svdd}": r"did you mean 'svd'\?",
-    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful or null",
+    "strategy: {basis: svdd}": r"strategy.basis: unknown basis 'svdd'. Did you mean 'svd'\? Choose one of",
+    "training: {finetune: ~}": "training.finetune: expected a mapping with the keys steps, .* got nothing .null.",
+    "compare: {weights: [1, 0]}": r"compare.weights\[1\]: must be above 0, got 0: 0 would leave the auxiliary data out",
+    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful, got '3'",
     "strategy: {eta: {harmfull: 1}}": r"strategy.eta.harmfull: unknown key; did you mean 'harmful'\?",
-    "data: {primary: {classes: cat}}": "expected a list, each item text",
-    "data: {primary: {train: lots}}": "expected a whole number, a number or null",
+    "data: {primary: {classes: cat}}": r"expected a list, such as \[a, b\], got 'cat'",
+    "data: {primary: {train: lots}}": "expected a count, a fraction or null, got 'lots'",
     "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: the key is given twice",
     "data: {auxiliary: {a-b: digits}}": "the name 'a-b' must be letters",
     "data: {auxiliary: {primary: digits}}": "'primary' is taken",
@@ -88,14 +96,195 @@ MISTAKES = {
 @pytest.mark.parametrize("text", MISTAKES)
 def test_mistakes_name_place_and_cure(text: str) -> None:
     with pytest.raises(ConfigError, match=MISTAKES[text]) as caught:
-        loads(text, name="job.yaml")
+        loads(text, name="job.yaml", names=NAMES)
     assert "\n" not in str(caught.value) and str(caught.value).startswith("job.yaml")
 
 
-@given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
-    with contextlib.suppress(ConfigError):
-        loads(text)
+def settings_of(section: type = Config, path: str = "") -> dict[str, type]:
+    """Every path of a configuration, with its section."""
+    found = {}
+    for entry in fields(section):
+        here = f"{path}{entry.name}"
+        found[here] = section
+        value = getattr(section(), entry.name)
+        found |= settings_of(type(value), f"{here}.") if is_dataclass(value) else {}
+    return found
+
+
+PATHS = [
+    *settings_of(),
+    "data.auxiliary.a.path",
+    "data.auxiliary.a.weight",
+    "strategy.eta.harmful",
+    "",
+    "a..b",
+    "x" * 300,
+]
+ODD = [
+    *(
+        "",
+        "~",
+        "null",
+        "None",
+        "true",
+        "yes",
+        "[",
+        "[]",
+        "{}",
+        "{a: b}",
+        "[[1, 2], {a: 3}]",
+        "'1'",
+        '"\\0"',
+        '"\\ud800"',
+    ),
+    *("1e-4", "1e999", "-1e400", "0x10", "1_000", "1__0", "9" * 5000, "1." + "0" * 5000, "-0", "+5", "1e1000000"),
+    *(
+        "hf:../x",
+        "../x",
+        "~nobody/x",
+        "/" * 5000,
+        "x" * 300,
+        "a\nb",
+        "*a",
+        "&a 1",
+        "!!python/none",
+        "{" * 40,
+        "[" * 4000,
+    ),
+    *("flip", "auto", "custom", "exact", "small-cnn", "wideresnet-22-4", "hf:", "timm:", "digits", "cuda:99", "\ufeff"),
+]
+VALUES = st.one_of(st.text(max_size=30), st.integers().map(str), st.floats().map(str), st.sampled_from(ODD))
+OVERRIDES = st.lists(st.builds("{}={}".format, st.sampled_from(PATHS), VALUES) | VALUES, max_size=4)
+LINES = st.builds(
+    "{}{}: {}".format,
+    st.sampled_from(["", "  ", "    ", "- "]),
+    st.sampled_from([*PATHS, *Config.__annotations__]),
+    VALUES,
+)
+TEXTS = st.lists(LINES, max_size=8).map("\n".join) | st.text()
+
+
+@settings(max_examples=300)
+@given(TEXTS, OVERRIDES)
+def test_any_text_is_read_or_refused(text: str, overrides: list[str]) -> None:
+    """Never a traceback, and what is read can be written, read again and shown in JSON."""
+    try:
+        config = loads(text, overrides, names=NAMES)
+    except InputError as error:
+        said = str(error)
+    else:
+        said = ""
+        assert loads(dump(config), names=NAMES) == config
+        json.dumps(to_dict(config), ensure_ascii=False).encode()
+    assert len(said) < 2000
+
+
+LIMITS = {
+    "training.guided.batch_size=1000000000": "must be at most 65536, got 1000000000: the examples of a batch are in memory",
+    "data.auxiliary.a.batch_size=1000000000": "must be at most 65536, got 1000000000: the examples of a batch are in memory",
+    "compare.seeds=99999999999999999999": "must be at most 1000, got 99999999999999999999: every strategy has a run for each",
+    "compare.draws=1000000": "must be at most 1000",
+    "data.image_size=30000": "must be at most 4096, got 30000: the examples are in memory",
+    "data.max_length=100000000": "must be at most 131072",
+    "model.width=10000000": "must be at most 4096, got 10000000: a layer has the square of it as weights",
+    "training.guided.lr=3e38": r"must be at most 1e\+30, got 3e38: 32-bit weights overflow",
+    "training.guided.lr=0": "must be above 0, got 0: it would train nothing",
+    "training.finetune.lr=0.0": "must be above 0, got 0.0: it would train nothing",
+    "training.guided.clip=0": "must be above 0, got 0: null does not clip",
+    "training.guided.weight_decay=1e30": "must be at most 1000000",
+    "training.guided.steps=99999999999999999999": "must be at most 1000000000",
+    "strategy.rank=1000000000": "must be at most 4096, got 1000000000: each is a vector as long as the model",
+    "strategy.auxiliary_weight=1e300": "must be at most 10000000000",
+    "strategy.eta={harmful: -1e38}": "strategy.eta.harmful: must be at least -10000000000",
+    f"seed={'9' * 5000}": "expected a whole number, got '9{80}... .5000 characters",
+    f"training.guided.lr=1{'0' * 5000}": "expected a number, got",
+    "seed=1__0": "expected a whole number, got '1__0'",
+    'output="a\\0b"': "holds a NUL character",
+    f"data.primary.path={'x' * 300}": "too long for a path",
+    f"model.weights={'x/' * 3000}": "too long for a path",
+    "data.primary.path=~no_such_user/x": "no user of this name has a home folder",
+    "model=hf:~no_such_user/x": "no user of this name has a home folder",
+    "training.guided.clip=none": "expected a number, got 'none', which is text; null stands for nothing",
+    'data.primary.classes=["\\ud800"]': "holds half of a character",
+    f"{'a.' * 5000}b=1": "an override is key=value",
+    f"strategy={'x' * 5000}": r"unknown strategy 'x{80}",
+    f"{'k' * 5000}=1": "unknown key",
+    f"compare.weights={'[' * 5000}": "nested too deeply",
+}
+
+
+@pytest.mark.parametrize("text", LIMITS, ids=lambda text: text[:40])
+def test_what_has_no_end_is_refused_before_anything_is_allocated(text: str) -> None:
+    with pytest.raises(ConfigError, match=LIMITS[text]) as caught:
+        loads("", [text], names=NAMES)
+    assert len(str(caught.value)) < 1000  # thousands of characters are not echoed
+
+
+def test_more_sources_settings_and_tries_than_anybody_means() -> None:
+    began = time.perf_counter()
+    for count in (101, 4_000, 20_000):
+        sources = "".join(f"    a{n}: digits\n" for n in range(count))
+        with pytest.raises(ConfigError, match=r"configuration:2: data.auxiliary: .*at most 100 are allowed|too many"):
+            loads(f"data:\n  auxiliary:\n{sources}")
+    with pytest.raises(ConfigError, match=r"compare.strategies: has 101 entries, at most 100"):
+        loads(f"compare: {{strategies: [{', '.join(['flip'] * 101)}]}}")
+    with pytest.raises(ConfigError, match="2000 settings are given, at most 1000"):
+        loads("", ["seed=1"] * 2000)
+    assert time.perf_counter() - began < 20
+
+
+def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.yaml"
+    large.write_text("seed: 1" + " " * 10**6)
+    wrong = {
+        "/dev/zero": "neither a file nor a pipe",
+        str(tmp_path): "neither a file nor a pipe",
+        str(large): "larger than the 100000 bytes",
+        "a" * 300: "File name too long",
+        "a\0b": "no path has a NUL character",
+        str(tmp_path / "latin.yaml"): "not UTF-8",
+    }
+    (tmp_path / "latin.yaml").write_bytes(b"output: \xe4")
+    for path, message in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            load(path)
+    (tmp_path / "child.yaml").write_text("base: ../../../../../../../dev/zero\n")
+    with pytest.raises(ConfigError, match="neither a file nor a pipe"):
+        load(tmp_path / "child.yaml")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=["seed: 5\n"])
+    writer.start()
+    assert load(pipe).seed == 5  # as `attittud train <(echo seed: 5)` does
+    writer.join()
+
+
+@pytest.mark.parametrize("kind", ["strategy", "basis", "engine"])
+def test_a_name_that_is_registered_elsewhere_is_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"strategy: {{{'name' if kind == 'strategy' else kind}: mine}}"
+    with pytest.raises(
+        ConfigError, match=f"configuration:1: strategy.{'name' if kind == 'strategy' else kind}: unknown"
+    ):
+        loads(text, names=known_names())
+    tables = {"strategy": strategies._ENTRIES, "basis": basis._BASES, "engine": engine._ENGINES}
+    monkeypatch.setitem(tables[kind], "mine", next(iter(tables[kind].values())))  # type: ignore[arg-type]
+    loads(text, names=known_names())
+
+
+def test_without_names_none_is_checked() -> None:
+    """As for the configuration of an old run, whose strategy may come from somewhere else."""
+    assert loads("strategy: mine").strategy.name == "mine"
+
+
+def test_changed_keeps_the_rest_as_it_is() -> None:
+    config = loads("strategy: {name: flip, rank: 3}\ndata: {auxiliary: {a: digits, b: digits}}", ["output=../x"])
+    other = changed(config, ["strategy.rank=4", "data.auxiliary.a.weight=2", "training.finetune.steps=9"])
+    assert (other.strategy.name, other.strategy.rank, other.output) == ("flip", 4, config.output)
+    assert [source.weight for source in other.data.auxiliary.values()] == [2, 1]
+    assert other.training.finetune.lr == 1e-4
+    assert changed(config, []) == config
+    with pytest.raises(ConfigError, match=r"command line \(strategy.rank=x\): strategy.rank: expected a whole number"):
+        changed(config, ["strategy.rank=x"])
 
 
 def test_base_inherits(tmp_path: Path) -> None:
@@ -161,6 +350,7 @@ def test_overrides() -> None:
         "a..b=1": "an override is key=value",
         "traning.mode=joint": r"command line \(traning.mode=joint\): traning: unknown key; did you mean 'training'",
         "seed=[": "not valid YAML",
+        "seed='1'\noutput: x": "there is more behind the value",
         "model.weights=": r"command line \(model.weights=\): model.weights: expected a path or name, got an empty text",
     }.items():
         with pytest.raises(ConfigError, match=message):
@@ -168,17 +358,13 @@ def test_overrides() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    waiting: list[type] = [Config]
-    seen = set()
-    while waiting:
-        kind = waiting.pop()
-        seen.add(kind)
-        assert kind.__doc__ and not kind.__doc__.startswith(kind.__name__)
-        for entry in fields(kind):
-            assert len(entry.metadata["doc"]) > 10, entry.name
-            default = getattr(kind(), entry.name)
-            waiting += [type(default)] if is_dataclass(default) else []
-    assert len(seen) > 6
+    definitions = {name: found.get("anyOf", [found])[-1] for name, found in json_schema()["$defs"].items()}
+    assert len(definitions) > 8
+    for name, found in definitions.items():
+        assert found["description"] and not found["description"].startswith(name)
+        for field, about in found["properties"].items():
+            assert len(about["description"]) > 10 and "\n" not in about["description"], (name, field)
+            assert "default" in about or field == "base", (name, field)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
@@ -202,6 +388,9 @@ def test_schema_says_what_the_loader_says() -> None:
         {"seed": "x"},
         {"training": {"mode": "jont"}},
         {"data": {"primary": {"train": "a"}}},
+        {"strategy": {"rank": 5000}},
+        {"training": {"guided": {"lr": 0}}},
+        {"model": ["mlp"]},
     ):
         assert not checker.is_valid(wrong), wrong
         with pytest.raises(ConfigError):

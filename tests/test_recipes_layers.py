@@ -39,6 +39,7 @@ class Losses:
 
 @pytest.mark.parametrize("include_mean", [False, True])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
+@pytest.mark.filterwarnings("ignore:.*rank=3 is not used")
 def test_parts_of_every_layer(basis: str, include_mean: bool) -> None:
     losses = Losses()
     include_mean = include_mean and basis != "canonical"
@@ -116,6 +117,6 @@ log_every: 2
     lines = [json.loads(line) for line in (tmp_path / "watched/metrics.jsonl").read_text().splitlines()]
     looked = [line for line in lines if any(name.startswith("attittud/layers/") for name in line)]
     assert [line["step"] for line in looked] == [2, 4, 6, 8] and all("validation/loss" in line for line in looked)
-    monkeypatch.setattr("attittud_lab.strategies.registry.layer_norms", lambda guide, losses: {})
+    monkeypatch.setattr("attittud_lab.strategies.layers.layer_norms", lambda guide, losses: {})
     unwatched = run(job, run_dir=tmp_path / "unwatched")
     assert (watched.validation, watched.test) == (unwatched.validation, unwatched.test)

@@ -1,8 +1,11 @@
 """Networks by name: their shapes, their number of parameters, what they start from and what they refuse."""
 
 import json
+import os
+import pickle
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,8 +112,11 @@ def test_body_from_an_earlier_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model.weights: .* this model needs"):
         build_model(model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model, data, 2)
     (tmp_path / "p.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR.")
-    with pytest.raises(InputError, match="cannot read these weights"):
-        build_model(model_config(f"{{name: mlp, weights: {tmp_path}/p.safetensors}}").model, data, 2)
+    header = b'{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}'
+    (tmp_path / "q.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0000")
+    for path in (tmp_path / "p.safetensors", tmp_path / "q.safetensors", tmp_path, "/dev/zero"):
+        with pytest.raises(InputError, match="cannot read these weights"):
+            build_model(model_config(f"{{name: mlp, weights: {path}}}").model, data, 2)
 
 
 def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_path: Path) -> None:
@@ -126,6 +132,83 @@ def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_pat
         assert not torch.equal(model["heads.primary.weight"], wanted["heads.primary.weight"])
     data.auxiliary["other"] = replace(data.primary, name="other", classes=["a", "b", "c", "d", "e"])
     assert build_model(job, data, 0).heads["other"].weight.shape == (5, 8)  # another task: a head of its own
+
+
+@pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18"])
+def test_a_network_that_memory_cannot_hold_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is allocated, and with the width that fits."""
+    monkeypatch.setattr("attittud_lab.models.build._free_memory", lambda: 20 * 50_000)
+    for width in (10**7, 10**12):
+        config = model_config(f"{{name: {name}, width: 64}}").model
+        with pytest.raises(InputError, match=r"parameters, .* enough to train about 5e\+04") as caught:
+            build_model(replace(config, width=width), images(), 0)
+    if name == "resnet-18":
+        assert "choose a smaller model" in str(caught.value)
+        return
+    fits = int(str(caught.value).rpartition(" ")[2])
+    assert f"lower model.width from {width} to at most {fits}" in str(caught.value)
+    body = build_model(replace(config, width=fits), images(), 0).body
+    assert 40_000 < sum(parameter.numel() for parameter in body.parameters()) <= 50_000
+    with pytest.raises(InputError, match=f"at most {fits}"):
+        build_model(replace(config, width=fits + 1), images(), 0)
+
+
+class Payload:
+    """Pickled, it makes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_timm_unpickles_nothing_but_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Some of its versions ask `torch.load` for everything."""
+    torch.save({"a": Payload(tmp_path / "ran")}, tmp_path / "weights.bin")
+
+    def create_model(*_: Any, **__: Any) -> nn.Module:
+        torch.load(tmp_path / "weights.bin", weights_only=False)
+        return WithNeck(3)
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    before = dict(os.environ)
+    with pytest.raises(InputError, match="timm:with_neck cannot be built"):
+        build_model(model_config("'timm:with_neck'").model, images(), 0)
+    assert not (tmp_path / "ran").exists() and dict(os.environ) == before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("planted", ["weights", "adapter", "code", "tokenizer"])
+def test_nothing_that_comes_with_a_hugging_face_folder_is_run(planted: str, tmp_path: Path) -> None:
+    folder, ran = tmp_path / "bert", tmp_path / "ran"
+    folder.mkdir()
+    hugging_face_text(folder)
+    payload = pickle.dumps(Payload(ran))
+    code = f"import pathlib\npathlib.Path({str(ran)!r}).touch()\nclass Mine: pass\n"
+    if planted == "weights":
+        (folder / "model.safetensors").unlink()
+        torch.save(Payload(ran), folder / "pytorch_model.bin")
+    elif planted == "adapter":
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "target_modules": ["query"], "r": 1}
+        (folder / "adapter_config.json").write_text(json.dumps(settings))
+        torch.save(Payload(ran), folder / "adapter_model.bin")
+    elif planted == "code":
+        config = json.loads((folder / "config.json").read_text())
+        config["auto_map"] = dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "mine.Mine")
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
+        (folder / "mine.py").write_text(code)
+    else:
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        config |= {"auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}, "tokenizer_class": "Mine"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "mine.py").write_text(code)
+    for name in ("vocab.pkl", "optimizer.pt", "scheduler.pt", "training_args.bin", "spiece.model"):
+        (folder / name).write_bytes(payload)
+    job = text_job(tmp_path, f"hf:{folder}")
+    with suppress(InputError):
+        build_model(job.model, load_data(job), 0)
+    assert not ran.exists()
 
 
 def test_unknown_models() -> None:

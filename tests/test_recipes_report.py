@@ -1,20 +1,23 @@
 """HTML reports: what is on the page, that it stays small, and that a browser is happy with it."""
 
+import copy
 import json
+import random
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import browser, show
+from made_up import made_up
 
 from attittud_lab import cli
 from attittud_lab.compare.run import compare
 from attittud_lab.config.load import loads
 from attittud_lab.errors import InputError
-from attittud_lab.report.collect import collect
-from attittud_lab.report.curves import curves
+from attittud_lab.report.collect import collect, curves
 from attittud_lab.report.page import LARGEST, NORMAL, render, write_page, write_report
 from attittud_lab.strategies.layers import PARTS
 from attittud_lab.training.train import run
@@ -164,6 +167,9 @@ def test_what_users_wrote_is_text(run_dir: Path) -> None:
         (lambda folder: None, "neither a finished comparison"),
         (lambda folder: (folder / "comparison.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "comparison.json").write_text("[]"), "not what this version writes"),
+        (lambda folder: (folder / "comparison.json").write_text("[" * 100_000), "cannot be read"),
+        (lambda folder: (folder / "comparison.json").write_text('{"tables": ' + "9" * 5000 + "}"), "cannot be read"),
+        (lambda folder: (folder / "comparison.json").write_bytes(b"\xff\xfe{}"), "cannot be read"),
         (lambda folder: (folder / "run.json").write_text('{"config": {}}'), "not what this version writes"),
         (
             lambda folder: (folder / "run.json").write_text(
@@ -183,6 +189,140 @@ def test_bad_folder_is_one_paragraph_and_code_2(
     err = capsys.readouterr().err
     assert stopped.value.code == 2 and message in err and err.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where anything lies in a JSON value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inside:
+        yield (*path, key)
+        yield from _paths(item, (*path, key))
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+ODD = (
+    None,
+    True,
+    -1,
+    10**400,
+    1e308,
+    "",
+    "x" * 3000,
+    "a" * 300 + "/b",
+    "\x00",
+    "../..",
+    [],
+    {},
+    {"a": [1]},
+    _nested(400),
+)
+"""Values that are somewhere in a file where another one should be."""
+
+
+def _spoilt(value: Any, chance: random.Random) -> Any:
+    """The same with an entry that is missing, odd, or unknown."""
+    found = copy.deepcopy(value)
+    *path, last = chance.choice(list(_paths(found)))
+    place = found
+    for key in path:
+        place = place[key]
+    kind = chance.choice(("missing", "odd", "odd", "unknown"))
+    if kind == "missing":
+        del place[last]
+    elif kind == "unknown" and isinstance(place, dict):
+        place["unknown"] = chance.choice(ODD)
+    else:
+        place[last] = chance.choice(ODD)
+    return found
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "run.json", "result.json", "metrics.jsonl"])
+def test_damaged_files_are_refused_or_shown(name: str, comparison: Path, run_dir: Path, tmp_path: Path) -> None:
+    """Whatever is wrong in them: never a traceback, and the message stays short."""
+    folder = tmp_path / "copy"
+    shutil.copytree(comparison if name == "comparison.json" else run_dir, folder)
+    text, chance, refused = (folder / name).read_text(), random.Random(name), list[str]()
+    for number in range(60):
+        if number % 6 == 0:  # bytes that are wrong, or missing
+            raw = bytearray(text.encode())
+            raw[chance.randrange(len(raw))] = chance.randrange(256)
+            (folder / name).write_bytes(raw[: chance.choice((None, chance.randrange(len(raw))))])
+        elif name == "metrics.jsonl":
+            lines = text.splitlines()
+            at = chance.randrange(len(lines))
+            lines[at] = json.dumps(_spoilt(json.loads(lines[at]), chance))
+            (folder / name).write_text("\n".join(lines) + "\n")
+        else:
+            (folder / name).write_text(json.dumps(_spoilt(json.loads(text), chance)))
+        try:
+            write_report(folder, tmp_path / "page")
+        except InputError as error:
+            refused.append(str(error))
+    assert 5 < len(refused) < 60
+    assert all(str(folder) in message and len(message) < 1000 for message in refused)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5000, "null", '"text"', "{}", '{"step": 1,', "\x00"])
+def test_a_damaged_line_of_metrics_does_not_end_a_curve(line: str, run_dir: Path, tmp_path: Path) -> None:
+    """Only the very last line may be half: a run is just writing it, or was killed."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    whole = curves([run_dir], 1000)["logged"]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines[:4], line, *lines[4:]]) + "\n")
+    with pytest.raises(InputError, match=r"metrics.jsonl:5: is no line of metrics"):
+        curves([tmp_path], 1000)
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 1,']))
+    assert curves([tmp_path], 1000)["logged"] == whole
+
+
+BASE, GAIN, LOSS = [0.70, 0.71, 0.72, 0.71], [0.80, 0.81, 0.82, 0.80], [0.60, 0.61, 0.63, 0.60]
+
+
+def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
+    """flip gains at equal steps and loses at equal seconds."""
+    steps, seconds = ({"primary_only": BASE, "multitask": [0.5] * 4, "flip": flip} for flip in (GAIN, LOSS))
+    made_up(tmp_path, steps, seconds)
+    found = collect(tmp_path, 10)
+    assert found["open"] == 1 and found["decision"]["about"] == "Decision at equal seconds"
+    chosen = [[row["cells"][0] for row in table["rows"] if row["chosen"]] for table in found["tables"]]
+    assert chosen == [[], ["primary_only"]]
+    page = render(found)
+    assert page.count("class=chosen") == 1
+    assert '<tr class=chosen><th scope="row">primary_only <span class="badge">◀ decision</span></th>' in page
+    assert [re.findall(r'class="bar (\w+)"', table) for table in page.split('<div class="table">')[1:]] == [
+        ["below", "above"],
+        ["below", "below"],
+    ]
+    # A file of an earlier version says neither which table nor which row.
+    result = json.loads((tmp_path / "comparison.json").read_text())
+    del result["decision"]["table"], result["decision"]["row"]
+    (tmp_path / "comparison.json").write_text(json.dumps(result))
+    assert collect(tmp_path, 10)["open"] == 1
+
+
+def test_colours_of_bars_follow_the_corrected_p_values(tmp_path: Path) -> None:
+    base = [0.70, 0.72, 0.71, 0.70, 0.72]
+    gain = [value + more for value, more in zip(base, (0.05, 0.02, 0.06, 0.01, 0.04), strict=True)]
+    rows = {"primary_only": base, "multitask": [0.5] * 5, **{f"flip rank={i}": gain for i in range(8)}}
+    made_up(tmp_path, rows)
+    table = collect(tmp_path, 10)["tables"][0]
+    assert all(row["interval"]["low"] > 0 for row in table["rows"][2:])  # each row alone would be significant
+    assert re.findall(r'class="bar (\w+)"', render(collect(tmp_path, 10))) == ["below", *["around"] * 8]
+
+
+def test_two_seeds_are_dots_without_an_interval(tmp_path: Path) -> None:
+    made_up(tmp_path, {"primary_only": [0.45, 0.60], "multitask": [0.40, 0.50], "flip": [0.6, 0.9]})
+    found = collect(tmp_path, 10)
+    assert found["tables"][0]["rows"][2]["interval"]["values"] == pytest.approx([0.15, 0.3])
+    page = render(found)
+    bars = re.findall(r'<div class="bar around">(.*?)</div>', page)
+    assert [(bar.count("<b"), bar.count("<i")) for bar in bars] == [(2, 0), (2, 0)]
+    assert "60.0 / 90.0" in page and "+15.0 / +30.0" in page and "nan" not in "".join(bars)
 
 
 def test_runs_outside_of_the_folder_are_refused(comparison: Path, tmp_path: Path) -> None:
@@ -236,12 +376,15 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
     ]
     assert len(clean.find_elements("css selector", ".uplot canvas")) == 4
     assert clean.find_elements("css selector", ".heat .cell")
-    visible = [table.is_displayed() for table in clean.find_elements("css selector", ".table")]
-    assert visible == [True, False]
-    click(clean, "Equal seconds")
-    visible = [table.is_displayed() for table in clean.find_elements("css selector", ".table")]
-    assert visible == [False, True]
-    assert texts(clean, "[aria-pressed=true][data-value='1']") == ["Equal seconds"]
+    # The table that decided is open, with a mark at the row that the decision is about.
+    decision = json.loads((comparison / "comparison.json").read_text())["decision"]
+    for name, visible in ((None, [False, True]), ("Equal steps", [True, False]), ("Equal seconds", [False, True])):
+        if name:
+            click(clean, name)
+        assert [table.is_displayed() for table in clean.find_elements("css selector", ".table")] == visible
+        assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (name or "Equal seconds")
+    assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ decision"]
+    assert texts(clean, ".decision strong") == [f"Decision at {decision['table'].lower()}"]
     for name in ("validation loss", "primary training loss", "more loss", "by second", "neutral", "helpful", "by step"):
         click(clean, name, "#charts")
         assert len(clean.find_elements("css selector", ".uplot canvas")) == 4

@@ -4,12 +4,17 @@ import errno
 import json
 import multiprocessing
 import os
+import pickle
 import random
+import re
 import signal
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +23,14 @@ import torch
 from safetensors.torch import save_file
 
 from attittud_lab import files
+from attittud_lab.cli import main
 from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Quiet
 from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
-from attittud_lab.training.train import run
+from attittud_lab.training.train import load_data, run
 
 # Dropout, a refresh interval and a logging interval that do not divide the checkpoints', momentum in the optimizer,
 # BatchNorm's buffers, and a learning rate with which the last model is not the best: all that a resumed run could get wrong.
@@ -72,25 +81,39 @@ def _written(folder: Path) -> int | None:
         return None
 
 
+def train_by_command(folder: Path, strategy: str | None = None, model: str = "mlp") -> None:
+    """The same through `attittud train`, into folder/job/STRATEGY/seed-0."""
+    torch.set_num_threads(1)
+    job = folder.parent / "job.yaml"
+    job.write_text(JOB)
+    with suppress(SystemExit), redirect_stdout(StringIO()):
+        main(["train", str(job), "--quiet", f"output={folder}", f"strategy.name={strategy}", f"model.name={model}"])
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
-    undisturbed, tmp_path = tmp_path / "undisturbed", tmp_path / "killed"
-    train_to_end(undisturbed, model="wideresnet-10-1")
+@pytest.mark.parametrize(("train", "strategy", "wanted"), [(train_to_end, None, 20), (train_by_command, "auto", 10)])
+def test_kills_change_nothing(train: Any, strategy: str | None, wanted: int, tmp_path: Path) -> None:
+    whole, tmp_path = tmp_path / "undisturbed" / "x", tmp_path / "killed" / "x"
+    whole.parent.mkdir()
+    tmp_path.parent.mkdir()
+    train(whole, strategy, "wideresnet-10-1")
+    inner = "job/auto/seed-0" if strategy else ""
+    killed, undisturbed = tmp_path / inner, whole / inner
     # A server that has imported everything: a child is there at once, and most of its life is training.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["attittud_lab.training.train", "attittud.guide", "torch._dynamo", "sklearn.metrics"]
+        ["attittud_lab.cli", "attittud_lab.training.train", "attittud.guide", "torch._dynamo", "sklearn.metrics"]
     )
     moments = random.Random(0)
     kills = attempts = 0
-    while kills < 20:
+    while kills < wanted:
         attempts += 1
-        assert attempts < 60, "the run is over too early to be killed twenty times"
-        process = context.Process(target=train_to_end, args=(tmp_path, None, "wideresnet-10-1"))
-        before = _written(tmp_path)
+        assert attempts < 60, "the run is over too early to be killed so often"
+        process = context.Process(target=train, args=(tmp_path, strategy, "wideresnet-10-1"))
+        before = _written(killed)
         process.start()
         if attempts % 2:  # while it trains, however slow the machine is
-            while process.is_alive() and _written(tmp_path) == before:
+            while process.is_alive() and _written(killed) == before:
                 time.sleep(0.005)
             time.sleep(moments.uniform(0, 0.3))
         else:  # anywhere: while it reads, too
@@ -101,13 +124,13 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
         if process.exitcode == -signal.SIGKILL:
             kills += 1
             # What a killed process leaves is whole, or not there.
-            for path in tmp_path.glob("*.json"):
+            for path in killed.glob("*.json"):
                 json.loads(path.read_text())
-        elif (tmp_path / "result.json").exists():
-            (tmp_path / "result.json").unlink()  # it was faster than the kill: its last part is done again
-    train_to_end(tmp_path, model="wideresnet-10-1")
-    assert outcome(tmp_path) == outcome(undisturbed)
-    assert not list(tmp_path.glob(".*.part"))
+        elif (killed / "result.json").exists():
+            (killed / "result.json").unlink()  # it was faster than the kill: its last part is done again
+    train(tmp_path, strategy, "wideresnet-10-1")
+    assert outcome(killed) == outcome(undisturbed)
+    assert not list(tmp_path.rglob(".*.part"))
 
 
 @pytest.mark.parametrize("strategy", ["auto", "bloop", "multitask", "torchjd_gradvac"])
@@ -178,6 +201,158 @@ def test_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
             train_to_end(tmp_path)
 
 
+SMALL = """
+data: {primary: {path: digits, train: 40, validation: 20, test: 30}, auxiliary: {more: {path: digits, examples: 60}}}
+model: {name: mlp, width: 4}
+training:
+  guided: {steps: 6, evaluations: 2, primary_batch: 8, batch_size: 8}
+  finetune: {steps: 4, evaluations: 2, primary_batch: 8}
+log_every: 1
+checkpoint_every: 2
+strategy: {rank: 2, refresh_every: 2}
+"""
+
+
+class StopAt(Quiet):
+    """Ctrl-C after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def advance(self, steps: int, values: Any) -> None:
+        self.left -= steps
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+def small(folder: Path, strategy: str, stop: int | None = None) -> tuple[Config, Prepared]:
+    """A little run in a folder, ended after so many of its 10 steps."""
+    config = loads(SMALL, [f"strategy.name={strategy}"])
+    data = load_data(config)
+    with suppress(KeyboardInterrupt):
+        run(config, run_dir=folder, data=data, progress=None if stop is None else StopAt(stop))
+    return config, data
+
+
+def paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Everything in a nested state but its root."""
+    for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield (*path, key)
+        yield from paths(item, (*path, key))
+
+
+def with_value(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with one thing replaced, or without it for a value of `...`."""
+    if not path:
+        return value
+    items = list(tree.items() if isinstance(tree, dict) else enumerate(tree))
+    found = [(key, with_value(item, path[1:], value) if key == path[0] else item) for key, item in items]
+    found = [(key, item) for key, item in found if item is not ...]
+    return dict(found) if isinstance(tree, dict) else [item for _, item in found]
+
+
+WRONG = (None, "x", -1, 3.5, [], {}, True, 10**30, torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64), [[1]], ...)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "bloop"])
+@pytest.mark.parametrize("stop", [5, 9], ids=["guided", "finetune"])
+def test_wrong_types_in_a_checkpoint(strategy: str, stop: int, tmp_path: Path) -> None:
+    """Its checksum is right. What is not refused has no effect, or is a value that a run could have written."""
+    config, data = small(tmp_path / "run", strategy, stop)
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    state, files = load_checkpoint(checkpoint), {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    cases = [(path, wrong) for path in paths(state) for wrong in WRONG if "param_groups" not in path]
+    words = []
+    for path, wrong in random.Random(stop).sample(cases, 40):
+        for name, content in files.items():
+            name.write_bytes(content)
+        save_checkpoint(checkpoint, with_value(state, path, wrong))
+        try:
+            run(config, run_dir=tmp_path / "run", data=data)
+            (tmp_path / "run" / "result.json").unlink()
+        except InputError as error:
+            words.append(str(error))
+            assert all(name.read_bytes() == content for name, content in files.items() if name != checkpoint)
+    refusals = r"does not fit this run|is damaged|of another model|lines are missing"
+    assert len(words) > 25 and all(re.search(refusals, said) for said in words)
+    for path, wrong in {
+        ("phase", "state", "step"): "3",
+        ("phase", "best", "body.layers.1.weight"): torch.zeros(3),
+        ("phase", "optimizer", "state", 0, "exp_avg"): torch.zeros(1),
+        ("phase", "strategy"): {"mean": torch.zeros(3)} if strategy == "bloop" else {"version": 1},
+        ("metrics_bytes",): 3.5,
+    }.items():
+        if stop == 9 and path == ("phase", "strategy"):
+            continue  # fine-tuning keeps nothing
+        for name, content in files.items():
+            name.write_bytes(content)
+        save_checkpoint(checkpoint, with_value(state, path, wrong))
+        with pytest.raises(InputError):
+            run(config, run_dir=tmp_path / "run", data=data)
+
+
+def damages(content: bytes, seed: int) -> Iterator[bytes]:
+    draw, ran = random.Random(seed), Path("ran")
+    yield from (
+        b"",
+        draw.randbytes(200),
+        content[: len(content) // 2],
+        b"\xff\xfe",
+        b"null",
+        b"[1]",
+        b"{}",
+        b"1" * 5000,
+    )
+    yield from (b"[" * depth + b"]" * depth for depth in (900, 100_000))
+    yield from (b'{"config":' * depth + b"1" + b"}" * depth for depth in (900, 100_000))
+    yield pickle.dumps(Payload(ran)) + b"\n"
+    yield f"!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{ran}]]\n".encode()
+    for _ in range(3):
+        bits = bytearray(content)
+        bits[draw.randrange(len(bits))] ^= 1 << draw.randrange(8)
+        yield bytes(bits)
+
+
+class Payload:
+    """Pickled, it makes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("stop", [5, None], ids=["unfinished", "finished"])
+def test_damaged_files_of_every_kind(stop: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paragraph and nothing lost, or the run ends as it should; no code in them is run."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    config, data = small(tmp_path / "whole", "flip")
+    small(folder, "flip", stop)
+    files = {path: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+    refused = set()
+    for number, (path, content) in enumerate(files.items()):
+        for damaged in damages(content, number):
+            for old in folder.iterdir():
+                old.unlink()
+            for name, whole in files.items():
+                name.write_bytes(damaged if name == path else whole)
+            try:
+                result = run(config, run_dir=folder, data=data)
+            except InputError:
+                refused.add(path.name)
+                assert all(name.read_bytes() == whole for name, whole in files.items() if name != path)
+            else:
+                assert json.loads((folder / "result.json").read_text())["seed"] == result.seed == 0
+    # The others are written for readers, not read again.
+    expected = (
+        {"run.json", "checkpoint.safetensors", "metrics.jsonl", "data.json"} if stop else {"run.json", "result.json"}
+    )
+    assert refused == expected
+    assert not (tmp_path / "ran").exists()
+
+
 def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
     path = unfinished(tmp_path)
     save_checkpoint(path, {**load_checkpoint(path), "metrics_bytes": 10**6})
@@ -206,6 +381,18 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"metrics\.jsonl: is a link"):
         train_to_end(tmp_path / "run")
     assert diary.read_text() == "my words"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_and_folders_in_place_of_files_are_refused(tmp_path: Path) -> None:
+    """Reading a pipe would wait for ever."""
+    for number, name in enumerate(("run.json", "checkpoint.safetensors", "metrics.jsonl", "result.json")):
+        folder = tmp_path / str(number)
+        unfinished(folder)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name) if number % 2 else (folder / name).mkdir()
+        with pytest.raises(InputError, match=rf"{name}: is no plain file; .* remove it"):
+            train_to_end(folder)
 
 
 def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
@@ -292,6 +479,13 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot be written .* output=FOLDER"):
         train_to_end(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    for attempt in (files.make_folder, lambda path: files.write_json(path, {})):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+            attempt(tmp_path / name)
 
 
 def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:

@@ -9,10 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attittud_lab.statistics import ALPHA, MOST_SEEDS, POWER, holm, paired, seeds_needed, summarise
+from attittud_lab.statistics import (
+    ALPHA,
+    MOST_SEEDS,
+    POWER,
+    PROPORTION,
+    differences,
+    holm,
+    mark,
+    paired,
+    seeds_needed,
+    summarise,
+)
 
 figures = st.floats(-100, 100).map(lambda x: round(x, 3))
-pairs = st.lists(st.tuples(figures, figures), min_size=2, max_size=12)
+pairs = st.lists(st.tuples(figures, figures), min_size=3, max_size=12)
 
 
 @given(pairs)
@@ -41,7 +52,7 @@ def test_students_sleep_data() -> None:
     assert (found.low, found.high) == pytest.approx((-2.4598858, -0.7001142), abs=1e-7)
 
 
-@given(st.lists(figures, min_size=2, max_size=12), st.floats(-50, 50), st.floats(0.1, 10))
+@given(st.lists(figures, min_size=3, max_size=12), st.floats(-50, 50), st.floats(0.1, 10))
 def test_summary_moves_and_scales_with_its_values(values: list[float], shift: float, factor: float) -> None:
     before, after = summarise(values), summarise([factor * value + shift for value in values])
     assert after.mean == pytest.approx(factor * before.mean + shift, abs=1e-6)
@@ -50,12 +61,51 @@ def test_summary_moves_and_scales_with_its_values(values: list[float], shift: fl
     assert before.low <= before.mean <= before.high
 
 
-def test_one_seed_has_no_interval_and_no_p_value() -> None:
-    found = paired([0.9], [0.8])
-    assert found.mean == pytest.approx(0.1) and all(map(math.isnan, (found.std, found.low, found.high, found.p)))
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_or_two_seeds_have_no_interval_and_no_p_value(n: int) -> None:
+    found = paired([0.9, 0.95][:n], [0.8, 0.8][:n])
+    assert found.n == n and all(map(math.isnan, (found.low, found.high, found.p))) and math.isnan(found.std) == (n == 1)
+    assert mark(found.mean, found.p) == "?"
 
 
-@pytest.mark.parametrize("n", [2, 5, 6, 9])
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=12))
+def test_an_interval_is_cut_to_the_range_of_its_values(values: list[float]) -> None:
+    """Nothing else changes: where the true mean is in the range, it is covered as often as before."""
+    free, cut = summarise(values), summarise(values, PROPORTION)
+    assert (cut.mean, cut.std) == (free.mean, free.std)
+    assert (cut.low, cut.high) == (max(0.0, free.low), min(1.0, free.high))
+
+
+def test_cut_intervals_cover_as_often_as_they_say() -> None:
+    """Accuracies near 1, where half of the t-intervals of three seeds reach beyond it."""
+    draws = np.random.default_rng(0).beta(20, 1.5, size=(4000, 3))
+    found = [summarise(row, PROPORTION) for row in draws.tolist()]
+    free = [summarise(row) for row in draws.tolist()]
+    covered, before = ([f.low <= 20 / 21.5 <= f.high for f in some] for some in (found, free))
+    assert covered == before and np.mean(covered) > 0.9
+    assert np.mean([f.high > 1 for f in free]) > 0.4 and all(f.high <= 1 for f in found)
+
+
+@given(pairs)
+def test_a_difference_that_is_cut_still_agrees_with_its_test(values: list[tuple[float, float]]) -> None:
+    first, second = ([value / 200 + 0.5 for value in side] for side in zip(*values, strict=True))
+    free, cut = paired(first, second), paired(first, second, PROPORTION)
+    assert cut.p == free.p and -1 <= cut.low <= cut.high <= 1
+    assert (cut.low > 0, cut.high < 0) == (free.low > 0, free.high < 0)
+
+
+def test_differences_are_corrected_and_marked() -> None:
+    base = {0: 0.5, 1: 0.52, 2: 0.49, 3: 0.51}
+    rows = {"base": base, "far": {s: v + 0.1 + s / 1000 for s, v in base.items()}, "near": {0: 0.51, 1: 0.5, 3: 0.52}}
+    found = differences(rows, "base", PROPORTION)
+    alone = [paired([rows[name][s] for s in rows[name]], [base[s] for s in rows[name]]) for name in ("far", "near")]
+    assert [difference.p for difference in found.values()] == holm([difference.p for difference in alone])
+    assert found["near"].n == 3
+    assert {name: mark(f.mean, f.p) for name, f in found.items()} == {"far": "▲", "near": "="}
+    assert mark(-0.1, 0.049) == "▼" and mark(0.1, ALPHA) == "=" and mark(0.1, None) == "?"
+
+
+@pytest.mark.parametrize("n", [3, 5, 6, 9])
 def test_equal_differences_are_held_to_the_sign_test(n: int) -> None:
     base = [0.1 * i for i in range(n)]
     found = paired([float(np.float32(value + 0.1)) for value in base], base)  # equal but for rounding

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attittud import Guide, preset
+from attittud import Guide, preset, presets
 from attittud_lab.config.schema import EtaWeights, StrategyConfig
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.registry import Guided, make_strategy, names
+from attittud_lab.strategies import find, make_strategy, names
+from attittud_lab.strategies.guided import SETTINGS, Guided
 
 
 class TwoHeads(nn.Module):
@@ -199,3 +200,24 @@ def test_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="needs its three weights"):
         make_strategy(StrategyConfig(name="custom"), nn.Linear(1, 1), weights={}, seed=0)
     assert {"primary_only", "pretrain", "multitask", "replay", "pcgrad", "bloop", "torchjd_upgrad"} <= names().keys()
+
+
+def test_what_a_preset_fixes_is_not_inherited() -> None:
+    """A strategy of a comparison takes the rest from the section `strategy`."""
+    for name in presets():
+        inherited = find(name).inherits
+        assert not (preset(name).keys() & set(inherited)), name
+    assert find("flip").inherits == find("auto").inherits == SETTINGS and find("multitask").inherits == ()
+
+
+def test_what_strategies_declare() -> None:
+    declared = {
+        name: make_strategy(StrategyConfig(name=name), nn.Linear(4, 4), weights={"a": 1.0}, seed=0)
+        for name in ("auto", "flip", "multitask", "primary_only", "pretrain_as_released")
+    }
+    assert {name for name, found in declared.items() if found.uses_held_out} == {"auto"}
+    assert {name for name, found in declared.items() if not found.needs_auxiliary} == {"primary_only"}
+    assert {name for name, found in declared.items() if not found.trains_head} == {"pretrain_as_released"}
+    assert {name for name, found in declared.items() if found.needs_shared} == {"auto", "flip"}
+    fixed = {"primary_only", "pretrain", "pretrain_as_released", "replay"}
+    assert {name for name in names() if not find(name).tunes_primary_weight} == fixed

@@ -1,6 +1,8 @@
 """Whole runs on the embedded digits: every strategy trains, and a run folder holds what it promises."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from attittud_lab.config.schema import Config, StrategyConfig
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
-from attittud_lab.models.weights import load_weights
-from attittud_lab.strategies.registry import names
+from attittud_lab.models.network import load_weights
+from attittud_lab.strategies import names
 from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.train import load_data, make_phase, run
 
 JOB = """
@@ -68,7 +71,7 @@ def test_the_test_set_is_read_once_at_the_end(
         read.append(examples)
         return evaluate(model, task, examples, device)
 
-    for module in ("train", "make_phase"):
+    for module in ("train", "phase"):
         monkeypatch.setattr(f"attittud_lab.training.{module}.evaluate", noted)
     result = run(job, 0, own(strategy), tmp_path, data=data)
     assert [examples is data.test for examples in read] == [False] * 5 + [True]
@@ -109,6 +112,69 @@ def test_the_loss_of_an_untrained_head_chooses_as_in_the_release(tmp_path: Path)
     trained, fresh = load_weights(tmp_path / "weights.safetensors"), build_model(config.model, load_data(config), 0)
     for name, tensor in fresh.state_dict().items():
         assert torch.equal(trained[name], tensor) == (name.startswith("heads.primary") or name in ("mean", "std")), name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["strategy=flip", "training.guided.lr=3e38"],
+        ["strategy=flip", "training.guided.lr=3e38", "training.guided.optimizer=sgd"],
+        ["strategy=primary_only", "training.guided.lr=1e20", "training.guided.optimizer=sgd", "log_every=1000"],
+        ["strategy=bloop", "training.guided.lr=1e20", "training.guided.select=last", "training.mode=joint"],
+        ["strategy={name: auto, basis: svd}", "training.guided.lr=1e20", "log_every=1000"],
+        ["strategy=torchjd_cagrad", "training.guided.lr=1e20"],
+    ],
+)
+def test_training_that_diverges_ends_with_a_sentence(job: Config, changes: list[str], tmp_path: Path) -> None:
+    if "torchjd" in changes[0]:
+        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
+    found = changed(job, changes[:1] + [change for change in changes[1:] if ".lr=" not in change])
+    lr = next(float(change.partition("=")[2]) for change in changes if ".lr=" in change)
+    found = replace(found, training=replace(found.training, guided=replace(found.training.guided, lr=lr, clip=None)))
+    with pytest.raises(
+        DivergedError, match=r"training diverged in step \d+ of phase guided: .*; lower training\.guided\.lr"
+    ):
+        run(found, run_dir=tmp_path)
+    assert not (tmp_path / "result.json").exists() and not (tmp_path / "weights.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        MemoryError("no room"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_memory_that_runs_out(job: Config, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Phase) -> None:
+        raise error
+
+    monkeypatch.setattr(Phase, "_update", full)
+    with pytest.raises(InputError, match=r"the memory of cpu is not enough \(.*raise training\.guided\.accumulate"):
+        run(job, run_dir=tmp_path)
+
+
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where its accuracy is higher than any before, as that of one that answers always the same may be."""
+    config = changed(
+        job, ["training.guided.evaluations=3", f"training.guided.select={select}", "strategy=primary_only"]
+    )
+    for broken in (0, 1, 2):
+        data = load_data(config)
+        phase = make_phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+        looks = iter([{"accuracy": 0.5 + 0.1 * n, "loss": math.nan if n == broken else 1.0} for n in range(3)])
+        phase._evaluate = looks.__next__
+        if broken == 2 and select == "best":
+            phase.run(lambda _: None, lambda: None, lambda *_: None)
+            assert phase.finish() == {"accuracy": 0.6, "loss": 1.0} and phase.state.best_step == 8
+            assert caplog.messages == ["training diverged at its end; the model of step 8 is kept"]
+        else:
+            with pytest.raises(
+                DivergedError, match=rf"in step {4 * broken + 4} of phase guided: the validation loss is nan"
+            ):
+                phase.run(lambda _: None, lambda: None, lambda *_: None)
 
 
 def test_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from attittud_lab.compare import run as comparison
-from attittud_lab.compare.variants import variants
+from attittud_lab.compare.candidates import Budget, candidates, job, variants
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config, StrategyConfig
 from attittud_lab.data.prepare import split_seed
@@ -20,8 +19,8 @@ SPACE = {
 
 
 def tried(strategy: StrategyConfig, **settings: Any) -> list[tuple[str, ...]]:
-    job = loads(json.dumps({"compare": {"space": SPACE, "weights": [1], **settings}}))
-    return [variant.changes for variant in variants(strategy, job.compare, tuned=True)]
+    config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1], **settings}}))
+    return [variant.changes for variant in variants(strategy, config.compare, tuned=True)]
 
 
 def test_every_strategy_has_the_same_number_of_draws() -> None:
@@ -37,13 +36,13 @@ def test_every_strategy_has_the_same_number_of_draws() -> None:
 
 def test_drawn_settings_are_those_of_the_run() -> None:
     config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}))
-    candidate = next(c for c in comparison.candidates(config) if c.label == "multitask")
+    candidate = next(c for c in candidates(config) if c.label == "multitask")
     for variant in variants(candidate.strategy, config.compare, tuned=True):
-        job = comparison.job(config, candidate, variant, comparison.Steps(3, 2))
+        made = job(config, candidate, variant, Budget(3, 2))
         values = dict(change.split("=") for change in variant.changes)
-        assert job.training.guided.lr == float(values["training.guided.lr"]) and job.training.guided.steps == 3
-        assert job.strategy.primary_weight == float(values["strategy.primary_weight"])
-        assert job.model.dropout == float(values["model.dropout"])
+        assert made.training.guided.lr == float(values["training.guided.lr"]) and made.training.guided.steps == 3
+        assert made.strategy.primary_weight == float(values["strategy.primary_weight"])
+        assert made.model.dropout == float(values["model.dropout"])
 
 
 @pytest.mark.parametrize("path", ["data.primary.train", "training.guided.steps", "seed"])

@@ -13,7 +13,7 @@ from attittud_lab.runs.folder import RunFolder
 from attittud_lab.training.train import run
 from experiments.reproduce.miniature import write_miniature
 
-CONFIG = Path(__file__).parent.parent / "experiments" / "table2-cat-vs-dog.yaml"
+CONFIG = Path(__file__).parent.parent / "experiments" / "configs" / "table2-cat-vs-dog.yaml"
 SMALL = [
     "model.name=wideresnet-10-1",
     "data.primary.validation=40",

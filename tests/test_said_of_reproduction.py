@@ -4,12 +4,12 @@ import re
 import statistics
 
 from attittud_lab.config.load import load
-from experiments import paper, text, xray
-from experiments.bases import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, shares
-from experiments.claims import Claim, against_paper, judged, spread_falls
-from experiments.figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, by_samples, rank_rows, samples_rows
-from experiments.rows import HERE
-from experiments.table2 import CHOSEN, CHOSEN_CLAIMS, MORE_CLAIMS, TABLE2_CLAIMS, everything, with_chosen
+from experiments.paper import printed, table1, table3
+from experiments.paper.claims import Claim, against_paper, judged, spread_falls
+from experiments.paper.figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, by_samples, rank_rows, samples_rows
+from experiments.paper.rows import HERE
+from experiments.paper.table2 import CHOSEN, CHOSEN_CLAIMS, MORE_CLAIMS, TABLE2_CLAIMS, everything, with_chosen
+from experiments.paper.table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, shares
 
 
 def read(name: str) -> str:
@@ -32,13 +32,13 @@ def test_commands_in_docs_name_configurations_that_can_be_run() -> None:
 
 def test_the_readme_says_what_tables_1_and_3_show() -> None:
     assert "pre-training and guidance gained nothing over no auxiliary data" in read("README.md")
-    verdicts = [said for _, _, said in judged(xray.CLAIMS, xray.rows().rows)]
+    verdicts = [said for _, _, said in judged(table3.CLAIMS, table3.rows().rows)]
     assert verdicts and set(verdicts) == {"not significant"}
     said = [
         verdict
         for task in ("imdb", "amazon")
         for labels_ in ("500", "full")
-        for _, _, verdict in judged(text.claims(task), text.column(task, labels_).rows)
+        for _, _, verdict in judged(table1.claims(task), table1.column(task, labels_).rows)
     ]
     assert f"none of {len(said)} comparisons on IMDB and Amazon reviews" in read("README.md")
     assert set(said) == {"not significant"}
@@ -65,9 +65,9 @@ def test_the_readme_says_what_bases_show() -> None:
 
 def test_the_readme_says_what_table_2_shows() -> None:
     rows, said = with_chosen(everything()), read("README.md")
-    of_paper = {label: rows[label].summary for label in paper.TABLE2}
+    of_paper = {label: rows[label].summary for label in printed.TABLE2}
     assert {summary.n for summary in of_paper.values()} == {15}
-    met = {against_paper(of_paper[label], mean, half) for label, (_, mean, half) in paper.TABLE2.items()}
+    met = {against_paper(of_paper[label], mean, half) for label, (_, mean, half) in printed.TABLE2.items()}
     assert met == {"agrees", "above"}
     assert "with fifteen seeds all five means agree with the paper's or are above" in said
 
@@ -105,12 +105,11 @@ def test_the_readme_says_what_table_2_shows() -> None:
     leads = [
         each for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS) for each in judged(claims, rows) if "ATTITTUD" in each[0].text
     ]
-    printed = sorted(claim.points for claim, *_ in leads if claim.points is not None)
+    points = sorted(claim.points for claim, *_ in leads if claim.points is not None)
     assert (
-        f"leads as large as the paper's ({printed[0]} to {printed[-1]} points) are outside of our 95 % intervals"
-        in said
+        f"leads as large as the paper's ({points[0]} to {points[-1]} points) are outside of our 95 % intervals" in said
     )
-    assert all(100 * found.high < printed[0] for _, found, _ in leads if found is not None) and len(printed) == 6
+    assert all(100 * found.high < points[0] for _, found, _ in leads if found is not None) and len(points) == 6
 
     released = rows["pretrain_as_released"].test
     fair = statistics.fmean(rows["pretrain"].test[seed] for seed in released)

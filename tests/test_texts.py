@@ -18,14 +18,13 @@ from attittud.engine import make_engine
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import ModelConfig
 from attittud_lab.data.tasks import Examples, Order, per_example_losses
-from attittud_lab.data.texts import SHORTEST, Reader
-from attittud_lab.data.tokens import tokenised
+from attittud_lab.data.texts import SHORTEST, Reader, tokenised
 from attittud_lab.errors import InputError
+from attittud_lab.models import Wanted
 from attittud_lab.models.build import build_model
-from attittud_lab.models.encoder import Encoder
-from attittud_lab.models.huggingface import hf_body, hf_words
-from attittud_lab.models.masked import Hidden, MaskedHead, hide, masked_losses
+from attittud_lab.models.huggingface import Encoder, hf_body, hf_words
 from attittud_lab.models.network import Network
+from attittud_lab.models.text import Hidden, MaskedHead, hide, masked_losses
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.train import load_data
 from tests.oracle import flatten, gradients
@@ -237,7 +236,7 @@ def test_short_and_empty_rows_have_a_loss() -> None:
 
 def test_masks_are_drawn_anew() -> None:
     inputs = torch.randint(2, 5, (16, 60))
-    first, second = (hide(inputs, OneHot()).places.sort().values for _ in range(2))
+    first, second = (hide(inputs, OneHot()).positions.sort().values for _ in range(2))
     assert not torch.equal(first, second)
     torch.manual_seed(4)
     third = hide(inputs, OneHot())
@@ -322,7 +321,7 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
         alone = Hidden(
             hidden.inputs[row : row + 1, :last],
             hidden.segments[row : row + 1, :last],
-            hidden.places[row : row + 1, kept],
+            hidden.positions[row : row + 1, kept],
             hidden.asked[row : row + 1, kept],
             hidden.wanted[row : row + 1, kept],
         )
@@ -355,7 +354,7 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
     together = masked_losses(model.body, model.heads["lm"], hidden)
     torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
     # What stands behind the padding sign is of no consequence: the test above could fail.
-    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "places", "asked", "wanted")))
+    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")))
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
 
@@ -380,7 +379,7 @@ def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) 
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
 def test_dropout_is_that_of_the_configuration(tmp_path: Path, kind: str) -> None:
     folder = str(tiny_encoder(tmp_path, kind))
-    own, ours = (hf_body(folder, "text", ModelConfig(dropout=share)).model for share in (0.0, 0.4))
+    own, ours = (hf_body(Wanted(ModelConfig(dropout=share), (), "text"), folder).model for share in (0.0, 0.4))
     found = [{part.p for part in model.modules() if isinstance(part, nn.Dropout)} for model in (own, ours)]
     assert 0.4 in found[1] and 0.4 not in found[0]
 
@@ -391,7 +390,7 @@ def test_a_network_without_dropout_and_a_tokenizer_without_padding(tmp_path: Pat
     sizes = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1]}
     transformers.ResNetModel(transformers.ResNetConfig(**sizes)).save_pretrained(tmp_path / "image")
     with pytest.raises(InputError, match=r"image has no dropout .* leave model\.dropout at 0"):
-        hf_body(str(tmp_path / "image"), "image", ModelConfig(dropout=0.1))
+        hf_body(Wanted(ModelConfig(dropout=0.1), (), "image"), str(tmp_path / "image"))
     folder = tiny_encoder(tmp_path / "text")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
@@ -405,7 +404,7 @@ def test_a_network_without_dropout_and_a_tokenizer_without_padding(tmp_path: Pat
 def _packs(job) -> bool:
     from attittud_lab.models.huggingface import hf_body
 
-    body = hf_body(job.model.name.removeprefix("hf:"), "text", job.model)
+    body = hf_body(Wanted(job.model, (), "text"), job.model.name.removeprefix("hf:"))
     return bool(getattr(body, "packs", False))
 
 

@@ -21,7 +21,7 @@ from attittud_lab.diagnose.diagnose import diagnose
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
 from attittud_lab.report.page import write_report
-from attittud_lab.training.make_phase import make_phase
+from attittud_lab.training.phase import make_phase
 from attittud_lab.training.train import load_data, run
 from tests.test_recipes_resume import outcome
 from tests.texts import tiny_encoder, write_reviews
@@ -313,7 +313,7 @@ def test_captured_text_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
     more += ["training.deterministic=true", "training.cuda_graph=true", "training.precision=bf16", "device=cuda"]
     weights = []
     for name, warm_up in (("captured", 3), ("again", 3), ("eager", 1000)):
-        monkeypatch.setattr("attittud_lab.training.capture.WARM_UP", warm_up)
+        monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", warm_up)
         run(loads(text, more), run_dir=tmp_path / name)
         weights.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert "cannot be captured" not in caplog.text

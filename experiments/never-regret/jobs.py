@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from attittud_lab.demo.experiment import one_thread
+import torch
 
 from .pairs import PAIRS, Pair
 from .strategies import AUTO, Entry, entries
@@ -119,9 +119,13 @@ def train(job: Job) -> dict[str, Any]:
 
 
 def alone(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """On one core: the others have runs of their own."""
-    with one_thread():
+    """On one core: the others have runs of their own, and the matrices are too small to share."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         return function(*given)
+    finally:
+        torch.set_num_threads(before)
 
 
 def brief(check: Check) -> dict[str, float | int]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from attittud_lab.statistics import FEWEST
+
 from .pairs import PAIRS, SPLIT
 from .record import RESULTS, Runs, load
 from .strategies import AUTO
@@ -128,7 +130,7 @@ def interval(one: Outcome, row: str) -> str:
     if row not in one.values:
         return ""
     found = one.summary(row)
-    return f"{found.mean:.1f} ± {found.high - found.mean:.1f}" if found.n > 1 else f"{found.mean:.1f}"
+    return f"{found.mean:.1f} ± {found.high - found.mean:.1f}" if found.n >= FEWEST else f"{found.mean:.1f}"
 
 
 def losers(chosen: list[Outcome]) -> str:

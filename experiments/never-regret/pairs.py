@@ -38,9 +38,9 @@ class Data:
     test: Examples
     auxiliary: Sources
     classes: int
-    """Of the primary task."""
+    """Classes of the primary task."""
     outputs: int | None = None
-    """Of an own head for the auxiliary tasks; None: they predict the primary classes with the primary head."""
+    """Classes of a head of their own for the auxiliary tasks; None: they predict the primary classes with the primary head."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Pair:
     about: str
     source: Callable[[], Source]
     label: str
-    """Of the primary task."""
+    """Name of the primary task's labels in the source."""
     labels: int
     """For primary training; all are of equal counts of each class."""
     validation: int

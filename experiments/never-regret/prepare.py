@@ -98,7 +98,7 @@ def nih_chest_xray(folder: Path) -> Arrays:
 
 
 def imdb(folder: Path, pool: tuple[int, int] = (0, 7000), held: tuple[int, int] = (0, 2000)) -> Arrays:
-    """Those of the pool first."""
+    """Return rows, those of the pool first."""
     train, test = rows(folder, "train-*", *pool), rows(folder, "test-*", *held)
     return words(train["text"] + test["text"]) | {"labels": np.array(train["label"] + test["label"], np.uint8)}
 

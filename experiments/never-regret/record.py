@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.runs.provenance import provenance
+from attittud_lab.runs.result import provenance
 
 from .jobs import settings
 from .pairs import Pair

@@ -10,7 +10,7 @@ from torch import nn
 
 from attittud import Guide, presets
 from attittud_lab.config.schema import StrategyConfig
-from attittud_lab.strategies.registry import make_strategy
+from attittud_lab.strategies import make_strategy
 
 from .train import Make, StepLosses, Stepper
 
@@ -24,7 +24,7 @@ AUTO = "auto"
 PRESET = "preset "
 SINGLE = ("primary_only", "pcgrad", "cosine_gate", "bloop")
 ROWS = ("primary_only", "multitask", "pcgrad", "cosine_gate", "bloop", "best_preset", AUTO)
-"""Of the table."""
+"""Names of the rows of the table."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def best(checks: Sequence[Check], most: int) -> Check:
 
 
 def learning_rate(pair: Pair) -> float:
-    """That of the pair, for every strategy: see `tune`."""
+    """Return the learning rate of the pair, the same for every strategy: see `tune`."""
     return float(json.loads(RATES.read_text(encoding="utf-8"))[pair.name]["rate"])
 
 

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.compare.decide import PRIMARY_ONLY
+from attittud_lab.compare.candidates import PRIMARY_ONLY
 from attittud_lab.config.options import default
 from attittud_lab.config.schema import Config
 from attittud_lab.runs.folder import comparable
@@ -18,11 +18,11 @@ START_PARTS = 3
 
 
 def fingerprint(config: Config) -> str:
-    """Of all that makes a run what it is: not where the data lie, nor what is logged.
+    """Return a hash of the settings that decide a run's result, without where the data lie or what is logged.
 
-    Of a Hugging Face model it is the name of its folder; of weights to start from the end of their path, START_PARTS long,
-    which names what they were made by. Auxiliary texts leave no trace in a run that does not train on them (images do: their
-    mean and deviation are those that all images are normalised by).
+    A Hugging Face model counts by the name of its folder, weights to start from by the last START_PARTS parts of their path,
+    which name the run that made them. Auxiliary texts do not count in a run that does not train on them. Auxiliary images do:
+    all images are normalised by their mean and deviation.
     """
     plain = comparable(config)
     _forget_later(config, plain)
@@ -41,7 +41,7 @@ def fingerprint(config: Config) -> str:
 
 
 def _forget_later(config: Any, plain: dict[str, Any]) -> None:
-    """Settings that came after the first results were kept, where they are at their default."""
+    """Remove settings that came after the first committed results, where they have their default."""
     for entry in fields(config):
         value = getattr(config, entry.name)
         if entry.metadata.get("later") and value == default(entry):

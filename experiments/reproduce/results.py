@@ -6,34 +6,47 @@ The line of a run that diverged has the reason under `diverged`, and null for it
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attittud_lab.compare.observers import BusyError
+from filelock import FileLock, Timeout
+
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.files import cannot_write, read_json
-from attittud_lab.runs.result import Diverged, RunResult
-from experiments.reproduce.claims import Claims
+from attittud_lab.runs.result import RunResult
 from experiments.reproduce.fingerprint import fingerprint
 
+Line = dict[str, Any]
 CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
 EARNED = ("weight_neutral", "weight_helpful", "weight_harmful")
-"""Of `auto` alone."""
+"""What `auto` logs beside them."""
 POINTS = 16
-"""Of a curve; each is the mean of a stretch of training."""
+"""Points of a curve; each is the mean of a stretch of training."""
 
 
-class OutOfTimeError(Exception):
-    """The next run would not end in time; what is finished is kept."""
+@dataclass(frozen=True)
+class Job:
+    """One run of an experiment."""
+
+    experiment: str
+    """The name of the file that its line belongs to."""
+    part: str
+    run: str
+    """Strategy, searched settings, steps and seed, as the path of its folder has them."""
+    config: Config
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.config)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All results in a file; empty where there is none."""
+def read_lines(path: Path) -> list[Line]:
+    """Read all results in a file; there are none where there is no file."""
     if not path.exists():
         return []
     try:
@@ -44,143 +57,104 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
-class Clock:
-    """How much time there is, in seconds from now on; `seconds` None for as much as it takes."""
-
-    def __init__(self, seconds: float | None = None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
-        self._longest = 0.0
-
-    def over(self) -> bool:
-        """Whether a run that takes as long as the longest one so far would not end in time."""
-        return self._end is not None and time.monotonic() + self._longest > self._end
-
-    def took(self, seconds: float) -> None:
-        self._longest = max(self._longest, seconds)
-
-
 @dataclass
 class Results:
-    """The archive of one experiment. Runs of other experiments in the same folder count too, where they are the same."""
+    """All results in a folder, one file for each experiment. A run counts for every experiment that has the same one."""
 
     folder: Path
-    experiment: str
-    part: str = ""
-    clock: Clock = field(default_factory=Clock)
-    claims: Claims | None = None
-    """Which of the missing runs other processes are at."""
+    locks: Path
+    """Folder with a lock for every run that a process is training; the lock is gone with the process, however it ends."""
     side_by_side: int = 1
-    """So many processes share the device, which is said beside seconds that depend on it."""
-    quota: int | None = None
-    """Runs that may still be trained; None for as many as there are."""
-    before: Callable[[int], None] | None = None
-    """Called with the seed of a run that is about to be trained; may refuse as `find` does."""
-    _known: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    """Processes that share the device; a line says so beside its seconds, which depend on it."""
+    _known: dict[str, Line] = field(default_factory=dict, repr=False)
+    _written: dict[tuple[str, str, str], str] = field(default_factory=dict, repr=False)
+    _sizes: dict[Path, int] = field(default_factory=dict, repr=False)
+    _claims: dict[str, FileLock] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self._sizes: dict[Path, int] = {}
-        self._own: dict[tuple[str, str], str] = {}
-        self._read()
+        self.read()
 
-    def _read(self) -> None:
-        """What has come since the last time, from other processes too."""
+    def read(self) -> None:
+        """Read what has come since the last time, from other processes too."""
         for path in sorted(self.folder.glob("*.jsonl")):
             size = path.stat().st_size
-            if size == self._sizes.get(path):
-                continue
-            self._sizes[path] = size
-            lines = read_lines(path)
-            self._known |= {line["fingerprint"]: line for line in lines}
-            if path == self.path:
-                self._own |= {(line["part"], line["run"]): line["fingerprint"] for line in lines}
+            if size != self._sizes.get(path):
+                self._sizes[path] = size
+                for line in read_lines(path):
+                    self._known[line["fingerprint"]] = line
+                    self._written[path.stem, line["part"], line["run"]] = line["fingerprint"]
 
-    @property
-    def path(self) -> Path:
-        return self.folder / f"{self.experiment}.jsonl"
+    def path(self, experiment: str) -> Path:
+        return self.folder / f"{experiment}.jsonl"
 
-    def find(self, path: Path, config: Config) -> RunResult | Diverged | None:
-        name = fingerprint(config)
-        if name not in self._known and self.claims is not None:
-            if self.quota == 0 or not self.claims.take(name):
-                raise BusyError
-            self._read()  # another process may have ended it a moment ago
-            if name in self._known:
-                self.claims.leave(name)
-        known = self._known.get(name)
-        if known is None:
-            try:
-                if self.clock.over():
-                    raise OutOfTimeError
-                if self.before is not None:
-                    self.before(config.seed)
-            except BaseException:
-                self.leave(config)
-                raise
-            return None
-        diverged = known.get("diverged")  # lines of runs that did not have none
-        result = RunResult.read(known["result"], path) if diverged is None else Diverged(diverged)
-        self._take_over(path, known)
-        return result
+    def find(self, job: Job) -> Line | None:
+        """Return the line of a run. One that another part has made is copied into this part."""
+        known = self._known.get(job.fingerprint)
+        if known is not None and not self._has(job) and self.claim(job):
+            self.read()
+            if not self._has(job):
+                self._write(job, known)
+            self.release(job)
+        return known
 
-    def _take_over(self, path: Path, known: Mapping[str, Any]) -> None:
-        """A line for this part too."""
-        name, own = known["fingerprint"], (self.part, _name(path))
-        if self._own.get(own) == name or not (self.claims is None or self.claims.take(name)):
-            return
-        self._read()
-        if self._own.get(own) != name:
-            self._write({**known, "part": self.part, "run": own[1]})
-        if self.claims is not None:
-            self.claims.leave(name)
+    def _has(self, job: Job) -> bool:
+        return self._written.get((job.experiment, job.part, job.run)) == job.fingerprint
 
-    def keep(self, path: Path, config: Config, result: RunResult | Diverged, seconds: float) -> None:
-        self.clock.took(seconds)
-        if self.quota:
-            self.quota -= 1
-        about = read_json(path / "run.json")
+    def claim(self, job: Job) -> bool:
+        """Take a run for this process, unless another one is training it."""
+        lock = FileLock(self.locks / job.fingerprint)
+        try:
+            self.locks.mkdir(parents=True, exist_ok=True)
+            lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise cannot_write(self.locks, error) from None
+        self._claims[job.fingerprint] = lock
+        return True
+
+    def release(self, job: Job) -> None:
+        self._claims.pop(job.fingerprint).release()
+
+    def keep(self, job: Job, folder: Path, result: RunResult | str, seconds: float) -> None:
+        """Write the line of a run that has ended; a text as `result` says how it diverged."""
+        about = read_json(folder / "run.json")
         del about["config"]
         if self.side_by_side > 1:
             about["side_by_side"] = self.side_by_side
+        finished = isinstance(result, RunResult)
         line = {
-            "part": self.part,
-            "run": _name(path),
-            "fingerprint": fingerprint(config),
-            "split": _split(path),
+            "fingerprint": job.fingerprint,
+            "split": read_json(folder / "data.json").get("seed"),
             "seconds": round(seconds, 2),
-            "result": result.plain() if isinstance(result, RunResult) else None,
-            "curves": curves(path / "metrics.jsonl") if isinstance(result, RunResult) else {},
+            "result": result.plain() if finished else None,
+            "curves": curves(folder / "metrics.jsonl") if finished else {},
             "made_with": {name: value for name, value in about.items() if value is not None},
         }
-        if isinstance(result, Diverged):
-            line["diverged"] = result.reason
-        self._known[line["fingerprint"]] = line
-        self._write(line)
+        self._write(job, line if finished else line | {"diverged": result})
 
-    def leave(self, config: Config) -> None:
-        if self.claims is not None:
-            self.claims.leave(fingerprint(config))
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        self._own[line["part"], line["run"]] = line["fingerprint"]
+    def _write(self, job: Job, line: Mapping[str, Any]) -> None:
+        whole = {"part": job.part, "run": job.run} | {k: v for k, v in line.items() if k not in ("part", "run")}
+        self._known[job.fingerprint] = whole
+        self._written[job.experiment, job.part, job.run] = job.fingerprint
+        path = self.path(job.experiment)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file:  # a line at once: other processes may read and write here
-                file.write((json.dumps(line) + "\n").encode())
+            with path.open("ab", buffering=0) as file:  # a line at once: other processes may read and write here
+                file.write((json.dumps(whole) + "\n").encode())
         except OSError as error:
-            raise cannot_write(self.path, error) from None
+            raise cannot_write(path, error) from None
 
 
-def _name(path: Path) -> str:
-    """The part of a run folder's path that says what was run."""
-    return path.as_posix().rpartition("/runs/")[2]
-
-
-def _split(path: Path) -> Any:
-    return read_json(path / "data.json").get("seed")
+def merit(lines: Iterable[Line]) -> tuple[float, float]:
+    """Return what a search chooses by: the mean of the metric on validation and, for ties, the negative mean loss."""
+    results = [line["result"] for line in lines]
+    metric = results[0]["metric"]
+    return fmean(r["validation"][metric] for r in results), -fmean(r["validation"]["loss"] for r in results)
 
 
 def curves(path: Path) -> dict[str, list[float]]:
-    """What a guided phase logged about its basis and weights, in at most `POINTS` means; empty for strategies without one."""
+    """Read what a guided phase logged about its basis and weights, in at most `POINTS` means; empty where it has no basis."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     logged = [line for line in lines if line["phase"] == "guided" and "attittud/captured_primary" in line]
     if not logged:

@@ -1,26 +1,24 @@
-"""Runs an experiment: its comparisons one after the other, as far as the time goes."""
+"""From the names of experiments to plans of their runs, in one process or several."""
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from attittud_lab.compare.observers import BusyError, Runs
-from attittud_lab.compare.run import Comparison
+from attittud_lab.compare.progress import Lines, Runs
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
-from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
-from experiments.reproduce.claims import Claims
-from experiments.reproduce.experiments import EXPERIMENTS, Part
-from experiments.reproduce.results import Clock, OutOfTimeError, Results
-from experiments.reproduce.start import Start
+from attittud_lab.output.interrupts import deaf_to_interrupts, worker_processes
+from experiments.reproduce.experiments import EXPERIMENTS, Experiment, Part
+from experiments.reproduce.plan import Plan
+from experiments.reproduce.results import Results
+from experiments.reproduce.runner import Clock, Outcome, Runner
 
 # Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as it is.
-_QUICK = (
+QUICK = (
     "model.name=mlp",
     "model.width=8",
     "data.primary.train=100",
@@ -45,32 +43,17 @@ _QUICK = (
 )
 
 
-WAIT = 0.5
-"""Seconds between two looks at what other processes are doing."""
+def parts(name: str, data: Path, configs: Path, overrides: Sequence[str]) -> dict[str, Config]:
+    """Return the configurations of an experiment's comparisons, by part."""
+    return {part: read_part(configs, found, overrides) for part, found in EXPERIMENTS[name].parts(data).items()}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What has been done of some experiments."""
-
-    finished: list[str]
-    """Parts that are complete."""
-    missing: list[str]
-    """Parts for which the time was too short."""
-    results: list[Path]
-
-
-def parts(name: str, data: Path, configs: Path, overrides: list[str]) -> dict[str, Config]:
-    """The configurations of an experiment's comparisons, by part."""
-    return {part: _config(configs, found, overrides) for part, found in EXPERIMENTS[name].parts(data).items()}
-
-
-def _config(configs: Path, part: Part, overrides: list[str]) -> Config:
+def read_part(configs: Path, part: Part, overrides: Sequence[str]) -> Config:
     file, changes = part
     if not (configs / file).exists():
         raise InputError(
-            f"{configs / file}: there is no such configuration; run this in a checkout of the repository, or name its folder "
-            "experiments/ by --configs"
+            f"{configs / file}: there is no such configuration; leave --configs out, or name the folder experiments/configs of a "
+            "checkout"
         )
     return load(configs / file, [*changes, *overrides])
 
@@ -83,84 +66,89 @@ def reproduce(
     results: Path,
     work: Path,
     progress: Runs,
-    overrides: list[str],
+    overrides: Sequence[str],
     quick: bool = False,
     budget: float | None = None,
     only: Sequence[str] = (),
     side_by_side: int = 1,
+    share: float = 0.0,
     model: Path | None = None,
 ) -> Outcome:
     """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work` is for run folders.
 
     `only` are the parts to run, in this order; without it all of them. Several processes may do the same at once: none
-    trains what another is training, and each waits for all of it. `side_by_side` says how many share the device. `model` is
-    the folder of a text encoder.
+    trains what another is training, and each waits for all of it. `side_by_side` says how many share the device, `share`
+    which of several parts to begin with. `model` is the folder of a text encoder.
     """
-    claims, clock, shared = Claims(work / "claims"), Clock(budget), dict[str, Prepared]()
-    planned: dict[str, tuple[Comparison, Results]] = {}
-    left_out: set[str] = set()
+    runner = Runner(Results(results, work / "locks", side_by_side), work, progress, Clock(budget), share)
+    plans: dict[str, Plan] = {}
     for name in names:
-        experiment, settings, folder = EXPERIMENTS[name], overrides, data
-        if quick:
-            folder, settings = experiment.miniature(work), [*_QUICK, *experiment.quick, *overrides]
-        if folder is None or not folder.is_dir():
-            raise InputError(
-                f"--data {folder}: there is no such folder; give the one with {experiment.data}, or --quick"
-            )
-        if experiment.encoder is not None:
-            encoder = experiment.encoder(work) if quick else model
-            if encoder is None or not encoder.is_dir():
-                what = "is not given" if encoder is None else f"{encoder}: there is no such folder"
-                raise InputError(
-                    f"--model {what}; {name} needs one with a text encoder (config.json, model.safetensors and its tokenizer), "
-                    "or --quick"
-                )
-            settings = [*settings, f"model.name=hf:{encoder}"]
-        if quick and not only:
-            left_out |= set(experiment.parts(folder)) - set(experiment.quick_parts or experiment.parts(folder))
-        archive = experiment.runs_of or name
-        start = None
+        experiment, made_up = EXPERIMENTS[name], work if quick else None
+        folder, settings = _inputs(name, experiment, data, model, made_up, overrides)
+        found, archive = parts(name, folder, configs, settings), experiment.runs_of or name
         if experiment.start is not None:
-            start = Start(
-                _config(configs, experiment.start(folder), settings), work / archive / "start/runs/start", progress
-            )
-        for part, found in parts(name, folder, configs, settings).items():
-            config, kept = found, Results(results, archive, part, clock, claims, side_by_side)
-            if start is not None and found.model.weights is not None:
-                config = replace(found, model=replace(found.model, weights=str(start.weights)))
-                own = Results(results, archive, "start", clock, claims, side_by_side)
-                kept.before = partial(start.train, own)
-            comparison = Comparison(config, work / archive / part, progress, archive=kept, data=shared)
-            planned.setdefault(part, (comparison, kept))
+            start = read_part(configs, experiment.start(folder), settings)
+            found = {part: runner.started(archive, start, config) for part, config in found.items()}
+        wanted = experiment.quick_parts if quick and experiment.quick_parts and not only else tuple(found)
+        for group in [[part] for part in found] if experiment.searched is None else [list(found)]:
+            searched = group if experiment.searched is None else experiment.searched(group)
+            chosen = [part for part in only or wanted if part in group]
+            plan = Plan(archive, {part: found[part] for part in group}, searched, chosen, runner.steps)
+            plans |= {part: plan for part in group if part not in plans}
     for part in only:
-        if part not in planned:
-            raise InputError(f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(planned)}")
-    chosen = {part: planned[part] for part in only or planned if part not in left_out}
-    finished = _run(chosen)
-    missing = [part for part in chosen if part not in finished]
-    return Outcome(finished, missing, list(dict.fromkeys(kept.path for _, kept in chosen.values())))
+        if part not in plans:
+            raise InputError(f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(plans)}")
+    ordered = dict.fromkeys(plans[part] for part in only or plans)
+    return runner.run([plan for plan in ordered if plan.wanted])
 
 
-def _run(comparisons: dict[str, tuple[Comparison, Results]]) -> list[str]:
-    """Those that are complete when it is over, or time is.
+def _inputs(
+    name: str,
+    experiment: Experiment,
+    data: Path | None,
+    model: Path | None,
+    made_up: Path | None,
+    overrides: Sequence[str],
+) -> tuple[Path, list[str]]:
+    """Return the folder with the data and the settings that all parts share; made-up data are written below `made_up`."""
+    settings = list(overrides)
+    if made_up is not None:
+        data, settings = experiment.miniature(made_up), [*QUICK, *experiment.quick, *overrides]
+    if data is None or not data.is_dir():
+        raise InputError(f"--data {data}: there is no such folder; give the one with {experiment.data}, or --quick")
+    if experiment.encoder is not None:
+        encoder = model if made_up is None else experiment.encoder(made_up)
+        if encoder is None or not encoder.is_dir():
+            what = "is not given" if encoder is None else f"{encoder}: there is no such folder"
+            raise InputError(
+                f"--model {what}; {name} needs one with a text encoder (config.json, model.safetensors and its tokenizer), or "
+                "--quick"
+            )
+        settings.append(f"model.name=hf:{encoder}")
+    return data, settings
 
-    Where other processes are at all that is left of a part, one run of a later part is made before the next look at it.
+
+def side_by_side(count: int, names: Sequence[str], data: Path | None, *, quiet: bool, **settings: Any) -> Outcome:
+    """Call `reproduce` in `count` processes at once: small networks leave much of a GPU idle.
+
+    Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels overlap.
     """
-    left, finished = dict(comparisons), list[str]()
-    while left:
-        for part, (comparison, kept) in list(left.items()):
-            kept.quota = None if part == next(iter(left)) else 1
-            try:
-                comparison.run()
-            except OutOfTimeError:
-                return finished
-            except BusyError:
-                if kept.quota == 0:
-                    break
-                continue
-            finished.append(part)
-            del left[part]
-        else:
-            if left:
-                time.sleep(WAIT)
-    return finished
+    with worker_processes(count) as pool:
+        with deaf_to_interrupts():
+            begun = [pool.submit(_work, number, count, names, data, quiet, settings) for number in range(count)]
+        outcomes = [future.result() for future in begun]
+    finished = {part for outcome in outcomes for part in outcome.finished}
+    every = [*outcomes[0].finished, *outcomes[0].missing]
+    done, left = ([part for part in every if (part in finished) is wanted] for wanted in (True, False))
+    return Outcome(done, left, outcomes[0].results)
+
+
+def _work(
+    number: int, count: int, names: Sequence[str], data: Path | None, quiet: bool, settings: dict[str, Any]
+) -> Outcome:
+    import torch
+    from rich.console import Console
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
+    progress = Runs() if quiet else Lines(Console(), f"{number + 1}: ")
+    return reproduce(names, data, progress=progress, share=number / count, **settings)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -27,6 +28,8 @@ concatenate = torch._C._nn.flatten_dense_tensors
 """Two or more tensors of one type as one new vector, in one call."""
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
+run_backward = _engine_run_backward
+"""What torch.autograd.grad calls after its checks of every single parameter."""
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled so."""
 

@@ -1,60 +1,82 @@
-"""The command line: the place where commands are registered. Each one is a file in `attittud_lab.commands`."""
+"""The command line: where commands are registered, run and ended. Each one is a file in `attittud_lab.commands`.
+
+The libraries of the command line are an extra, so nothing here imports them before it is called. No command imports torch
+before it runs, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
+import errno
+import re
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from attittud_lab.errors import InputError
-from attittud_lab.output.interrupts import Interruption
-from attittud_lab.starting import INTERRUPTED, interruptible_start
+from attittud_lab.errors import InputError, short
+from attittud_lab.output.interrupts import INTERRUPTED, Interruption, signals, starting
 
 if TYPE_CHECKING:
     import typer
 
 EXTRA = "attittud[cli]"
+_LONGEST = 4000  # characters of a message
+_UNUSABLE = {errno.EACCES: "may not be read", errno.EPERM: "may not be read", errno.ENAMETOOLONG: "is no path"}
 
 
 def build() -> typer.Typer:
-    """The application. Its libraries are an extra, so nothing here imports them before it is called."""
+    """The application."""
     import typer
 
     from attittud_lab.commands.compare import compare
     from attittud_lab.commands.demo import demo
     from attittud_lab.commands.diagnose import diagnose
-    from attittud_lab.commands.help import Command, Group
+    from attittud_lab.commands.help import Command, Group, attittud
     from attittud_lab.commands.init import init
     from attittud_lab.commands.report import report
-    from attittud_lab.commands.reproduce import reproduce
-    from attittud_lab.commands.root import attittud
     from attittud_lab.commands.schema import schema
     from attittud_lab.commands.train import train
 
     app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
     app.callback()(attittud)
-    for command in (demo, init, diagnose, train, compare, report, reproduce, schema):
+    for command in (demo, init, diagnose, train, compare, report, schema):
         app.command(cls=Command)(command)
+    # It had a command once: whatever is asked of it, the answer is where it is now.
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(hidden=True, add_help_option=False, context_settings=anything)(reproduce)
     return app
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit: with 2 and one paragraph on what to change when the input was wrong, 130 after Ctrl-C."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        code = _run(arguments)
-    except Interruption as stopped:
-        _end(str(stopped), INTERRUPTED)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    if code == INTERRUPTED:  # at a moment for which the command has no sentence
-        _end("interrupted; no file is left half-written", INTERRUPTED)
+def reproduce() -> None:
+    """Say where the paper's experiments are."""
+    raise InputError(
+        "the paper's experiments are not part of the installed package; in a checkout of the repository, run `python -m "
+        "experiments.reproduce` with the same arguments"
+    )
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run a command of `attittud` and exit."""
+    run_and_exit(build, (sys.argv[1:] if arguments is None else arguments) or ["--help"])
+
+
+def run_and_exit(build: Callable[[], typer.Typer], arguments: list[str], name: str = "attittud") -> NoReturn:
+    """Exit with 2 and a paragraph on what to change when the input was wrong, with 130 after Ctrl-C, 143 after SIGTERM."""
+    with signals() as ending:
+        try:
+            code = _run(build, arguments, name)
+        except Interruption as stopped:
+            _end(f"{ending.word}; {stopped}", ending.code)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        if code == INTERRUPTED:  # at a moment for which the command has no sentence
+            _end(f"{ending.word}; no file is left half-written", ending.code)
     sys.exit(code)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> int:
     try:
-        with interruptible_start():
+        with starting():
             app = build()
     except ModuleNotFoundError as error:
         if (error.name or "attittud").partition(".")[0] in ("attittud", "attittud_lab"):
@@ -64,27 +86,27 @@ def _run(arguments: list[str]) -> int:
         )
     import typer
 
+    if any("\0" in argument for argument in arguments):
+        _fail("an argument holds a NUL character, which no path or setting can")
     try:
-        code = app(arguments or ["--help"], prog_name="attittud", standalone_mode=False)
+        code = app(arguments, prog_name=name, standalone_mode=False)
     except typer.Abort:  # an older typer's word for Ctrl-C; a newer one returns 130
         return INTERRUPTED
     except InputError as error:
         _fail(str(error))
-    except PermissionError as error:
-        # A file of the user's that cannot be read; what cannot be written is an InputError.
-        _fail(f"{error.filename}: may not be read ({error.strerror}); change its permissions, or name another one")
+    except OSError as error:
+        # A path of the user's that cannot be read; what cannot be written is an InputError.
+        if error.errno not in _UNUSABLE or error.filename is None:
+            raise
+        cure = "change its permissions, or name another one"
+        _fail(f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}")
     except Exception as error:
         # Newer typer has its own copy of Click, older one uses Click itself: what their usage errors share is this.
         if not hasattr(error, "format_message"):
             raise
-        _fail(f"{error.format_message()} (`attittud {_command(error)}--help` lists what is possible)")
+        command = getattr(getattr(error, "ctx", None), "command_path", name)
+        _fail(f"{error.format_message()} (`{command} --help` lists what is possible)")
     return code if isinstance(code, int) else 0
-
-
-def _command(error: Exception) -> str:
-    """The command that an error belongs to, as one types it after `attittud`."""
-    path = getattr(getattr(error, "ctx", None), "command_path", "")
-    return "".join(f"{word} " for word in path.split()[1:])
 
 
 def _fail(message: str) -> NoReturn:
@@ -92,5 +114,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _end(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"attittud: {' '.join(message.split())}\n")
+    """Say it in one paragraph, without repeating a value of thousands of characters."""
+    message = re.sub(r"\S{400,}", lambda found: short(found[0], 200), message[:100_000])
+    sys.stderr.write(f"attittud: {short(' '.join(message.split()), _LONGEST)}\n")
     sys.exit(code)

@@ -1,16 +1,31 @@
 """What a person did wrong, in words that say what to do: the command line prints it and exits with 2."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class InputError(Exception):
     """The message is one paragraph: the culprit, the reason and the cure."""
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:
-    """What another library complains of, cut to so many characters, to be part of a paragraph of ours."""
+    """The message of another library, cut to so many characters, as part of a paragraph of ours."""
     return " ".join(str(error).split())[:most]
+
+
+def short(text: str, most: int = 80) -> str:
+    """A user's own words, cut where they are too long to be shown again."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def needs(extra: str | None, package: str, what: str) -> InputError:
     """The error for an optional package that is not installed; `extra` is the one of ours that brings it."""
     cure = f"'attittud[{extra}]'" if extra else package
     return InputError(f"{what} needs the package {package!r}, which is not installed; run: pip install {cure}")
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not in a list, with the nearest one and all of them."""
+    near = get_close_matches(name, known := list(known), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return InputError(f"unknown {what} {name[:80]!r}.{hint} Choose one of {', '.join(known)}.")

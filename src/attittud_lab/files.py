@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written beside their place, flushed to the disk, then renamed."""
+"""Writing files that are either whole or absent (written under another name, flushed, then renamed), and locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from attittud_lab.errors import InputError, one_line
 
 OTHER_FOLDER = "choose another folder by output=FOLDER"
-"""What to do about a place that cannot be written, where nothing else is said."""
+"""The usual cure for a file that cannot be written."""
 
 
 def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
@@ -28,9 +28,9 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
         temporary.replace(path)
         _flush_folder(path.parent)
     except BaseException as error:  # also Ctrl-C
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, ValueError)):
             raise cannot_write(path, error, cure) from None
         raise
 
@@ -40,7 +40,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def without_nan(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
+    """The value with null in place of numbers that JSON lacks (NaN and infinity)."""
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -57,8 +57,10 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
-def cannot_write(path: Path, error: OSError, cure: str = OTHER_FOLDER) -> InputError:
-    """What to do about a full disk or a folder that may not be written to."""
+def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLDER) -> InputError:
+    """The message about a full disk, a folder that may not be written to, or a name that no file can have."""
+    if isinstance(error, ValueError):  # a null character, which the operating system never sees
+        return InputError(f"{str(path)!r}: cannot be the name of a file ({error}); {cure}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InputError(f"{path}: the disk is full; free some space, or {cure}, and run again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -67,45 +69,42 @@ def cannot_write(path: Path, error: OSError, cure: str = OTHER_FOLDER) -> InputE
 
 
 def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -> None:
-    """Make a run folder, and clear what a killed process left half-written in it.
+    """Make a run folder, and remove the half-written files that a killed process left in it.
 
-    A `shared` one is not cleared: there another process may be writing.
+    In a `shared` folder they stay: another process may be writing them.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
         for part in () if shared else path.glob(".*.part"):
             part.unlink(missing_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise cannot_write(path, error, cure) from None
 
 
 @contextmanager
 def only_one_process(folder: Path) -> Iterator[None]:
-    """Two processes in one run folder would overwrite each other; the lock is gone with the process, however it ends."""
+    """Keep a second process out of a run folder. The lock is released when this process ends, however it ends."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock", timeout=0)
     try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        yield
-        return
-    path = folder / ".lock"
+        lock.acquire()
+    except Timeout:
+        if not os.access(folder, os.W_OK):  # filelock calls this a timeout too
+            raise cannot_write(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES))) from None
+        raise InputError(
+            f"{folder}: another process is training in this folder; wait for it, or choose another output=FOLDER"
+        ) from None
+    except (OSError, NotImplementedError):  # a file system without locks
+        pass
     try:
-        file = path.open("a")
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder}: another process is training in this folder; wait for it, or choose another output=FOLDER"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
         yield
+    finally:
+        lock.release()
 
 
 def _flush_folder(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
+    """Flush a folder: only then is a rename inside of it on the disk."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

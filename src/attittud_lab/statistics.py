@@ -7,23 +7,31 @@ seed by seed. The distributions are scipy's.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
+from typing import Literal
 
 LEVEL = 0.95
 ALPHA = 1 - LEVEL
 POWER = 0.8
+FEWEST = 3
+"""Values from which on an interval is given. Two seeds have a t-interval too, of 25 standard errors: show the values instead."""
 ROUNDING = 1e-6
 """Relative; figures may have been computed in single precision."""
 MOST_SEEDS = 1000
 """More are not worth counting."""
 
+Range = tuple[float, float]
+ANYTHING: Range = (-math.inf, math.inf)
+PROPORTION: Range = (0.0, 1.0)
+"""Accuracy, AUC and F1."""
+
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, standard deviation (ddof = 1) and 95 % t-interval; all but the mean are NaN for a single value."""
+    """Mean, standard deviation (ddof = 1, NaN for one value) and 95 % interval (NaN for fewer than `FEWEST` values)."""
 
     n: int
     mean: float
@@ -34,36 +42,41 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference(Summary):
-    """The same for differences seed by seed, with the two-sided p-value of "there is none"."""
+    """The same for differences seed by seed, with the two-sided p-value of "there is none"; NaN as the interval is."""
 
     p: float
 
 
-def summarise(values: Sequence[float]) -> Summary:
-    """Of at least one value."""
+def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = FEWEST) -> Summary:
+    """Summarise at least one value. The interval is the t-interval of the mean, cut to `within`, where all values lie.
+
+    What is cut off cannot be the true mean, so the interval covers it as often as before, and it agrees with the t-test.
+    Binomial intervals (Wilson, Clopper-Pearson) would be about other test examples, where the question is about other
+    seeds; an interval on the logit scale would contradict the paired test, and has no answer where all values are 1.
+    """
     n, mean = len(values), fmean(values)
-    if n < 2:
-        return Summary(n, mean, math.nan, math.nan, math.nan)
+    std = stdev(values) if n > 1 else math.nan
+    if n < fewest:
+        return Summary(n, mean, std, math.nan, math.nan)
     from scipy.special import stdtrit
 
-    std = stdev(values)
     half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * std / math.sqrt(n)
-    return Summary(n, mean, std, mean - half, mean + half)
+    return Summary(n, mean, std, max(within[0], mean - half), min(within[1], mean + half))
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """first - second, pair by pair.
+def paired(first: Sequence[float], second: Sequence[float], within: Range = ANYTHING) -> Difference:
+    """first - second, pair by pair; `within` is the range of the single values.
 
     The p-value is that of the paired t-test. Where all differences are the same, as coarse figures of a small test set
-    can be, the t-test would be sure after two seeds; the exact sign test is then used instead.
+    can be, the t-test would be sure after few seeds; the exact sign test is then used instead.
     """
-    differences = [a - b for a, b in zip(first, second, strict=True)]
-    found = summarise(differences)
+    low, high = within
+    found = summarise([a - b for a, b in zip(first, second, strict=True)], (low - high, high - low))
     return Difference(**vars(found), p=_p(found, ROUNDING * max(map(abs, [*first, *second]))))
 
 
 def _p(found: Summary, rounding: float) -> float:
-    if found.n < 2:
+    if found.n < FEWEST:
         return math.nan
     if found.std <= rounding:
         return 1.0 if abs(found.mean) <= rounding else 2 * 0.5**found.n
@@ -71,6 +84,30 @@ def _p(found: Summary, rounding: float) -> float:
 
     t = found.mean / (found.std / math.sqrt(found.n))
     return 2 * float(stdtr(found.n - 1, -abs(t)))
+
+
+def differences(
+    rows: Mapping[str, Mapping[int, float]], reference: str, within: Range = ANYTHING
+) -> dict[str, Difference]:
+    """Every other row (values by seed) minus `reference`, over the seeds that both have; p-values are Holm-corrected."""
+    base, found = rows[reference], {}
+    for label, values in rows.items():
+        seeds = [seed for seed in base if seed in values]
+        if label != reference and seeds:
+            found[label] = paired([values[s] for s in seeds], [base[s] for s in seeds], within)
+    adjusted = holm([difference.p for difference in found.values()])
+    return {label: replace(difference, p=p) for (label, difference), p in zip(found.items(), adjusted, strict=True)}
+
+
+def mark(mean: float, p: float | None) -> Literal["▲", "▼", "=", "?"]:
+    """▲ shown to be better, ▼ shown to be worse, = no difference shown, ? too few seeds for a test.
+
+    `p` is the corrected one of `differences`, so that a mark never says more than the p-value in its row. The interval of
+    the row may: it is about that row alone.
+    """
+    if p is None or math.isnan(p):
+        return "?"
+    return "=" if p >= ALPHA else "▲" if mean > 0 else "▼"
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -114,17 +151,18 @@ def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
 MOST_BLOCKS = 20
 
 
-def batch_means(values: Sequence[float], shortest: int) -> Summary:
-    """Mean of a series whose neighbours are alike, with the interval of the means of its blocks.
+def batch_means(values: Sequence[float], shortest: int, within: Range = ANYTHING) -> Summary:
+    """Mean of a series whose neighbours are alike, with the interval of the means of its blocks, cut to `within`.
 
     `shortest` is the length from which on blocks are taken to be independent. At least two blocks are made whatever it
     is, with the wide interval that two values deserve. `std` is that of the block means.
     """
     count = max(2, min(MOST_BLOCKS, len(values) // shortest))
     edges = [round(i * len(values) / count) for i in range(count + 1)]
-    blocks = summarise([fmean(values[a:b]) for a, b in pairwise(edges)])
+    blocks = summarise([fmean(values[a:b]) for a, b in pairwise(edges)], fewest=2)
     mean = fmean(values)  # blocks may differ in length by one
-    return Summary(count, mean, blocks.std, mean + blocks.low - blocks.mean, mean + blocks.high - blocks.mean)
+    low, high = mean + blocks.low - blocks.mean, mean + blocks.high - blocks.mean
+    return Summary(count, mean, blocks.std, max(within[0], low), min(within[1], high))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
+from attittud._torch import sequence_number
 from attittud.autograd.layout import Layout, sparse_message
 
 Named = Sequence[tuple[str, nn.Parameter]]
@@ -39,8 +40,9 @@ def walk(loss: Tensor) -> LossGraph:
         node = stack.pop()
         if node in nodes:
             continue
-        variable = getattr(node, "variable", None)
-        if variable is not None and not node.next_functions:
+        following = node.next_functions
+        variable = None if following else getattr(node, "variable", None)
+        if variable is not None:
             if isinstance(variable, nn.Parameter):
                 leaves.add(id(variable))
             else:
@@ -53,7 +55,7 @@ def walk(loss: Tensor) -> LossGraph:
                 "gradient_checkpointing_kwargs={'use_reentrant': False})"
             )
         nodes.add(node)
-        stack.extend([following for following, _ in node.next_functions if following is not None])
+        stack.extend([later for later, _ in following if later is not None])
     return LossGraph(nodes, leaves, inputs)
 
 
@@ -94,15 +96,21 @@ def written_into(layout: Layout, flat: Tensor, *, add: bool = False) -> Iterator
 def frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
     """Those of `edges` behind which no other one lies: a backward pass that reaches them passes all of them."""
     wanted = {edge.node for edge in edges}
-    leads_on: dict[Any, bool] = {}
-    stack: list[tuple[Any, bool]] = [(loss.grad_fn, False)]
+    followers: dict[Any, list[Any]] = {}
+    stack: list[Any] = [loss.grad_fn]
     while stack:
-        node, finished = stack.pop()
-        following = [n for n, _ in node.next_functions if n is not None]
-        if finished:
-            leads_on[node] = any(n in wanted or leads_on.get(n, False) for n in following)
-        elif node not in leads_on:
-            leads_on[node] = False
-            stack.append((node, True))
-            stack.extend((n, False) for n in following if n not in leads_on)
-    return [edge for edge in edges if edge.node in leads_on and not leads_on[edge.node]]
+        node = stack.pop()
+        if node not in followers:
+            followers[node] = following = [n for n, _ in node.next_functions if n is not None]
+            stack.extend(following)
+    leads_on: set[Any] = set()
+    # A node of one thread has been made after all that it leads to, so that a second round mostly finds nothing.
+    inner = sorted([node for node, following in followers.items() if following], key=sequence_number)
+    before = -1
+    while len(leads_on) > before:
+        before = len(leads_on)
+        for node in inner:
+            following = followers[node]
+            if not (wanted.isdisjoint(following) and leads_on.isdisjoint(following)):
+                leads_on.add(node)
+    return [edge for edge in edges if edge.node in followers and edge.node not in leads_on]

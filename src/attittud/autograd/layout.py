@@ -81,19 +81,23 @@ class Layout:
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
-        dtype, pieces = self.dtype, list(gradients)
-        # Anything out of the ordinary goes the slow way. A single tensor would not be copied by `concatenate`.
-        ordinary = [g for g in pieces if type(g) is Tensor and g.dtype is dtype and g.layout is torch.strided]
-        fits = len(ordinary) == len(pieces) > 1
-        for i in self._reordered if fits else ():
-            if not _same_order(self._pieces[i], self.strides[i], ordinary[i].stride()):
-                fits = False
-                break
-            ordinary[i] = ordinary[i].as_strided((self._sizes[i],), (1,))
-        if fits:
-            return concatenate(ordinary)
+        # Anything out of the ordinary goes the slow way: none, sparse or other tensors, a single one, which would not be copied.
+        if len(gradients) > 1 and set(map(type, gradients)) == {Tensor}:
+            pieces = cast(list[Tensor], list(gradients))
+            for i in self._reordered:
+                own, strides = pieces[i].stride(), self.strides[i]
+                if own != strides and not _same_order(self._pieces[i], strides, own):
+                    break
+                pieces[i] = pieces[i].as_strided((self._sizes[i],), (1,))
+            else:
+                try:
+                    flat = concatenate(pieces)
+                except RuntimeError:
+                    flat = None
+                if flat is not None and flat.dtype == self.dtype:
+                    return flat
         flat = self.empty()
-        self.add_(flat, pieces, fresh=True)
+        self.add_(flat, gradients, fresh=True)
         return flat
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:

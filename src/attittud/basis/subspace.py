@@ -65,6 +65,15 @@ class Subspace(ABC):
         """Take saved rows as they are."""
         raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but this one is not stored")
 
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The shared parameters by name, in the order of V's columns."""
+        return dict(self.layout.named)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """A vector over the shared parameters as one view for each of them."""
+        return self.layout.views(vector)
+
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss over the shared parameters as one vector, in the order of V's columns."""
         return self.layout.flatten(torch.autograd.grad(loss, self.layout.parameters, allow_unused=True))
@@ -141,7 +150,12 @@ class Directions(Subspace):
 
     def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
         p, square, judges = step.measure(along)
-        unknown = torch.full((), torch.nan, dtype=torch.float64, device=p.device)
+        known = square is not None
+        for task in step.tasks.values():
+            # The primary gradient may have grown after this task had been reduced to a k-vector.
+            if task.square is None or task.inner is None or task.primary_calls != step.primary_calls:
+                known = False
+        unknown = p if known else torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
         directions, ranks = p, self.active.clone()  # a report may be read after the next refresh
         active = ranks
@@ -158,7 +172,6 @@ class Directions(Subspace):
         for name, task in step.tasks.items():
             a, aa = task.a, unknown if task.square is None else task.square
             assert a is not None
-            # Unknown too where the primary gradient grew after this task had been reduced to a k-vector.
             same = task.inner is not None and task.primary_calls == step.primary_calls
             inner = task.inner if same and task.inner is not None else unknown
             if residual is not None:
@@ -167,7 +180,8 @@ class Directions(Subspace):
             if judges is not None and isinstance(task.eta, Weights) and task.judged is not None:
                 found = Cosines(*Cosines.parts(a, harmful, judges.rows), task.judged, aa)
                 cosines[name] = found.values(judges, square, self.layout.dtype)
-            change = task.weight * correction(a, harmful, task.eta)
+            change = correction(a, harmful, task.eta)
+            change = change if task.weight == 1.0 else task.weight * change
             if residual is not None:
                 in_span, times_primary = residual.lift(change[-1])
                 change = change[:-1] + in_span

@@ -55,10 +55,7 @@ class Jacobian:
         self.engine = engine
         self.losses = losses
         self.layout = layout
-
-    @property
-    def examples(self) -> int:
-        return self.losses.shape[0]
+        self.examples = losses.shape[0]
 
     def total(self) -> int:
         """Examples of all workers. Where there are several this waits for the device."""

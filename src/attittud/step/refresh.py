@@ -87,7 +87,8 @@ class Refresher:
 
     def start(self, layout: Layout) -> Refresh:
         """Begin a basis over the parameters that take part."""
-        check_dense(self.model, layout)
+        if self.subspace is None or layout is not self.subspace.layout:
+            check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
         return Refresh(layout, self.rank, self.seed, self.index, self.workers)
 

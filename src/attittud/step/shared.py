@@ -5,7 +5,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, getitem, is_
+from itertools import repeat
+from operator import attrgetter, getitem, is_, is_not
+from types import NoneType
 from typing import Any
 
 import torch
@@ -124,6 +126,8 @@ class Shared:
         """Describes what must be the same on all workers."""
         self._latest: Layout | None = None
         """Mostly the next one too."""
+        self._reached: dict[bytes, set[str]] = {}
+        """By which of the trainable parameters have a gradient."""
         self._held: tuple[Layout | None, Any] = None, None
         """The layout that was found to be of these parameters."""
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
@@ -141,6 +145,7 @@ class Shared:
         """Follow changes of the model."""
         if self.listing.update():
             self._aligned = None, [], []
+            self._reached.clear()
         parameter, gradient, version = self._written or (None, None, 0)
         found = None if parameter is None else parameter.grad
         self.untouched = (
@@ -162,7 +167,11 @@ class Shared:
 
     def reached(self, found: Sequence[Tensor | None]) -> set[str]:
         """The trainable parameters that have a gradient."""
-        return {name for (name, _), g in zip(self.listing.trainable, found, strict=True) if g is not None}
+        pattern = bytes(map(is_not, found, repeat(None)))
+        if pattern not in self._reached:
+            named = zip(self.listing.trainable, pattern, strict=True)
+            self._reached[pattern] = {name for (name, _), there in named if there}
+        return self._reached[pattern]
 
     def _agree(self, primary: set[str], auxiliary: set[str], **when: bool) -> tuple[set[str], set[str]]:
         return self.workers.agree(
@@ -219,40 +228,50 @@ class Shared:
     def write(self, layout: Layout, update: Tensor, rest: Mapping[str, Tensor]) -> None:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
         inside, outside = self._positions(layout)
-        dtypes = {parameter.dtype for parameter in layout.parameters}
-        update = update.to(dtypes.pop()) if len(dtypes) == 1 else update
-        sharded = self.workers.splits_columns
-        strides = map(Tensor.stride, map(local, layout.parameters) if sharded else layout.parameters)
-        pieces = zip(layout.parameters, layout.views(update), strides, layout.strides, inside, strict=True)
-        gradients = [(p, view, own == laid_out) for p, view, own, laid_out, i in pieces if i >= 0]
-        others = [self.listing.trainable[i] for i in outside]
-        gradients += [(p, rest[name], False) for name, p in others if name in rest]
-        present = [(p.grad, value) for p, value, _ in gradients if p.grad is not None]
-        for p, value, fits in gradients:
-            if p.grad is None:
-                p.grad = value if fits and value.dtype is p.dtype and not sharded else _own(value, p, alias=fits)
-        if present:
-            old = [local(grad) if sharded else grad for grad, _ in present]
-            foreach_add_(old, [value for _, value in present])
+        sharded, parameters = self.workers.splits_columns, layout.parameters
+        alike = len(set(map(attrgetter("dtype"), parameters))) == 1
+        update = update.to(parameters[0].dtype) if alike else update
+        strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
+        fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
+        views = layout.views(update)
+        old, new = list[Tensor](), list[Tensor]()
+        if fresh and strides == layout.strides and alike and -1 not in inside and not sharded:
+            for p, view in zip(parameters, views, strict=True):
+                p.grad = view
+        else:
+            for p, view, own, laid_out, i in zip(parameters, views, strides, layout.strides, inside, strict=True):
+                if i >= 0:
+                    _give(p, view, own == laid_out and not sharded, old, new)
+        for name, p in [self.listing.trainable[i] for i in outside]:
+            if name in rest:
+                _give(p, rest[name], False, old, new)
+        if old:
+            foreach_add_(list(map(local, old)) if sharded else old, new)
         first = layout.parameters[0].grad
         self._written = (layout.parameters[0], weakref.ref(first), first._version) if first is not None else None
-        for p, _, _ in gradients:
-            if p._post_accumulate_grad_hooks:  # such as an optimizer that steps during the backward pass
+        # Such as an optimizer that steps during the backward pass.
+        for p in [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]:
+            if p.grad is not None:
                 for hook in p._post_accumulate_grad_hooks.values():
                     hook(p)
 
 
-def _own(value: Tensor, parameter: nn.Parameter, *, alias: bool) -> Tensor:
-    """A gradient in the parameter's own type, strides and memory, as optimizers write into it.
+def _give(parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]) -> None:
+    """Make a value the `.grad` of a parameter; where there is one, both are noted so that they are added all at once.
 
-    Autograd may hand out one tensor for two parameters, or an expanded one, and a user may have changed the memory
-    format. `alias`: the value has these strides and may be used itself.
+    `fits`: the value has the parameter's strides and may be used itself. Otherwise `.grad` gets memory of its own, as
+    optimizers write into it: autograd may hand out one tensor for two parameters, or an expanded one, and a user may have
+    changed the memory format.
     """
-    if value.layout != torch.strided:
-        return value.clone()
-    if alias:
-        return as_gradient(value.to(parameter.dtype), parameter)
-    return as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
+    if parameter.grad is not None:
+        old.append(parameter.grad)
+        new.append(value)
+    elif value.layout != torch.strided:
+        parameter.grad = value.clone()
+    elif fits:
+        parameter.grad = value.to(parameter.dtype)
+    else:
+        parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
 
 
 def _not_empty(layout: Layout) -> Layout:

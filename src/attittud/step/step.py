@@ -373,7 +373,7 @@ class Step(Gradients):
             flat = self._room(name) if self.tasks or self.judges is not None else None
             with nullcontext() if flat is None or self.layout is None else written_into(self.layout, flat):
                 found = Found(_gradients(self, task.loss, share, graph.retained), self.layout, flat)
-        self.reached |= graph.confirm(task.loss, self.shared.reached(found.gradients))
+        self.reached = self.reached | graph.confirm(task.loss, self.shared.reached(found.gradients))
         if self.subspace is None and self.primary_calls:
             self.fix()
         auto = self.parts.auto

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from attittud._torch import kept_graph
+from attittud._torch import kept_graph, run_backward
 from attittud.autograd.backward import Named
 from attittud.autograd.layout import Layout, is_sharded
 from attittud.engine.base import Engine, Jacobian
@@ -99,7 +99,8 @@ class Workers:
         if not parameters:
             return ()
         with kept_graph() if retain_graph else nullcontext():
-            return torch.autograd.grad(loss, parameters, weights, retain_graph=retain_graph, allow_unused=True)
+            ones = torch.ones_like(loss) if weights is None else weights
+            return run_backward((loss,), (ones,), retain_graph, False, tuple(parameters), True, accumulate_grad=False)
 
     def watch(self, engine: Engine, model: nn.Module) -> AbstractContextManager[None]:
         """Show a forward pass to the engine."""

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attittud_lab.commands.init import InputColumn, LabelColumn
+from attittud_lab.errors import InputError
+from attittud_lab.output.interrupts import interruptible, starting
+
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
 
@@ -32,6 +36,8 @@ def compare(
     auxiliary: Annotated[
         list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
     ] = None,
+    input_column: InputColumn = None,
+    label_column: LabelColumn = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -40,7 +46,7 @@ def compare(
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No bars, and no lines about runs.")] = False,
 ) -> None:
     """Train the same job under several strategies with paired seeds, and say which one to use, if any.
 
@@ -52,20 +58,21 @@ def compare(
     The folder is runs/CONFIG/compare (or in another one than runs: output=FOLDER); its report.html has the curves. The same
     command again skips finished runs; more seeds, weights or strategies keep those that are there.
     """
-    from rich.console import Console
+    with starting():
+        from rich.console import Console
 
-    from attittud_lab.compare.bars import CompareBars
-    from attittud_lab.compare.observers import QuietRuns, Runs
-    from attittud_lab.compare.run import compare as run
-    from attittud_lab.compare.table import show
-    from attittud_lab.output.interrupts import interruptible
-    from attittud_lab.report.page import write_report
+        from attittud_lab.compare.progress import CompareBars, Lines, Runs
+        from attittud_lab.compare.run import compare as run
+        from attittud_lab.compare.table import show
+        from attittud_lab.report.page import write_report
 
-    settings, name = _settings(config, overrides or [], primary, auxiliary or [], budget)
+    given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
+    settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
     folder = Path(settings.output) / name / "compare"
     with ExitStack() as stack:
-        bars = sys.stderr.isatty() and not quiet
-        progress: Runs = stack.enter_context(CompareBars()) if bars else QuietRuns()
+        progress = Runs() if quiet else Lines(Console(stderr=True))
+        if sys.stderr.isatty() and not quiet:
+            progress = stack.enter_context(CompareBars())
         again = "the same command without --fresh" if fresh else "the same command"
         stack.enter_context(interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"))
         result = run(settings, folder, progress, fresh=fresh)
@@ -73,25 +80,26 @@ def compare(
 
 
 def _settings(
-    config: str | None, overrides: list[str], primary: str | None, auxiliary: list[str], budget: str | None
+    config: str | None,
+    overrides: list[str],
+    primary: str | None,
+    auxiliary: list[str],
+    columns: tuple[str | None, str | None],
 ) -> tuple[Config, str]:
     """The configuration and a name for its folder."""
     from attittud_lab.commands.proposal import propose
-    from attittud_lab.config.load import load, loads
-    from attittud_lab.errors import InputError
+    from attittud_lab.commands.reading import read, read_text
 
-    if budget is not None:
-        overrides = [*overrides, f"compare.budget={budget}"]
     if primary is None:
         if config is None or auxiliary:
             raise InputError(
                 "give a CONFIG, or both --primary PATH and --auxiliary PATH; `attittud init` writes a CONFIG"
             )
-        return load(config, overrides), Path(config).stem
+        return read(config, overrides), Path(config).stem
     if config is not None and "=" not in config:
         raise InputError(f"give either a CONFIG ({config}) or --primary, not both; change data.primary.path instead")
     if not auxiliary:
         raise InputError("--primary alone has nothing to be compared with; name the other data by --auxiliary PATH")
     first = [] if config is None else [config]  # it is the first KEY=VALUE
-    text = propose(None, primary, auxiliary)
-    return loads(text, [*first, *overrides], name="the proposed configuration"), Path(primary.rstrip("/")).stem
+    text = propose(None, primary, auxiliary, *columns)
+    return read_text(text, [*first, *overrides], "the proposed configuration"), Path(primary.rstrip("/")).stem

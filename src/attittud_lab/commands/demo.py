@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attittud_lab.demo.page import content
-from attittud_lab.demo.train import Settings
-from attittud_lab.files import write_atomically
-from attittud_lab.output.interrupts import interruptible
-from attittud_lab.report.page import write_page
+from attittud_lab.files import make_folder, write_atomically, write_json
+from attittud_lab.output.interrupts import interruptible, starting
 
 
 def demo(
     seeds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="Repetitions; each draws other clean labels. Fewer are faster, intervals wider."
-        ),
+        int, typer.Option(metavar="N", min=2, help="Repetitions with other clean labels; fewer are faster.")
     ] = 6,
-    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = Settings.steps,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = 200,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")] = 2,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", dir_okay=False, help="Write every accuracy, the settings and versions here."),
+        Path | None, typer.Option(metavar="FILE.json", dir_okay=False, help="Write all figures and versions here, too.")
     ] = None,
-    folder: Annotated[Path, typer.Option(metavar="FOLDER", file_okay=False, help="Write the HTML report here.")] = Path(
-        "runs/demo"
-    ),
+    folder: Annotated[
+        Path, typer.Option(metavar="FOLDER", file_okay=False, help="Write the HTML report and all runs here.")
+    ] = Path("runs/demo"),
 ) -> None:
     """Where auxiliary data helps, does nothing and destroys.
 
@@ -40,42 +33,34 @@ def demo(
     labels right, half random, or half shifted to the next class. Every row of the table is a way to use them. About a
     minute on two cores.
     """
+    with starting():
+        from rich.console import Console
+
+        from attittud_lab.compare.progress import CompareBars, Runs
+        from attittud_lab.demo.run import CONFIG, ROWS, run_all
+        from attittud_lab.demo.table import WIDE, conclusions, rich_table
+        from attittud_lab.report.page import write_report
+
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # before a minute has passed
-    except OSError as error:
-        raise typer.BadParameter(f"cannot make {str(folder)!r}: {error.strerror}", param_hint="--folder") from error
-    with interruptible(lambda: "the demo keeps nothing before its end, the same command starts over"):
-        results = _run(seeds, Settings(steps=steps), workers)
-    page = write_page(folder, lambda _: content(results), "choose another folder by --folder")
-    _show(results, page)
+    other = "choose another folder by --folder"
+    make_folder(folder, other)  # before a minute has passed
+    with ExitStack() as stack:
+        stack.enter_context(
+            interruptible(lambda: "the demo has no result before its end, the same command starts over")
+        )
+        progress = stack.enter_context(CompareBars()) if sys.stderr.isatty() else Runs()
+        result = run_all(seeds, steps, workers, folder, progress)
     if out is not None:
-        write_atomically(out, (json.dumps(results, indent=1) + "\n").encode(), "choose another file by --out")
-
-
-def _run(seeds: int, settings: Settings, workers: int) -> dict[str, Any]:
-    from attittud_lab.demo.experiment import cells, run
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("training", total=len(cells(seeds)))
-        return run(seeds, settings, workers, lambda: progress.advance(task))
-
-
-def _show(results: dict[str, Any], page: Path) -> None:
-    from attittud_lab.demo.table import WIDE, conclusions, rich_table
-
-    # A file or pipe has no width; rich would guess 80.
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
-    console.print(rich_table(results, narrow=console.width < WIDE))
-    for row, what in results["rows"].items():
+        write_atomically(out, (json.dumps(result, indent=1) + "\n").encode(), "choose another file by --out")
+    write_atomically(folder / "config.yaml", CONFIG.read_bytes(), other)
+    write_json(folder / "comparison.json", result)
+    report = write_report(folder, cure=other)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)  # a pipe has no width; rich would guess 80
+    console.print(rich_table(result))
+    for row, (what, _) in ROWS.items():
         console.print(f"  {row:<16} {what}", highlight=False)
-    console.print()
-    for line in conclusions(results):
+    seconds = f"{result['took']['seconds']:.0f} s. What follows from it: README, 'When not to use it'."
+    for line in ("", *conclusions(result), seconds):
         console.print(line, highlight=False)
-    console.print(f"{results['seconds']:.0f} s. What follows from it: README, 'When not to use it'.", highlight=False)
-    console.print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Report: {report}", highlight=False, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attittud_lab.output.interrupts import interruptible
+from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, Quiet
 
 
@@ -27,7 +27,12 @@ def diagnose(
         typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as strategy.rank=20 or strategy=multitask."),
     ] = None,
     steps: Annotated[
-        int, typer.Option(metavar="N", min=20, help="Training steps to measure, at most those of the job.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Training steps to measure: at least 20 and 4 times strategy.refresh_every, at most those of the job.",
+        ),
     ] = 200,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
@@ -49,10 +54,11 @@ def diagnose(
     examples are measured, and the test set is not read. The figures are also written to
     runs/CONFIG/diagnose/diagnose.json (or in another folder than runs: output=FOLDER).
     """
-    from attittud_lab.config.load import load
-    from attittud_lab.diagnose.diagnose import diagnose as run
+    with starting():
+        from attittud_lab.commands.reading import read
+        from attittud_lab.diagnose.diagnose import diagnose as run
 
-    settings = load(config, overrides or [])
+    settings = read(config, overrides or [])
     folder = Path(settings.output) / config.stem / "diagnose"
     with ExitStack() as stack:
         progress = stack.enter_context(Bars()) if sys.stderr.isatty() and not quiet else Quiet()

@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+from attittud_lab.errors import InputError
+from attittud_lab.output.interrupts import starting
+
+InputColumn = Annotated[
+    str | None, typer.Option("--input", metavar="COLUMN", help="Column with the image or the text, if it is not found.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found.")
+]
+
 
 def init(
     kind: Annotated[str, typer.Argument(metavar="image|text", help="What the examples are.")],
@@ -14,6 +24,8 @@ def init(
     auxiliary: Annotated[
         list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
     ] = None,
+    input_column: InputColumn = None,
+    label_column: LabelColumn = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = Path(
         "attittud.yaml"
     ),
@@ -24,10 +36,10 @@ def init(
     Data are a folder with one folder of images per class, a parquet, csv or jsonl file or a folder of them,
     hf:owner/name, or the embedded digits.
     """
-    from attittud_lab.commands.proposal import propose
-    from attittud_lab.config.load import loads
-    from attittud_lab.errors import InputError
-    from attittud_lab.files import write_atomically
+    with starting():
+        from attittud_lab.commands.proposal import WARNING, propose
+        from attittud_lab.commands.reading import read_text
+        from attittud_lab.files import write_atomically
 
     if kind not in ("image", "text"):
         raise InputError(
@@ -35,8 +47,11 @@ def init(
         )
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file by --output, or overwrite it with --force")
-    text = propose(kind, primary, auxiliary or [])
-    loads(text, name=str(output))  # it must be readable, whatever the paths are called
+    text = propose(kind, primary, auxiliary or [], input_column, label_column)
+    read_text(text, [], str(output))  # it must be readable, whatever the paths are called
     write_atomically(output, text.encode(), "choose another file by --output")
     typer.echo(text, nl=False)
+    for line in text.splitlines():
+        if line.startswith(WARNING):
+            typer.echo(f"attittud: {line.removeprefix('# ')}", err=True)
     typer.echo(f"# written to {output}; next: attittud train {output}")

@@ -5,136 +5,212 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
-from attittud_lab.data.images import Pixels
-from attittud_lab.data.listing import Listing, Rows, chosen
-from attittud_lab.data.parts import VALIDATION, Parts, read_parts
-from attittud_lab.data.source import open_listing, open_source
-from attittud_lab.errors import InputError
+from attittud_lab.config.options import check_path
+from attittud_lab.data.folder import ImageFolder
+from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
+from attittud_lab.data.prepare import Pixels
+from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
+from attittud_lab.errors import InputError, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns that a first configuration splits by."""
+WARNING = "# Warning: "
+_SHOWN = 20  # classes
 
 
 @dataclass
 class Look:
     """What a first look at a source tells."""
 
-    path: str
+    config: SourceConfig
     listing: Listing
     rows: Rows
-    classes: list[str]
+    classes: dict[str, int]
+    """How many examples each class has."""
     splits: list[str]
     size: int | None
     groups: list[str]
     """The column that tells whose examples they are, if there is one."""
+    nested: dict[str, list[str]]
+    """Folders of classes that have folders in them."""
 
-    def about(self) -> str:
+    def about(self, name: str) -> list[str]:
+        """Comments for the head of a configuration."""
         kind = "labels" if self.listing.multi_label else "classes"
         labels = f"{len(self.classes)} {kind}" if self.classes else "no labels"
         size = f", {self.size} pixels" if self.size else ""
         own = f", splits {', '.join(self.splits)}" if self.splits else ""
-        return f"{len(self.rows)} {self.listing.kind}s{size}, {labels}{own}"
+        lines = [f"# {name}: {len(self.rows)} {self.listing.kind}s{size}, {labels}{own}."]
+        if self.classes:
+            counts = [f"{_visible(label)} ({count})" for label, count in self.classes.items()]
+            more = f", and {len(counts) - _SHOWN} others" if len(counts) > _SHOWN else ""
+            lines.append(f"#   {', '.join(counts[:_SHOWN])}{more}")
+        if self.nested:
+            folder, inner = next(iter(self.nested.items()))
+            lines.append(
+                f"{WARNING}{len(self.nested)} of these classes have folders in them, such as {_visible(folder)} with "
+                f"{', '.join(map(_visible, inner[:3]))}; if those are the classes, give the folder around them."
+            )
+        return lines
 
 
-@dataclass
-class _Part:
-    listing: Listing
-    rows: Rows
+def propose(
+    kind: str | None,
+    primary: str,
+    auxiliary: Sequence[str],
+    input_column: str | None = None,
+    label_column: str | None = None,
+) -> str:
+    """YAML with comments; it can be trained as it is. Without a kind it is that of the primary source.
 
-
-def look(path: str, config: SourceConfig, *, primary: bool) -> Look:
-    source = open_source(config)
-    split = "train" if "train" in source.splits else None
-    listing = open_listing(config, source, split)
-    labelled = primary or listing.labels is not None
-    rows, _, classes = chosen(listing, config, labelled=labelled)
-    if not len(rows) and not primary:
-        rows, _, classes = chosen(listing, config, labelled=False)  # a label column with nothing in it
-    size = Pixels.common([_Part(listing, rows)], None).size if listing.kind == "image" else None
-    groups = [name for name in source.columns(split) if name in GROUPS][:1]
-    return Look(path, listing, rows, classes, source.splits, size, groups)
-
-
-def absolute(path: str) -> str:
-    """A configuration may not leave its folder by `..`; what was typed on a command line is meant."""
-    return str(Path(path).resolve()) if ".." in Path(path).parts else path
-
-
-def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
-    """YAML with comments; it can be trained as it is. Without a kind it is that of the primary source."""
-    primary, auxiliary = absolute(primary), [absolute(path) for path in auxiliary]
-    first = look(primary, PrimaryConfig(path=primary), primary=True)
-    others = {name: look(path, AuxiliaryConfig(path=path), primary=False) for name, path in _named(auxiliary).items()}
+    The columns are those of the primary source, and of those other ones that have them.
+    """
+    first = look(PrimaryConfig(path=check_path(primary, typed=True), input=input_column, label=label_column))
+    others = {
+        name: look(AuxiliaryConfig(path=path, input=input_column, label=label_column))
+        for name, path in _named([check_path(path, typed=True) for path in auxiliary]).items()
+    }
     kind = kind or first.listing.kind
     for found in (first, *others.values()):
-        if found.listing.kind != kind:
-            raise InputError(
-                f"{found.path}: holds {found.listing.kind}s, not {kind}s; use `attittud init {found.listing.kind}`"
-            )
-        if not found.classes and kind == "image":
-            raise InputError(
-                f"{found.path}: images need labels; sort them into one folder per class, or add a label column"
-            )
-    own_test = "test" in first.splits
-    own_validation = any(name in first.splits for name in VALIDATION)
-    train = 0.2 if any(found.path == primary for found in others.values()) else None
-    data = DataConfig(
-        primary=PrimaryConfig(
-            path=primary,
-            train=train,
-            validation=None if own_validation else 0.2,
-            test=None if own_test else 0.2,
-            group=next(iter(first.groups), None),
-        ),
-        auxiliary={
-            name: AuxiliaryConfig(path=found.path, objective="classify" if found.classes else "masked_lm")
-            for name, found in others.items()
-        },
-    )
+        _check_kind(found, kind)
+    data = _data(first, others)
     parts = read_parts(data, 0)  # refuses what cannot be trained
+    lines = [*first.about("Primary"), *(line for name in others for line in others[name].about(f"Auxiliary {name}"))]
+    lines.append("# Train with `attittud train` and this file; any setting can be changed by key=value behind it.")
+    lines += [*_data_lines(data), *_training_lines(kind, first, parts), *_strategy_lines(kind, parts)]
+    lines.append("seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing")
+    lines.append("output: runs  # run folders go below it")
+    return "\n".join(lines) + "\n"
+
+
+def look(config: SourceConfig) -> Look:
+    """Read what a source holds. Columns that an auxiliary source does not have are left out of its configuration."""
+    primary = isinstance(config, PrimaryConfig)
+    source = open_source(config)
+    split = "train" if "train" in source.splits else None
+    columns = source.columns(split)
+    if not primary:
+        missing: dict[str, Any] = {name: None for name in ("input", "label") if getattr(config, name) not in columns}
+        config = replace(config, **missing)
+    try:
+        listing = open_listing(config, source, split)
+        rows, labels, classes = chosen(listing, config, labelled=primary or listing.labels is not None)
+        if not len(rows) and not primary:
+            rows, labels, classes = chosen(listing, config, labelled=False)  # a label column with nothing in it
+    except InputError as error:  # there is no configuration yet, in which these would be set
+        raise InputError(str(error).replace("by input:", "by --input").replace("by label:", "by --label")) from None
+    nested = _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
+    if len(classes) == 1 and classes[0] in nested:
+        raise InputError(
+            f"{config.path}: has one class only, {classes[0]!r}, whose folder has folders in it "
+            f"({', '.join(nested[classes[0]][:3])}); did you mean {Path(config.path, classes[0])}?"
+        )
+    size = Pixels.common([Part(listing, rows, None)], None).size if listing.kind == "image" else None
+    groups = [name for name in columns if name in GROUPS][:1]
+    return Look(config, listing, rows, _counts(labels, classes), source.splits, size, groups, nested)
+
+
+def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
+    if labels is None:
+        return {}
+    counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=len(classes))
+    return dict(zip(classes, counts.tolist(), strict=True))
+
+
+def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
+    """Folders of classes, all below which are their images, that have folders in them."""
+    inner = {
+        name: sorted(entry.name for entry in (root / name).iterdir() if entry.is_dir() and entry.name[:1] != ".")
+        for name in classes
+    }
+    return {name: names for name, names in inner.items() if names}
+
+
+def _check_kind(found: Look, kind: str) -> None:
+    if found.listing.kind != kind:
+        raise InputError(
+            f"{found.config.path}: holds {found.listing.kind}s, not {kind}s; use `attittud init {found.listing.kind}`"
+        )
+    if not found.classes and kind == "image":
+        raise InputError(
+            f"{found.config.path}: images need labels; sort them into one folder per class, or add a label column"
+        )
+
+
+def _data(first: Look, others: dict[str, Look]) -> DataConfig:
+    same = any(found.config.path == first.config.path for found in others.values())
+    primary = PrimaryConfig(
+        **vars(first.config)
+        | {
+            "train": 0.2 if same else None,
+            "validation": None if any(name in first.splits for name in VALIDATION) else 0.2,
+            "test": None if "test" in first.splits else 0.2,
+            "group": next(iter(first.groups), None),
+        }
+    )
+    auxiliary = {
+        name: AuxiliaryConfig(**vars(found.config) | {"objective": "classify" if found.classes else "masked_lm"})
+        for name, found in others.items()
+    }
+    return DataConfig(primary=primary, auxiliary=auxiliary)
+
+
+def _data_lines(data: DataConfig) -> list[str]:
+    primary, own = data.primary, "null  # the source has its own split"
+    judges = "0.2  # chooses the model; up to 64 of these at a time judge the auxiliary data (strategy auto)"
+    lines = [
+        "data:",
+        "  primary:",
+        *(f"    {line}" for line in _source_lines(primary)),
+        f"    validation: {own if primary.validation is None else judges}",
+        f"    test: {own if primary.test is None else '0.2  # read once, at the end'}",
+        "    train: null  # all that is left"
+        if primary.train is None
+        else f"    train: {primary.train}  # the rest of it is auxiliary data",
+    ]
+    if primary.group is not None:
+        lines.append(f"    group: {primary.group}  # split at random, it would be tested on examples of those it knows")
+    if not data.auxiliary:
+        return [*lines, "  auxiliary: {}  # none given: only strategy: primary_only can be trained"]
+    lines.append("  auxiliary:")
+    for name, source in data.auxiliary.items():
+        lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(source))]
+        if source.objective == "masked_lm":
+            lines.append("      objective: masked_lm  # there are no labels, so its words are to be predicted")
+    return lines
+
+
+def _source_lines(source: SourceConfig) -> list[str]:
+    named = {"path": source.path, "input": source.input, "label": source.label}
+    return [f"{name}: {_text(value)}" for name, value in named.items() if value is not None]
+
+
+def _training_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     left = len(parts.primary["train"].rows)
     batch = min(32, left)
     largest = max([len(part.rows) for part, _ in parts.auxiliary.values()], default=left)
-    model, lr, reason = _model(kind, first, largest)
-    steps = max(200, min(5000, 20 * largest // 64))
-    finetune = max(100, min(2000, int(50 * left / batch)))
-    rank = 5 if left < 200 else 10
+    guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
+    model, lr, reason = _model(kind, first.size or 0, largest)
     rate = "the paper has 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
-    lines = [
-        f"# Primary: {first.about()}.",
-        *(f"# Auxiliary {name}: {found.about()}." for name, found in others.items()),
-        "# Train with `attittud train` and this file; any setting can be changed by key=value behind it.",
-        "data:",
-        "  primary:",
-        f"    path: {_text(primary)}",
-        *_splits(own_validation, own_test, train),
-        *(
-            f"    group: {name}  # split at random, it would be tested on examples of those it knows"
-            for name in first.groups
-        ),
-        "  auxiliary:" if others else "  auxiliary: {}  # none given: only strategy: primary_only can be trained",
-    ]
-    for name, found in others.items():
-        lines += [f"    {name}:", f"      path: {_text(found.path)}"]
-        if not found.classes:
-            lines.append("      objective: masked_lm  # there are no labels, so its words are to be predicted")
-    lines += [
+    rare = kind == "text" and not parts.primary["train"].listing.multi_label
+    metric = (
+        ["  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"] if rare else []
+    )
+    return [
         "model:",
         f"  name: {model}  # {reason}",
         "training:",
         "  mode: two_phase  # auxiliary data guided by the primary task, then the primary task alone",
-        *(
-            ["  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"]
-            if kind == "text" and not parts.primary["train"].listing.multi_label
-            else []
-        ),
+        *metric,
         "  guided:",
-        f"    steps: {steps}  # about 20 passes over the largest auxiliary source, between 200 and 5000",
+        f"    steps: {guided}  # about 20 passes over the largest auxiliary source, between 200 and 5000",
         "    batch_size: 64  # examples of each auxiliary source in a step",
         f"    primary_batch: {batch}  # at most 32, and no more than the {left} training examples",
         f"    lr: {lr}  # {rate}",
@@ -143,50 +219,13 @@ def propose(kind: str | None, primary: str, auxiliary: Sequence[str]) -> str:
         f"    primary_batch: {batch}  # as above",
         "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
         "    patience: 10  # stop after 10 evaluations without improvement",
-        *_strategy(parts),
-        f"  rank: {rank}  # few primary examples span few reliable directions"
-        if rank == 5
-        else f"  rank: {rank}  # the usual value",
-        "  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster"
-        if kind == "image"
-        else "  refresh_every: 4  # the paper's choice for text",
-        *(
-            ["  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out"]
-            if kind == "text"
-            else []
-        ),
-        "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
-        "output: runs  # run folders go below it",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _strategy(parts: Parts) -> list[str]:
-    if not parts.auxiliary:
-        return ["strategy:", "  name: primary_only  # there are no auxiliary data"]
-    return [
-        "strategy:",
-        "  name: auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays",
     ]
 
 
-def _splits(own_validation: bool, own_test: bool, train: float | None) -> list[str]:
-    """Fractions where the source has no split of its own."""
-    return [
-        "    validation: null  # the source has its own split"
-        if own_validation
-        else "    validation: 0.2  # chooses the model; up to 64 of these at a time judge the auxiliary data (strategy auto)",
-        "    test: null  # the source has its own split" if own_test else "    test: 0.2  # read once, at the end",
-        "    train: null  # all that is left"
-        if train is None
-        else f"    train: {train}  # the rest of it is auxiliary data",
-    ]
-
-
-def _model(kind: str, first: Look, largest: int) -> tuple[str, str, str]:
+def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
+    """A name, a learning rate and the reason."""
     if kind == "text":
         return "text-cnn", "1e-3", "needs no download; hf:FOLDER of a pretrained network will do better"
-    size = first.size or 0
     if size < 16:
         return "mlp", "1e-3", f"images of {size} pixels need no convolutions"
     if size >= 96:
@@ -194,6 +233,26 @@ def _model(kind: str, first: Look, largest: int) -> tuple[str, str, str]:
     if largest >= 5000:
         return "wideresnet-22-4", "1e-4", "the paper's network; small-cnn is many times faster without a GPU"
     return "small-cnn", "1e-3", f"{largest} auxiliary examples are too few for a deep network"
+
+
+def _strategy_lines(kind: str, parts: Parts) -> list[str]:
+    few = len(parts.primary["train"].rows) < 200
+    auto = "auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays"
+    lines = [
+        "strategy:",
+        f"  name: {auto if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
+        "  rank: 5  # few primary examples span few reliable directions" if few else "  rank: 10  # the usual value",
+    ]
+    if kind == "image":
+        return [
+            *lines,
+            "  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster",
+        ]
+    return [
+        *lines,
+        "  refresh_every: 4  # the paper's choice for text",
+        "  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out",
+    ]
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:
@@ -208,6 +267,11 @@ def _named(paths: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _text(value: Any) -> str:
+def _text(value: str) -> str:
     """Quoted, so that no path can be taken for something else."""
-    return json.dumps(str(value), ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _visible(text: str) -> str:
+    """A name as part of a comment, which ends with its line."""
+    return short(re.sub(r"[^\x20-\x7e\xa1-\ufffd]", "?", text), 40)

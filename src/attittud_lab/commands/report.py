@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from attittud_lab.output.interrupts import starting
+
 
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run or of a comparison.")],
@@ -19,6 +21,7 @@ def report(
     The page is one file without network: open it from the disk, or send it to somebody. report.json beside it has its
     figures. A run that is still going on can be looked at too.
     """
-    from attittud_lab.report.page import write_report
+    with starting():
+        from attittud_lab.report.page import write_report
 
     typer.echo(str(write_report(run_dir, output, "choose another folder by --output")))

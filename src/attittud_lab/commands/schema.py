@@ -19,7 +19,7 @@ def schema(
     Editors complete and check with it: write it with `-o attittud.schema.json` beside a configuration that begins, for VS
     Code with the YAML extension, with the line `# yaml-language-server: $schema=attittud.schema.json`.
     """
-    from attittud_lab.config.json_schema import json_schema
+    from attittud_lab.config.schema import json_schema
     from attittud_lab.files import write_atomically
 
     text = json.dumps(json_schema(), indent=1) + "\n"

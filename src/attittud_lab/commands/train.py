@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from attittud_lab.output.interrupts import interruptible
+from attittud_lab.models import names as models
+from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Bars, Quiet
-from attittud_lab.strategies.registry import names
+from attittud_lab.output.progress import Bars, EvaluationLines, Quiet
+from attittud_lab.strategies import names as strategies
 
 
 def train(
@@ -31,17 +32,18 @@ def train(
         typer.Option(metavar="NAME", help=f"Also report to {', '.join(CHOICES)}; may be given several times."),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the run folder has a run.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars, nor lines in place of them.")] = False,
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
-    from attittud_lab.config.load import load
-    from attittud_lab.training.train import default_run_dir, run
+    with starting():
+        from attittud_lab.commands.reading import read
+        from attittud_lab.training.train import default_run_dir, run
 
-    settings = load(config, overrides or [])
+    settings = read(config, overrides or [])
     run_dir = default_run_dir(settings, config.stem)
     with ExitStack() as stack:
         bars = sys.stderr.isatty() and not quiet
-        progress = stack.enter_context(Bars()) if bars else Quiet()
+        progress = stack.enter_context(Bars()) if bars else Quiet() if quiet else EvaluationLines()
         stack.enter_context(interruptible(lambda: _kept(run_dir, fresh=fresh)))
         result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
     figures = {"validation": result.validation, "test": result.test}
@@ -78,6 +80,8 @@ train.__doc__ = "\n\n".join(
             "The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME "
             "without whatever else CONFIG says under `strategy:`, its rank for example:"
         ),
-        *(f"- **{name}**: {about}" for name, about in names().items()),
+        *(f"- **{name}**: {about}" for name, about in strategies().items()),
+        "The model is the body that all tasks share; choose it by model=NAME:",
+        *(f"- **{name}**: {about}" for name, about in models().items()),
     ]
 )

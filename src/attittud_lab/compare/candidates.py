@@ -1,22 +1,26 @@
-"""Which strategies take part, what they are called, and where their runs lie."""
+"""Which strategies take part, what each is tuned in, and where their runs lie."""
 
 from __future__ import annotations
 
+import math
+import random
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from attittud.eta import preset, presets
-from attittud_lab.compare.variants import Variant
 from attittud_lab.config.load import changed
-from attittud_lab.config.schema import Config, EtaWeights, PhaseConfig, StrategyConfig
+from attittud_lab.config.schema import CompareConfig, Config, EtaWeights, PhaseConfig, StrategyConfig
+from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.mixing import MIXERS
-from attittud_lab.strategies.registry import make_strategy
-from attittud_lab.strategies.symmetric import SYMMETRIC
+from attittud_lab.strategies import find, make_strategy
+
+PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
+"""The simple baselines, which always take part."""
+PRIMARY_WEIGHT = "strategy.primary_weight"
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,22 @@ class Candidate:
     tuned: bool
     """Whether it has an auxiliary weight at all."""
 
-    def weighted(self, weight: float) -> StrategyConfig:
-        return replace(self.strategy, auxiliary_weight=self.strategy.auxiliary_weight * weight)
+
+@dataclass(frozen=True)
+class Variant:
+    """One try: a factor on the auxiliary losses, and settings that differ from the configured ones."""
+
+    weight: float = 1.0
+    changes: tuple[str, ...] = ()
+    """Overrides, such as training.guided.lr=1e-3."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Updates of the two phases; finetune is 0 in joint training."""
+
+    guided: int
+    finetune: int
 
 
 @dataclass
@@ -48,15 +66,8 @@ class Tuned:
         return self.candidate.label
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Updates of the two phases; finetune is 0 in joint training."""
-
-    guided: int
-    finetune: int
-
-
-_INHERITED = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
+def seeds(config: Config) -> list[int]:
+    return [config.seed + i for i in range(config.compare.seeds)]
 
 
 def candidates(config: Config) -> list[Candidate]:
@@ -68,36 +79,29 @@ def candidates(config: Config) -> list[Candidate]:
         raise InputError(
             "data.auxiliary is empty, so there is nothing to compare; name a source there, or use --auxiliary PATH"
         )
-    wanted = [StrategyConfig(name="primary_only"), StrategyConfig(name="multitask"), config.strategy]
+    weights = {name: source.weight for name, source in config.data.auxiliary.items()}
+    simple = [StrategyConfig(name=name) for name in (PRIMARY_ONLY, MULTITASK)]
     found: dict[str, Candidate] = {}
-    for entry in [*wanted, *config.compare.strategies]:
+    for entry in [*simple, config.strategy, *config.compare.strategies]:
         strategy = _completed(entry, config.strategy)
-        weights = {name: source.weight for name, source in config.data.auxiliary.items()}
-        tuned = make_strategy(strategy, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
+        small = replace(strategy, rank=1)  # the toy has no more parameters than two
+        tuned = make_strategy(small, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
         label = _label(strategy, _completed(StrategyConfig(name=strategy.name), config.strategy))
         found.setdefault(label, Candidate(label, strategy, tuned))
     return list(found.values())
 
 
 def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
-    """What an entry leaves open about its basis is taken from `strategy:`, but where its name says it already."""
-    if entry.name in MIXERS or entry.name in SYMMETRIC:
-        return entry
-    own = preset(entry.name) if entry.name in presets() else {}
-    default = StrategyConfig()
-    # With a refresh of its own (pcgrad's in every step) goes the batch that it looks at.
-    names = _INHERITED[:3] if "refresh_every" in own else _INHERITED
+    """What an entry leaves open about its basis is taken from `strategy:`, as far as its strategy allows that."""
+    default, names = StrategyConfig(), find(entry.name).inherits
     left_open = [n for n in names if n not in entry.given and getattr(entry, n) == getattr(default, n)]
-    return replace(entry, **{name: getattr(common, name) for name in left_open})
+    return replace(entry, **{name: getattr(common, name) for name in left_open}) if left_open else entry
 
 
 def _label(strategy: StrategyConfig, usual: StrategyConfig) -> str:
     """The name, and whatever is unusual."""
-    words = [
-        f"{entry.name}={_short(getattr(strategy, entry.name))}"
-        for entry in fields(strategy)
-        if getattr(strategy, entry.name) != getattr(usual, entry.name)
-    ]
+    values = {entry.name: getattr(strategy, entry.name) for entry in fields(strategy)}
+    words = [f"{name}={_short(value)}" for name, value in values.items() if value != getattr(usual, name)]
     return " ".join([strategy.name, *words])
 
 
@@ -107,27 +111,62 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def job(config: Config, candidate: Candidate, variant: Variant, steps: Steps) -> Config:
-    """The configuration of its runs."""
+def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) -> list[Variant]:
+    """All tries of a strategy; one whose weight means nothing (`tuned` is False) is tuned in the other settings alone."""
+    weights = sorted(set(settings.weights)) if tuned else [1.0]
+    fixed = strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight
+    space = {path: values for path, values in settings.space.items() if not (fixed and path == PRIMARY_WEIGHT)}
+    return [Variant(weight, changes) for weight in weights for changes in _draws(space, settings.draws)]
 
-    def phase(settings: PhaseConfig, count: int) -> PhaseConfig:
-        return replace(settings, steps=count, epochs=None) if count else settings
 
-    training = replace(
-        config.training,
-        guided=phase(config.training.guided, steps.guided),
-        finetune=phase(config.training.finetune, steps.finetune),
+def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ...]]:
+    """The first value of every setting, then random combinations in which all values have their turn, none twice.
+
+    They depend on the space alone: strategies with the same space try the same.
+    """
+    wanted = min(count, math.prod(len(set(values)) for values in space.values()))
+    columns = [_turns(path, values) for path, values in space.items()]
+    found: dict[tuple[str, ...], None] = {}
+    while len(found) < wanted:
+        found[tuple(f"{path}={next(column)}" for path, column in zip(space, columns, strict=True))] = None
+    return list(found)
+
+
+def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
+    """The first value, the others in random order, and so on with all of them: few draws see as much as they can."""
+    order, rest = random.Random(mix("space", path)), list(values[1:])
+    yield values[0]
+    while True:
+        order.shuffle(rest)
+        yield from rest
+        rest = list(values)
+
+
+def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) -> Config:
+    """The configuration of a run."""
+
+    def phase(settings: PhaseConfig, steps: int) -> PhaseConfig:
+        return replace(settings, steps=steps, epochs=None) if steps else settings
+
+    training, strategy = config.training, candidate.strategy
+    found = replace(
+        config,
+        strategy=replace(strategy, auxiliary_weight=strategy.auxiliary_weight * variant.weight),
+        training=replace(
+            training,
+            guided=phase(training.guided, budget.guided),
+            finetune=phase(training.finetune, budget.finetune),
+        ),
     )
-    found = replace(config, strategy=candidate.weighted(variant.weight), training=training)
     return changed(found, variant.changes)
 
 
-def run_dir(folder: Path, candidate: Candidate, variant: Variant, steps: Steps, seed: int) -> Path:
+def run_dir(folder: Path, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> Path:
     """Whatever makes a run is in its path, so a changed budget, weight or list of seeds finds the runs it can keep."""
     tuned = [f"weight-{variant.weight:g}"] if candidate.tuned else []
-    changed = [_file_name(" ".join(variant.changes))] if variant.changes else []
-    counts = f"steps-{steps.guided}-{steps.finetune}"
-    return folder.joinpath("runs", _file_name(candidate.label), *tuned, *changed, counts, f"seed-{seed}")
+    changes = [_file_name(" ".join(variant.changes))] if variant.changes else []
+    steps = f"steps-{budget.guided}-{budget.finetune}"
+    return folder.joinpath("runs", _file_name(candidate.label), *tuned, *changes, steps, f"seed-{seed}")
 
 
 def _file_name(text: str) -> str:

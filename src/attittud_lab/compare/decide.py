@@ -1,4 +1,4 @@
-"""From the figures of every seed to a table with intervals, and from the table to a decision.
+"""From finished runs to tables with intervals, and from a table to a decision: the content of comparison.json.
 
 Whatever is chosen (the best strategy, the simple baseline to beat) is chosen by its mean on validation. The test set
 only says how large the differences are. P-values are Holm-corrected over the rows they were computed for, also that of
@@ -8,41 +8,52 @@ the chosen row: its runs were lucky on validation, and so perhaps on test.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median, median_low
+from typing import Any, Literal
 
+from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
+from attittud_lab.compare.progress import readable
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
+from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import (
     ALPHA,
+    FEWEST,
+    LEVEL,
     POWER,
+    PROPORTION,
     ROUNDING,
     Difference,
     Summary,
-    holm,
-    paired,
+    differences,
+    mark,
     seeds_needed,
     summarise,
 )
 
-PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
-SIMPLE = (PRIMARY_ONLY, MULTITASK)
+SPREAD = 2.0
+"""Runs of the same work take times that differ by less than this factor, if nothing else is going on."""
+ENOUGH = 5
+"""Seeds to begin with, where there are too few for an interval."""
+
+ByLabel = dict[str, dict[int, RunResult]]
+"""The runs of every strategy that were finished, by seed."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """One row of a table: the metric of its runs, by seed."""
+    """The metric of a strategy's runs, by seed."""
 
     label: str
     validation: Mapping[int, float]
     test: Mapping[int, float]
 
-    @property
-    def chosen_by(self) -> float:
-        return summarise(list(self.validation.values())).mean
-
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """What a table says about a strategy. Differences are None against itself, their p-values Holm-corrected."""
 
     label: str
@@ -61,138 +72,279 @@ class Decision:
     strategy: str | None
     """The one to use: primary_only where the auxiliary data does not help, None where one cannot tell."""
     text: str
+    row: str
+    """The row to look at: that of the strategy, or of the best on validation where one cannot tell."""
     seeds_needed: int | None = None
     """Where one cannot tell; None where no sensible number would do."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A whole table."""
+class ComparedTable:
+    """All strategies at equal steps, or at equal seconds."""
 
     baseline: str
-    rows: list[Row]
+    rows: list[ComparedRow]
     decision: Decision
 
 
-def decide(scores: Sequence[Scores], worthwhile: float) -> Verdict:
+def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
     """`scores` must have rows primary_only, multitask and seeds in common; `worthwhile` is the smallest useful gain."""
-    by_label = {row.label: row for row in scores}
-    baseline = max(SIMPLE, key=lambda label: by_label[label].chosen_by)
-    against = {label: differences(scores, by_label[label]) for label in SIMPLE}
+    chosen_by = {row.label: fmean(row.validation.values()) for row in scores}
+    baseline = max((PRIMARY_ONLY, MULTITASK), key=lambda label: chosen_by[label])
+    tests = {row.label: row.test for row in scores}
+    against = {label: differences(tests, label, PROPORTION) for label in (PRIMARY_ONLY, MULTITASK)}
     rows = [
-        Row(
+        ComparedRow(
             row.label,
-            summarise(list(row.validation.values())),
-            summarise(list(row.test.values())),
-            against[baseline].get(row.label),
-            against[PRIMARY_ONLY].get(row.label),
-            against[MULTITASK].get(row.label),
+            summarise(list(row.validation.values()), PROPORTION),
+            summarise(list(row.test.values()), PROPORTION),
+            *(against[label].get(row.label) for label in (baseline, PRIMARY_ONLY, MULTITASK)),
         )
         for row in scores
     ]
-    return Verdict(baseline, rows, _decision(rows, worthwhile))
+    return ComparedTable(baseline, rows, _decision(rows, worthwhile))
 
 
-def differences(scores: Sequence[Scores], reference: Scores) -> dict[str, Difference]:
-    """Every other row minus `reference` on test, over the seeds that both have."""
-    found = {}
-    for row in scores:
-        seeds = [seed for seed in reference.test if seed in row.test]
-        if row.label != reference.label and seeds:
-            found[row.label] = paired([row.test[s] for s in seeds], [reference.test[s] for s in seeds])
-    adjusted = holm([difference.p for difference in found.values()])
-    return {label: replace(difference, p=p) for (label, difference), p in zip(found.items(), adjusted, strict=True)}
-
-
-def _decision(rows: Sequence[Row], worthwhile: float) -> Decision:
-    by_label = {row.label: row for row in rows}
+def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     users = [row for row in rows if row.to_primary_only is not None]
-    # Whoever diverged with some seeds is known by the others, the lucky ones.
+    # A row that diverged with some seeds is known by the others, the lucky ones.
     whole = max(row.test.n for row in rows)
     users = [row for row in users if row.test.n == whole] or users
+    if not users:
+        return Decision("unclear", None, "Cannot tell: no row has a seed in common with primary_only.", PRIMARY_ONLY)
     best = max(users, key=lambda row: row.validation.mean)
     gain = best.to_primary_only
     assert gain is not None
     about = f"{best.label}, the best on validation of those that use it, changes primary_only by {points(gain)}"
-    if math.isnan(gain.p):
-        return Decision("unclear", None, "Cannot tell: one seed has no interval; raise compare.seeds to at least 5.")
     if ruled_out(gain, worthwhile):
         text = (
             f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out. "
             "Use primary_only."
         )
-        return Decision("no_help", PRIMARY_ONLY, text)
+        return Decision("no_help", PRIMARY_ONLY, text, PRIMARY_ONLY)
     if not better(gain):
-        power = Power.of(gain, worthwhile, len(users))
-        return Decision("unclear", None, f"Cannot tell with {gain.n} seeds: {about}. {power.text}", power.seeds)
-    return _which(best, gain, by_label[MULTITASK], worthwhile, len(users) - 1)
+        needed, advice = _advice(gain, worthwhile, len(users))
+        seeds = f"{gain.n} seed{'s' * (gain.n > 1)}"
+        return Decision("unclear", None, f"Cannot tell with {seeds}: {about}. {advice}", best.label, needed)
+    multitask = next(row.to_primary_only for row in rows if row.label == MULTITASK)
+    strategy, text = _which(best, gain, multitask)
+    if best.to_multitask is not None and not better(best.to_multitask):
+        _, advice = _advice(best.to_multitask, worthwhile, len(users) - 1)
+        versus = f"{best.label}, the best on validation, against tuned multitask: {points(best.to_multitask)}."
+        text = f"{text} {versus} {advice}"
+    return Decision("use", strategy, text, strategy)
 
 
-def _which(best: Row, gain: Difference, multitask: Row, worthwhile: float, tests: int) -> Decision:
-    """The auxiliary data helps; is more than the simple sum needed?"""
-    help_ = f"it gains {points(gain)} over primary_only"
-    extra = best.to_multitask
+def _which(best: ComparedRow, gain: Difference, multitask: Difference | None) -> tuple[str, str]:
+    """The auxiliary data helps; is more than the simple sum needed? `multitask` is its own gain over primary_only."""
+    gains, extra = f"it gains {points(gain)} over primary_only", best.to_multitask
     if extra is None:
-        return Decision("use", MULTITASK, f"Use multitask: {help_}, and no row is better on validation.")
+        return MULTITASK, f"Use multitask: {gains}, and no row is better on validation."
     if better(extra):
-        text = f"Use {best.label}: {help_}, and {points(extra)} over tuned multitask."
-        return Decision("use", best.label, text)
-    power = Power.of(extra, worthwhile, tests)
-    more = f"{best.label}, the best on validation, against tuned multitask: {points(extra)}. {power.text}"
-    own = multitask.to_primary_only
-    assert own is not None
-    if better(own):
-        text = f"Use multitask: it gains {points(own)} over primary_only. That another row is better is not shown."
-        return Decision("use", MULTITASK, f"{text} {more}")
-    text = f"Use {best.label}: {help_}. Whether it is better than tuned multitask, which is not shown to gain, is open."
-    return Decision("use", best.label, f"{text} {more}")
+        return best.label, f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
+    if multitask is not None and better(multitask):
+        text = (
+            f"Use multitask: it gains {points(multitask)} over primary_only. That another row is better is not shown."
+        )
+        return MULTITASK, text
+    text = f"Use {best.label}: {gains}. Whether it is better than tuned multitask, which is not shown to gain, is open."
+    return best.label, text
 
 
 def better(difference: Difference) -> bool:
-    """Shown to be, not only measured to be."""
-    return difference.mean > 0 and difference.p < ALPHA
+    """Whether it is shown to be, not only measured to be."""
+    return mark(difference.mean, difference.p) == "▲"
 
 
 def ruled_out(difference: Difference, worthwhile: float) -> bool:
-    """Shown to be less than that.
+    """Whether the difference is shown to be less than that.
 
     Where all differences are the same, as coarse figures of a small test set can be, their interval has no width after
-    two seeds; as many seeds are asked for then as the sign test needs.
+    a few seeds; as many seeds are asked for then as the sign test needs.
     """
     enough = difference.std > ROUNDING or 2 * 0.5**difference.n < ALPHA
     return difference.high < worthwhile and enough
 
 
 def points(difference: Difference) -> str:
-    """In points (per cent of the metric), with the interval and the p-value."""
+    """A difference in points (per cent of the metric), with the interval and the p-value if there are enough seeds."""
     mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
+    if math.isnan(difference.p):
+        return f"{mean:+.1f} points"
     return f"{mean:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}, p = {difference.p:.2g})"
 
 
-@dataclass(frozen=True)
-class Power:
-    """How many seeds would answer a question, and which one."""
+def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int | None, str]:
+    """How many seeds would answer a question: is there a gain, or is there none worth having, whichever is nearer?"""
+    if math.isnan(difference.p):
+        text = f"Fewer than {FEWEST} seeds do not show how far others would scatter: raise compare.seeds to at least {ENOUGH}"
+        return ENOUGH, f"{text} (finished runs are kept)."
+    if difference.mean >= worthwhile / 2:
+        needed = seeds_needed(difference.std, difference.mean, tests=tests)
+        question = f"show a difference of {100 * difference.mean:.2g} points"
+    else:
+        needed = seeds_needed(difference.std, worthwhile - difference.mean)
+        question = f"rule out a gain of {100 * worthwhile:.2g} points, if the difference is as measured"
+    if needed is None:
+        return None, f"No sensible number of seeds would {question}: more test examples or primary labels might."
+    needed = max(needed, difference.n + 1)  # the estimate rests on these very seeds; fewer cannot be the answer
+    cases = f"in {POWER:.0%} of cases (compare.seeds={needed}; finished runs are kept)"
+    return needed, f"About {needed} seeds would {question}, {cases}."
 
-    seeds: int | None
-    question: str
 
-    @classmethod
-    def of(cls, difference: Difference, worthwhile: float, tests: int) -> Power:
-        """Whichever is nearer: to show that there is a gain, or to rule one out that would be worth having."""
-        if difference.mean >= worthwhile / 2:
-            needed = seeds_needed(difference.std, difference.mean, tests=tests)
-            question = f"show a difference of {100 * difference.mean:.2g} points"
-        else:
-            needed = seeds_needed(difference.std, worthwhile - difference.mean)
-            question = f"rule out a gain of {100 * worthwhile:.2g} points, if the difference is as measured"
-        # The estimate rests on these very seeds; fewer than there are cannot be the answer.
-        return cls(None if needed is None else max(needed, difference.n + 1), question)
+# ------------------------------------------------------------------------------------------------------------ the runs
 
-    @property
-    def text(self) -> str:
-        if self.seeds is None:
-            return f"No sensible number of seeds would {self.question}: more test examples or primary labels might."
-        return (
-            f"About {self.seeds} seeds would {self.question}, in {POWER:.0%} of cases (compare.seeds={self.seeds}; finished "
-            "runs are kept)."
+
+def checked(result: RunResult) -> RunResult:
+    """Refuse a result that was read from a damaged file: it would end the comparison hours later."""
+    figures = [result.validation[result.metric], result.test[result.metric]]
+    try:
+        sound = 0 < seconds_per_step(result) < math.inf and not any(value < 0 or value > 1 for value in figures)
+    except (ValueError, ZeroDivisionError):  # it has no guided phase, or one without steps
+        sound = False
+    if not sound:
+        raise InputError(
+            f"{result.run_dir}/result.json: is not what a run writes; delete this folder, and the same command trains it again"
         )
+    return result
+
+
+def seconds_per_step(result: RunResult) -> float:
+    """Seconds of a step of the guided phase, without evaluations."""
+    (guided,) = (phase for phase in result.phases if phase["name"] == "guided")
+    return float(guided["seconds"] / guided["steps"])
+
+
+def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
+    """Seconds of a guided step, and of all of fine-tuning, from runs of the same work.
+
+    Medians, of two in the middle the lower: other work on the machine makes a run slower, never faster.
+    """
+    finetune = [sum(phase["seconds"] for phase in run.phases if phase["name"] == "finetune") for run in runs]
+    return median_low(map(seconds_per_step, runs)), median_low(finetune)
+
+
+def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
+    """Those runs of the same work whose steps took more than `SPREAD` times as long as the fastest one's, and the factor."""
+    found = {run.run_dir: seconds_per_step(run) for run in runs}
+    fastest = min(found.values(), default=0.0)
+    return {path: seconds / fastest for path, seconds in found.items() if seconds > SPREAD * fastest > 0}
+
+
+# ----------------------------------------------------------------------------------------------------- comparison.json
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """All runs of a comparison in its folder."""
+
+    config: Config
+    folder: Path
+    rows: list[Tuned]
+    """Strategies for which training did not diverge with every setting."""
+    diverged: list[str]
+    """The other strategies."""
+    at_steps: ByLabel
+    at_seconds: ByLabel | None
+    seconds: float
+    slow: Mapping[Path, float]
+
+
+def content(found: ComparedRuns) -> dict[str, Any]:
+    """All of comparison.json."""
+    config, folder = found.config, found.folder
+    first = found.at_steps[PRIMARY_ONLY][seeds(config)[0]]
+    multitask = next(row for row in found.rows if row.label == MULTITASK)
+    about = "every strategy makes the configured number of updates"
+    tables = [{"name": "Equal steps", "about": about, **_table(found, found.at_steps)}]
+    if found.at_seconds is not None:
+        why = "the budget says" if config.compare.budget else "multitask does at equal steps"
+        about = f"every strategy trains for about {readable(found.seconds)}, as {why}"
+        table = _table(found, found.at_seconds)
+        tables.append({"name": "Equal seconds", "about": about, "seconds": found.seconds, **table})
+    return {
+        "kind": "comparison",
+        "metric": first.metric,
+        "level": LEVEL,
+        "worthwhile": config.compare.worthwhile,
+        "seeds": seeds(config),
+        "examples": first.examples,
+        "tuning": _tuning(found, len(multitask.validation)),
+        "diverged": found.diverged,
+        "costs": {
+            row.label: {
+                "seconds_per_step": row.seconds_per_step,
+                "to_multitask": row.seconds_per_step / multitask.seconds_per_step,
+            }
+            for row in found.rows
+        },
+        "slow": {
+            str(path.relative_to(folder)): factor
+            for path, factor in sorted(found.slow.items(), key=lambda entry: -entry[1])
+        },
+        "tables": tables,
+        # A gain that vanishes when multitask may use the time too is none.
+        "decision": {**tables[-1]["decision"], "table": tables[-1]["name"]},
+        "made_with": provenance(("numpy", "scikit-learn", "scipy")),
+    }
+
+
+def _tuning(found: ComparedRuns, tries: int) -> dict[str, Any]:
+    settings = found.config.compare
+    tuning_seeds = seeds(found.config)[: settings.tuning_seeds]
+    weighted = [row for row in found.rows if row.candidate.tuned]
+    return {
+        "weights": sorted(set(settings.weights)),
+        "space": settings.space,
+        "seeds": tuning_seeds,
+        "runs_each": tries * len(tuning_seeds),
+        "chosen": {row.label: row.variant.weight for row in weighted},
+        "changes": {row.label: row.variant.changes for row in found.rows if row.variant.changes},
+        "validation": {
+            row.label: [
+                {"weight": tried.weight, "mean": mean} | ({"changes": tried.changes} if tried.changes else {})
+                for tried, mean in row.validation.items()
+            ]
+            for row in weighted
+        },
+    }
+
+
+def _table(found: ComparedRuns, runs: ByLabel) -> dict[str, Any]:
+    figures = {
+        label: {
+            seed: {"validation": run.validation[run.metric], "test": run.test[run.metric]}
+            for seed, run in results.items()
+        }
+        for label, results in runs.items()
+        if results
+    }
+    scores = [
+        Scores(label, *({seed: value[part] for seed, value in values.items()} for part in ("validation", "test")))
+        for label, values in figures.items()
+    ]
+    table = decide(scores, found.config.compare.worthwhile)
+    rows = []
+    for row in table.rows:
+        results = runs[row.label]
+        more = {
+            "steps": {phase["name"]: phase["steps"] for phase in next(iter(results.values())).phases},
+            "seconds": median(result.seconds for result in results.values()),
+            "labels": _labels(list(results.values())),
+            "values": {str(seed): values for seed, values in figures[row.label].items()},
+            "runs": {str(seed): str(run.run_dir.relative_to(found.folder)) for seed, run in results.items()},
+        }
+        rows.append(asdict(row) | more)
+    return {"baseline": table.baseline, "rows": rows, "decision": asdict(table.decision)}
+
+
+def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:
+    """With several labels at once: the figure of each one on test, over the runs in which it is defined."""
+    prefix = f"{results[0].metric}/"
+    found = {}
+    for name in results[0].test:
+        if name.startswith(prefix):
+            values = [result.test[name] for result in results if not math.isnan(result.test[name])]
+            summary = summarise(values or [math.nan], PROPORTION)
+            found[name.removeprefix(prefix)] = asdict(summary) | {"values": values}
+    return found

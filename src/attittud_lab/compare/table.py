@@ -1,4 +1,4 @@
-"""A comparison as a reader sees it: two tables and a decision."""
+"""A comparison as a reader sees it: two tables and a decision. Works on the content of comparison.json, also an older one's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attittud_lab.compare.decide import MULTITASK
-from attittud_lab.compare.timing import SPREAD
+from attittud_lab.compare.candidates import MULTITASK
+from attittud_lab.compare.decide import SPREAD
+from attittud_lab.statistics import FEWEST, mark
 
 NAMED = 6  # slow runs in a warning
 WIDE = 110  # columns of a terminal from which on all columns fit
+DECIDED = " ◀"
 
 _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
+_WIDE_ONLY = ("std", "95 %", "single seeds", "steps", "s/step")
 
 
 def show(result: Mapping[str, Any], console: Console, page: Path | None = None) -> None:
@@ -28,26 +31,31 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     if plain:
         console = Console(file=console.file, width=200, color_system=None)
     narrow = console.width < WIDE
-    for table in result["tables"]:
-        console.print(f"{table['name']}: {table['about']}", highlight=False, soft_wrap=plain)
-        console.print(_table([cells(result, row) for row in table["rows"]], plain=plain, narrow=narrow))
+
+    def say(text: str, style: str = "", *, wrap: bool = plain) -> None:
+        console.print(Text(text, style="" if plain else style), soft_wrap=wrap)
+
+    for number, table in enumerate(result["tables"]):
+        say(f"{table['name']}: {about(table)}")
+        chosen = decided_row(result, number)
+        rows = [cells(result, table, row) for row in table["rows"]]
+        marked = [row | {"strategy": row["strategy"] + DECIDED * (row["strategy"] == chosen)} for row in rows]
+        console.print(_table(marked, plain=plain, narrow=narrow))
         labels = by_label(table)
         if labels:
-            console.print(f"{result['metric']} by label, {table['name'].lower()}, test %:", highlight=False)
+            say(f"{result['metric']} by label, {table['name'].lower()}, test %:")
             console.print(_table(labels, plain=plain, narrow=narrow))
     if narrow:
-        console.print(
-            f"A terminal of {WIDE} columns, and the report, also show {', '.join(_WIDE_ONLY)}.", highlight=False
-        )
+        hidden = [name for name in _WIDE_ONLY if name in rows[0]]
+        say(f"A terminal of {WIDE} columns, and the report, also show {', '.join(hidden)}.")
     for line in notes(result):
-        console.print(line, highlight=False, soft_wrap=plain)
+        say(line)
     if page is not None:
-        console.print(Text(f"Curves: {page}"), soft_wrap=True)  # a path that is broken in two cannot be copied
+        say(f"Curves: {page}", wrap=True)  # a path that is broken in two cannot be copied
     console.print()
     decision = result["decision"]
-    at = result["tables"][-1]["name"].lower()
-    style = "" if plain else f"bold {_COLORS[decision['outcome']]}"
-    console.print(Text(f"Decision at {at}: {decision['text']}", style=style), soft_wrap=plain)
+    at = result["tables"][deciding(result)]["name"].lower()
+    say(f"Decision at {at}: {decision['text']}", f"bold {_COLORS[decision['outcome']]}")
 
 
 def _table(rows: Sequence[Mapping[str, str]], *, plain: bool, narrow: bool) -> Table:
@@ -61,43 +69,62 @@ def _table(rows: Sequence[Mapping[str, str]], *, plain: bool, narrow: bool) -> T
     return found
 
 
-_WIDE_ONLY = ("std", "95 %", "steps", "s/step")
+def deciding(result: Mapping[str, Any]) -> int:
+    """The number of the table that decided: at equal seconds, where there is one."""
+    names = [table["name"] for table in result["tables"]]
+    return names.index(result["decision"].get("table", names[-1]))  # older files do not say
 
 
-def cells(result: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
+def decided_row(result: Mapping[str, Any], table: int) -> str | None:
+    """The row of a table that the decision is about."""
+    decision = result["decision"]
+    return decision.get("row", decision["strategy"]) if table == deciding(result) else None
+
+
+def about(table: Mapping[str, Any]) -> str:
+    return f"{table['about']}. Differences are to {table['baseline']}."
+
+
+def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
     """A row in words: figures in per cent, differences in points."""
-    weight = result["tuning"]["chosen"].get(row["label"])
-    test, difference, cost = row["test"], row["to_baseline"] or {}, result["costs"][row["label"]]
+    weight, cost = result["tuning"]["chosen"].get(row["label"]), result["costs"][row["label"]]
+    test, difference = row["test"], row["to_baseline"] or {}
+    single = scatter(table, row) if difference else []
+    few = len(result["seeds"]) < FEWEST
     return {
         "strategy": row["label"],
         "weight": "" if weight is None else f"{weight:g}",
         "test %": percent(test["mean"]),
         "std": percent(test["std"]),
-        "95 %": interval(test),
-        "difference": percent(difference.get("mean"), "+"),
-        "95 % of it": interval(difference, "+"),
-        "p": p_value(difference.get("p")),
+        "single seeds" if few else "95 %": interval(test, [value["test"] for value in row["values"].values()]),
+        "difference": f"{_mark(difference)} {percent(difference['mean'], '+')}" if difference else "",
+        "seed by seed" if few else "95 % of it": interval(difference, single, "+"),
+        "p": "" if difference.get("n", 0) < FEWEST else p_value(difference["p"]),
         "steps": str(sum(row["steps"].values())),
         "s/step": f"{cost['seconds_per_step']:.2g}",
         "cost": f"{cost['to_multitask']:.2f}×",
     }
 
 
+def scatter(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[float]:
+    """The differences of a row to the baseline of its table, seed by seed."""
+    (base,) = (other["values"] for other in table["rows"] if other["label"] == table["baseline"])
+    return [value["test"] - base[seed]["test"] for seed, value in row["values"].items() if seed in base]
+
+
 def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Of several labels at once: a row for each strategy, mean and half of the 95 % interval of each label; else empty."""
+    """With several labels at once: a row for each strategy with the figures of every label; else empty."""
     return [
-        {"strategy": row["label"], **{name: _mean_and_half(found) for name, found in row["labels"].items()}}
+        {"strategy": row["label"], **{name: _of_label(found) for name, found in row["labels"].items()}}
         for row in table["rows"]
         if row.get("labels")  # comparisons of earlier versions have none
     ]
 
 
-def _mean_and_half(found: Mapping[str, Any]) -> str:
+def _of_label(found: Mapping[str, Any]) -> str:
     mean = percent(found["mean"])
-    if not mean:
-        return "undefined"
-    half = percent(None if found["high"] is None else found["high"] - found["mean"])
-    return f"{mean} ± {half}" if half else mean
+    more = interval(found, found.get("values", ()))
+    return f"{mean} ({more})" if mean and more else mean or "undefined"
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
@@ -105,11 +132,16 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     tuning, n = result["tuning"], len(result["seeds"])
     weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
     searched = "".join(f", {path} among {', '.join(values)}" for path, values in tuning["space"].items())
+    scatter = (
+        f"With fewer than {FEWEST} seeds there is no interval and no test: the values of the single seeds are shown."
+        if n < FEWEST
+        else "The intervals are about other seeds, not about other data, and each is about its row alone."
+    )
     lines = [
         (
-            f"Mean {result['metric']} on test over {n} paired seeds, its standard deviation and 95 % interval; difference in "
-            f"points to the simple baseline that is better on validation ({_baselines(result)}), p Holm-corrected; cost of a "
-            "step against multitask. The intervals are about other seeds, not about other data."
+            f"Mean {result['metric']} on test over {n} paired seeds; difference in points, seed by seed, to the simple baseline "
+            f"that is better on validation; ▲ shown to be better, ▼ worse (Holm-corrected p below 0.05), = no difference shown, "
+            f"? too few seeds to tell;{DECIDED} the row that the decision is about; cost of a step against multitask. {scatter}"
         ),
         (
             f"Tuning: every strategy chose its auxiliary weight among {weights}{searched} on validation, {tuning['runs_each']} "
@@ -133,11 +165,9 @@ def notes(result: Mapping[str, Any]) -> list[str]:
                     "seeds only, and it is not recommended."
                 )
     lines += _slow(result.get("slow", {}))  # comparisons of earlier versions do not say
-    first, last = result["tables"][0], result["tables"][-1]
-    if first["decision"]["outcome"] != last["decision"]["outcome"] or (
-        first["decision"]["strategy"] != last["decision"]["strategy"]
-    ):
-        lines.append(f"At equal steps alone it would be: {first['decision']['text']}")
+    first, last = result["tables"][0]["decision"], result["decision"]
+    if (first["outcome"], first["strategy"]) != (last["outcome"], last["strategy"]):
+        lines.append(f"At equal steps alone it would be: {first['text']}")
     return lines
 
 
@@ -154,21 +184,33 @@ def _slow(runs: Mapping[str, float]) -> list[str]:
     return [text]
 
 
-def _baselines(result: Mapping[str, Any]) -> str:
-    first, *others = [str(table["baseline"]) for table in result["tables"]]
-    if others == [first]:
-        return first
-    return ", ".join(f"{table['baseline']} at {table['name'].lower()}" for table in result["tables"])
-
-
 def percent(value: float | None, sign: str = "") -> str:
     # Adding 0 makes a negative zero positive.
     return "" if value is None or math.isnan(value) else f"{round(100 * value, 1) + 0.0:{sign}.1f}"
 
 
-def interval(found: Mapping[str, Any], sign: str = "") -> str:
-    low, high = percent(found.get("low"), sign), percent(found.get("high"), sign)
-    return f"{low} to {high}" if low else ""
+def interval(found: Mapping[str, Any], values: Sequence[float], sign: str = "") -> str:
+    """The interval of a proportion in per cent, or with a `sign` that of a difference; too few values stand for themselves.
+
+    Files of earlier versions have intervals of two values too, and some that leave the range.
+    """
+    if found.get("n", 0) < FEWEST:
+        return " / ".join(percent(value, sign) for value in values)
+    low, high = max(-1.0 if sign else 0.0, found["low"]), min(1.0, found["high"])
+    return f"{percent(low, sign)} to {percent(high, sign)}"
+
+
+def bar(found: Mapping[str, Any] | None, values: Sequence[float]) -> dict[str, Any] | None:
+    """A difference as the report draws it: ends are None where its values are too few for an interval."""
+    if not found:
+        return None
+    few = found["n"] < FEWEST
+    low, high = (None, None) if few else (max(-1.0, found["low"]), min(1.0, found["high"]))
+    return {"mean": found["mean"], "low": low, "high": high, "values": list(values), "mark": _mark(found)}
+
+
+def _mark(difference: Mapping[str, Any]) -> str:
+    return mark(difference["mean"], difference["p"] if difference["n"] >= FEWEST else None)
 
 
 def p_value(p: float | None) -> str:

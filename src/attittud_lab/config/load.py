@@ -1,56 +1,53 @@
 """From YAML to a `Config`, with the file, the line and the path in every complaint.
 
-The nodes of the YAML text are converted by the type of the field that they are for, never by guessing. So `lr: 1e-4` is
-a number and a class called `no` is text, which PyYAML's own YAML 1.1 rules get wrong.
+A text becomes a tree that knows its lines: of a file, of those that it inherits from, and of overrides. Its scalars wait
+for the type of their field. Nothing is constructed from tags, and nothing may be larger or deeper than a person would
+write.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING as NO_DEFAULT
-from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
-from pathlib import Path, PurePath
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from attittud_lab.config.nodes import (
-    ConfigError,
-    as_mapping,
-    complaint,
-    compose,
-    inherited,
-    is_null,
-    key_of,
-    overridden,
-)
+from attittud_lab.config.options import TYPED, Scalar, got, meant
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, one_line, short
 
-T = TypeVar("T")
+Names = Mapping[str, Callable[[str], object]]
+"""Checks of names by their kind (strategy, model, basis, engine): each raises an error about a name that is unknown."""
 
-_INT = re.compile(r"[-+]?[0-9][0-9_]*")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_ADAPTER = TypeAdapter(Config)
+_LARGEST = 100_000  # bytes: a configuration is a page or two, and in memory it takes some hundred times as much
+_DEEPEST = 20
+_MOST_OVERRIDES = 1000
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+class ConfigError(InputError):
+    """Something in a configuration is wrong."""
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), names: Names | None = None) -> Config:
     """Read a configuration file, those that it inherits from by `base:`, and `key=value` overrides."""
-    return build(Config, overridden(inherited(Path(path), ()), overrides))
+    return _build(overridden(inherited(Path(path)), overrides), names)
 
 
-def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration") -> Config:
+def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration", names: Names | None = None) -> Config:
     """The same from text; `base:` is not followed."""
-    return build(Config, overridden(compose(text, name), overrides))
+    return _build(overridden(compose(text, name), overrides), names)
 
 
 def changed(config: Config, overrides: Sequence[str]) -> Config:
     """A configuration with some settings replaced."""
-    return build(Config, overridden(compose("", "settings"), overrides), base=config)
+    return _build(overridden(compose("", "settings"), overrides), None, config)
 
 
 def dump(config: Config) -> str:
@@ -63,186 +60,220 @@ def dump(config: Config) -> str:
 
 def _said(entry: StrategyConfig) -> dict[str, Any]:
     """Without what it leaves open."""
-    usual = StrategyConfig(name=entry.name)
-    said = {name for name in vars(usual) if name in entry.given or getattr(entry, name) != getattr(usual, name)}
-    return {name: value for name, value in to_dict(entry).items() if name == "name" or name in said}
+    usual, values = to_dict(StrategyConfig(name=entry.name)), to_dict(entry)
+    return {key: values[key] for key in usual if key == "name" or key in entry.given or values[key] != usual[key]}
 
 
-# ---------------------------------------------------------------------------------------------------- conversion
-
-
-def build(cls: type[T], node: Node, path: str = "", base: T | None = None) -> T:
-    """A dataclass from a mapping; fields that are not mentioned keep the value that they have in `base`."""
-    shorthand = getattr(cls, "shorthand", None)
-    if shorthand and isinstance(node, ScalarNode):
-        node = as_mapping(node)
-    if not isinstance(node, MappingNode):
-        raise _unexpected(cls, node, path)
-    types = get_type_hints(cls)
-    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]  # a dataclass, which `type` does not say
-    values: dict[str, Any] = {}
-    for key, value in node.value:
-        name = key_of(key, path)
-        if name == "" and shorthand:
-            if any(key_of(other, path) == shorthand for other, _ in node.value):
-                continue
-            name = shorthand
-        here = f"{path}.{name}" if path else name
-        if name not in known:
-            hint = _meant(name, known, cutoff=0.5)
-            raise complaint(key, here, f"unknown key{hint or '.'} Valid here: {', '.join(known)}")
-        entry = known[name]
-        if base is not None:
-            default = getattr(base, name)
-        elif entry.default_factory is not NO_DEFAULT:
-            default = entry.default_factory()
-        else:
-            default = None
-        values[name] = _checked(_convert(types[name], value, here, default), entry.metadata, value, here)
+def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Config:
     try:
-        built = replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]  # the same
-    except InputError as error:
-        raise complaint(_blamed(node, str(error)), path, str(error)) from None
-    if hasattr(cls, "given"):
-        object.__setattr__(built, "given", frozenset(values) | getattr(base, "given", frozenset()))
-    return built
+        return _ADAPTER.validate_python(_onto(base, tree), context=names)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        location, context = found["loc"], found.get("ctx", {})
+        location += (context["key"],) if "key" in context else ()
+        place, value = find(tree, location)
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+        raise ConfigError(
+            f"{place}: {short(path, 200)}: {_words(found['type'], found['msg'], context, value)}"
+        ) from None
+    except InputError as error:  # about several settings; it begins with the path of the culprit
+        place, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
+        raise ConfigError(f"{place}: {error}") from None
 
 
-def _convert(kind: Any, node: Node, path: str, default: Any = None) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        return build(kind, node, path, default if isinstance(default, kind) else None)  # type: ignore[arg-type]  # the same
-    if origin in (Union, UnionType):
-        return _convert_union(arguments, node, path, kind, default)
-    if origin is list and isinstance(node, SequenceNode):
-        return [_convert(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(node.value)]
-    if origin is dict and isinstance(node, MappingNode):
-        named = ((key_of(key, path), item) for key, item in node.value)
-        return {name: _convert(arguments[1], item, f"{path}.{name}") for name, item in named}
-    if isinstance(node, ScalarNode):
-        if origin is Literal and node.value in arguments:
-            return node.value
-        value = _scalar(kind, node)
-        if value is not None:
-            return value
-    raise _unexpected(kind, node, path)
+def _onto(base: Any, changes: Any) -> Any:
+    """Settings that are not mentioned keep the value that they have in `base`."""
+    if not isinstance(changes, dict) or not (is_dataclass(base) or isinstance(base, dict)):
+        return changes
+    old = base if isinstance(base, dict) else {entry.name: getattr(base, entry.name) for entry in fields(base)}
+    return old | {key: _onto(old.get(key), value) for key, value in changes.items()}
 
 
-def _convert_union(arguments: tuple[Any, ...], node: Node, path: str, kind: Any, default: Any) -> Any:
-    if NoneType in arguments and is_null(node):
-        return None
-    rest = [argument for argument in arguments if argument is not NoneType]
-    if len(rest) == 1:
-        try:
-            return _convert(rest[0], node, path, default)
-        except ConfigError:
-            if is_dataclass(rest[0]) and isinstance(node, MappingNode):
-                raise
-    for argument in rest:
-        if isinstance(node, ScalarNode):
-            value = _scalar(argument, node)
-            if value is not None:
-                return value
-    if len(rest) == 1 and get_origin(rest[0]) is not None and not is_null(node):
-        return _convert(rest[0], node, path, default)
-    raise _unexpected(kind, node, path)
+def _words(kind: str, message: str, context: Mapping[str, Any], value: Any) -> str:
+    """What our own types say, and what pydantic says of its own, in our words."""
+    if kind == "literal_error":
+        choices = re.findall(r"'(.*?)'", context["expected"])
+        return f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
+    words = {"string_type": "text", "dict_type": "a mapping of names to values", "list_type": "a list, such as [a, b]"}
+    return f"expected {words[kind]}, got {got(value)}" if kind in words else message
 
 
-def _scalar(kind: Any, node: ScalarNode) -> Any:
-    """The value of a scalar as `kind`, or None where it is not one."""
-    text, quoted = node.value, node.style in ("'", '"')
-    if kind is str:
-        return None if is_null(node) else text
-    if quoted:
-        return None
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower())
-    if kind is int and _INT.fullmatch(text):
-        return int(text)
-    if kind is float and _FLOAT.fullmatch(text):
-        return float(text)
-    return None
+# ---------------------------------------------------------------------------------------------------- the tree
 
 
-def _checked(value: Any, metadata: Any, node: Node, path: str) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, high = metadata.get("minimum"), metadata.get("maximum")
-        if not abs(value) < 1e300:
-            raise complaint(node, path, f"expected a finite number, got {value}")
-        if low is not None and value < low:
-            raise complaint(node, path, f"must be at least {low}, got {value}")
-        if high is not None and value > high:
-            raise complaint(node, path, f"must be at most {high}, got {value}")
-    if metadata.get("path") and value == "":
-        raise complaint(node, path, "expected a path or name, got an empty text")
-    if metadata.get("path") and isinstance(value, str) and ".." in PurePath(value.removeprefix("hf:")).parts:
-        if node.start_mark.name.startswith("command line"):
-            # So that the echo of this configuration can be read again.
-            prefix = "hf:" if value.startswith("hf:") else ""
-            return prefix + os.path.normpath(Path.cwd() / value.removeprefix(prefix))
-        raise complaint(
-            node,
-            path,
-            f"{value!r} leaves its folder by '..', which a configuration file may not; write an absolute path, or one from "
-            f"the folder you work in, or give it on the command line: {path}={value}",
-        )
-    if "check" in metadata:
-        try:
-            metadata["check"](value)
-        except InputError as error:
-            raise complaint(node, path, str(error)) from None
-    return value
+class Branch(dict[Any, Any]):
+    """A mapping; `places` has the file and line of each key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[Any, str] = {}
+
+    def put(self, key: Any, value: Any, place: str) -> None:
+        self[key], self.places[key] = value, place
 
 
-# ---------------------------------------------------------------------------------------------------- words
+class _Composer(yaml.SafeLoader):
+    """Nodes only. Without aliases there are no cycles and no small files that grow to gigabytes."""
+
+    depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
+        if isinstance(event, yaml.AliasEvent):
+            cure = "write the value again, or put it into a base: file"
+            raise ConfigError(f"{_place(event)}: aliases (*name) are not supported; {cure}")
+        if getattr(event, "tag", None) is not None:
+            raise ConfigError(f"{_place(event)}: the tag {short(event.tag)} is not supported; write plain YAML")
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise ConfigError(f"{_place(event)}: nested too deeply for a configuration")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
-def _unexpected(kind: Any, node: Node, path: str) -> ConfigError:
-    named = get_origin(kind) is Literal and isinstance(node, ScalarNode)
-    hint = _meant(node.value, get_args(kind)) if named else ""
-    return complaint(node, path, f"expected {_readable(kind)}, got {_got(node)}{hint}")
+def compose(text: str, name: str) -> Branch:
+    """A text's mapping; `name` is what complaints call the text."""
+    if len(text) > _LARGEST:
+        raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have {_LARGEST}")
+    try:
+        composer = _Composer(text)
+        composer.name = name
+        node = composer.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: a character beyond Unicode
+        raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
+    found = Branch() if node is None else _tree(node, "")
+    if not isinstance(found, Branch):
+        example = "such as `model: small-cnn`"
+        raise ConfigError(f"{_place(node)}: a configuration is a mapping of keys to values, {example}")
+    return found
 
 
-def _meant(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    near = get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _place(where: Any) -> str:
+    mark = where.start_mark
+    return mark.name if mark.name.startswith(TYPED) else f"{mark.name}:{mark.line + 1}"
 
 
-def _blamed(node: Node, message: str) -> Node:
-    """As far as the path leads that a complaint about several settings begins with: its line is that of the culprit."""
-    for part in message.split(maxsplit=1)[0].rstrip(":").split("."):
-        inner = [value for key, value in node.value if key_of(key, "") == part] if isinstance(node, MappingNode) else []
-        if not inner:
-            break
-        node = inner[0]
-    return node
-
-
-def _got(node: Node) -> str:
+def _tree(node: Node, path: str) -> Any:
     if isinstance(node, MappingNode):
-        return "a mapping"
+        found = Branch()
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                raise ConfigError(f"{_place(key)}: {short(path + ': ') if path else ''}a key must be plain text")
+            name = str(_scalar(key.value, True, _place(key)))
+            here = f"{path}.{name}" if path else name
+            if name in found:
+                raise ConfigError(f"{_place(key)}: {short(here)}: the key is given twice; keep one of them")
+            found.put(name, _tree(value, here), _place(key))
+        return found
     if isinstance(node, SequenceNode):
-        return "a list"
-    if is_null(node):
-        return "nothing (null)"
-    return f"{str(node.value)[:60]!r}"
+        return [_tree(item, path) for item in node.value]
+    quoted = isinstance(node, ScalarNode) and node.style in ("'", '"')
+    if node.value in ("", "~", "null", "Null", "NULL") and not quoted:
+        return None
+    return _scalar(node.value, quoted, _place(node))
 
 
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+def _scalar(text: str, quoted: bool, place: str) -> Scalar:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{place}: {short(ascii(text))} holds half of a character, which no file can") from None
+    scalar = Scalar(text)
+    scalar.quoted, scalar.place = quoted, place
+    return scalar
 
 
-def _readable(kind: Any) -> str:
-    """A type in words."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind in _WORDS:
-        return _WORDS[kind]
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, arguments))
-    if origin in (Union, UnionType):
-        words = [_readable(argument) for argument in arguments]
-        return " or ".join([", ".join(words[:-1]), words[-1]])
-    if origin is list:
-        return f"a list, each item {_readable(arguments[0])}"
-    if origin is dict:
-        return f"a mapping of names to {_readable(arguments[1])}"
-    return "a mapping with the keys " + ", ".join(entry.name for entry in fields(kind))
+def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
+    """A file's mapping, with what it does not say taken from its base."""
+    found = compose(_read(path), short(str(path), 400))
+    if "base" not in found:
+        return found
+    if path.resolve() in seen or len(seen) > _DEEPEST:
+        names = " -> ".join(short(p.name) for p in (*seen, path.resolve())[-5:])
+        raise ConfigError(f"{path}: base: goes round in a circle, or through too many files: {names}")
+    base = found.pop("base")
+    if not isinstance(base, str) or not base or Path(base).is_absolute():
+        raise ConfigError(f"{found.places['base']}: base: expected the relative path of another configuration")
+    return _merged(inherited(path.parent / base, (*seen, path.resolve())), found)
+
+
+def _read(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise OSError(0, "it is neither a file nor a pipe")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise OSError(0, f"it is larger than the {_LARGEST} bytes that a configuration may have")
+        return content.decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = "no path has a NUL character" if "\0" in str(path) else reason
+        name = short(str(path), 400)
+        raise ConfigError(f"{name}: cannot read the configuration: {reason}; check the path") from None
+
+
+def _merged(below: Branch, above: Branch) -> Branch:
+    """`above` wins; mappings are merged key by key, all else is replaced."""
+    for key, value in above.items():
+        old = below.get(key)
+        if isinstance(value, Branch) and value and old is not None:  # an empty one is meant to empty: data.auxiliary={}
+            if not isinstance(old, Branch):
+                # A shorthand such as `strategy: flip`, under no name until the type says what it is short for.
+                old, short_for = Branch(), old
+                old.put("", short_for, below.places[key])
+            below.put(key, _merged(old, value), above.places[key])
+        else:
+            below.put(key, value, above.places[key])
+    return below
+
+
+def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
+    """A mapping with `key=value` texts taken over, one after the other."""
+    if len(overrides) > _MOST_OVERRIDES:
+        raise ConfigError(f"{len(overrides)} settings are given, at most {_MOST_OVERRIDES} are allowed; write a file")
+    for position, text in enumerate(overrides):
+        path, equals, value = text.partition("=")
+        parts, said = path.split("."), short(text)
+        if not equals or not all(parts) or len(parts) > _DEEPEST:
+            raise ConfigError(f"{said!r}: an override is key=value, such as training.guided.lr=1e-4")
+        place = f"{TYPED} ({said})"
+        inner = _value(value, place)
+        lost = [short(earlier) for earlier in overrides[:position] if earlier.startswith(f"{path}.")]
+        if lost and not (isinstance(inner, Branch) and inner):
+            raise ConfigError(f"{said} replaces all of {short(path)}, also {lost[0]} before it; write {said} first")
+        for part in reversed(parts):
+            branch = Branch()
+            branch.put(part, inner, place)
+            inner = branch
+        found = _merged(found, inner)
+    return found
+
+
+def _value(text: str, place: str) -> Any:
+    """What stands behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
+    text = text.strip()
+    if text[:1] in ("[", "{", "'", '"'):
+        found = compose(f"value: {text}", place)
+        if len(found) > 1:
+            raise ConfigError(f"{place}: not valid YAML: there is more behind the value")
+        return found["value"]
+    return None if text in ("~", "null", "Null", "NULL") else _scalar(text, not text, place)
+
+
+def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
+    """The place and the value that a location leads to, or as far as it leads."""
+    place = "settings"
+    for part in location:
+        if isinstance(tree, list) and isinstance(part, int):
+            tree = tree[part]
+        elif isinstance(tree, Branch) and (part in tree or "" in tree):
+            key = part if part in tree else ""
+            place, tree = tree.places[key], tree[key]
+        place = getattr(tree, "place", place)
+    return place, tree

@@ -1,37 +1,209 @@
-"""Documented fields of a configuration.
+"""The types that settings have: how each reads what YAML says, and its limits with their reasons.
 
-The documentation of a field is used three times: by `attittud schema`, in the comments that `attittud init` writes, and
-in the messages about wrong keys.
+A setting is read by the type of its field and never guessed: `lr: 1e-4` is a number and a class called `no` is text.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING as UNSET
-from dataclasses import Field, field
-from typing import Any
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path, PurePath
+from typing import Annotated, Any, ClassVar, get_args
 
-Count = int | float | None
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from attittud_lab.errors import InputError, short
+
+TYPED = "command line"
+"""How the places of scalars begin that were typed there."""
+LATER = {"later": True}
+"""Metadata of settings that came after the first committed results: at their default they are not part of a run's
+fingerprint, so that those results still count."""
+
+_WHOLE = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_REAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+_WORDS = {int: "a whole number", float: "a number"}
+
+
+class Scalar(str):
+    """A text, a number or anything else; `place` is its file and line."""
+
+    __slots__ = ("place", "quoted")
+    place: str
+    quoted: bool
+
+
+def refusal(words: str) -> PydanticCustomError:
+    """What a validator raises; the loader adds file, line and path."""
+    return PydanticCustomError("refused", "{words}", {"words": words})
+
+
+def got(value: Any) -> str:
+    """A value as a message shows it."""
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    cure = ", which is text; null stands for nothing" if str(value).lower() in ("none", "nil") else ""
+    return "nothing (null)" if value is None else f"{short(str(value))!r}{cure}"
+
+
+def meant(word: Any, known: Sequence[str], cutoff: float = 0.6) -> str:
+    near = get_close_matches(word[:100], known, n=1, cutoff=cutoff) if isinstance(word, str) else []
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The least and the most that a number may be, and why no more; `above` says why it may not be the least either."""
+
+    least: float
+    most: float
+    why: str = ""
+    above: str = ""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        patterns: dict[Any, re.Pattern[str]] = {int: _WHOLE, float: _REAL}
+        kinds = {kind: pattern for kind, pattern in patterns.items() if kind in (source, *get_args(source))}
+        expected = _WORDS.get(source, "a count, a fraction or null")
+        low = {"exclusiveMinimum" if self.above else "minimum": self.least}
+        return core_schema.no_info_before_validator_function(
+            lambda value: self._read(value, kinds, expected),
+            handler(source),
+            metadata={"pydantic_js_updates": {**low, "maximum": self.most}},
+        )
+
+    def _read(self, value: Any, kinds: Mapping[Any, re.Pattern[str]], expected: str) -> Any:
+        number = value
+        if isinstance(value, Scalar) and not value.quoted and len(value) < 400:  # longer ones Python may not convert
+            number = next((kind(value) for kind, pattern in kinds.items() if pattern.fullmatch(value)), value)
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise refusal(f"expected {expected}, got {got(value)}")
+        if isinstance(number, float) and not math.isfinite(number):
+            raise refusal(f"expected a finite number, got {short(str(value))}")
+        if number < self.least or (self.above and number == self.least):
+            words = (
+                f"above {self.least}, got {value}: {self.above}"
+                if self.above
+                else f"at least {self.least}, got {value}"
+            )
+            raise refusal(f"must be {words}")
+        if number > self.most:
+            raise refusal(f"must be at most {self.most}, got {short(str(value))}{self.why and f': {self.why}'}")
+        return number
+
+
+def _flag(value: Any) -> bool:
+    plain = isinstance(value, Scalar) and not value.quoted
+    found = {"true": True, "false": False}.get(value.lower()) if plain else value
+    if not isinstance(found, bool):
+        raise refusal(f"expected true or false, got {got(value)}")
+    return found
+
+
+def check_path(text: str, *, typed: bool) -> str:
+    """A path, or a name that may be one. One that was `typed` on the command line may leave its folder by `..`."""
+    prefix = "hf:" if text.startswith("hf:") else ""
+    rest, said = PurePath(text.removeprefix(prefix)), repr(short(text))
+    if text == "":
+        raise InputError("expected a path or name, got an empty text")
+    if "\0" in text:
+        raise InputError(f"{said} holds a NUL character, which no path can")
+    if len(text) > 4000 or any(len(part.encode(errors="replace")) > 255 for part in rest.parts):
+        raise InputError(f"{said} is too long for a path: file systems take 255 bytes between two slashes")
+    try:
+        Path(rest).expanduser()
+    except RuntimeError:
+        raise InputError(f"{said}: no user of this name has a home folder; write the whole path") from None
+    if ".." not in rest.parts:
+        return text
+    if typed:  # absolute, so that the echo of a configuration can be read again
+        return prefix + os.path.normpath(Path.cwd() / rest)
+    raise InputError(
+        f"{said} leaves its folder by '..', which a configuration file may not; write an absolute path, or one from the "
+        "folder you work in, or give it on the command line by KEY=VALUE"
+    )
+
+
+def _place(value: Any) -> Any:
+    """Paths that Python code gives are left as they are."""
+    try:
+        return check_path(str(value), typed=value.place.startswith(TYPED)) if isinstance(value, Scalar) else value
+    except InputError as error:
+        raise refusal(str(error)) from None
+
+
+def known(kind: str) -> AfterValidator:
+    """A name that is checked where the one who loads a configuration has said how: `Names` of the loader."""
+
+    def check(name: str, info: ValidationInfo) -> str:
+        ask: Callable[[str], object] | None = (info.context or {}).get(kind)
+        try:
+            if ask is not None:
+                ask(short(name, 200))
+        except (InputError, ValueError) as error:
+            raise refusal(str(error)) from None
+        return name
+
+    return AfterValidator(check)
+
+
+def _some(entries: list[str]) -> list[str]:
+    if not entries:
+        raise refusal("the list is empty; name the classes to keep, or null for all")
+    return entries
+
+
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Place = Annotated[str, BeforeValidator(_place)]
+Classes = Annotated[list[str], AfterValidator(_some)]
+Count = Annotated[int | float, Limits(0, 10**12)] | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
 
-MISSING: Any = object()
+Steps = Annotated[int, Limits(1, 10**9, "no training takes more")]
+Batch = Annotated[int, Limits(1, 65_536, "the examples of a batch are in memory at once")]
+Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far beyond it")]
+Share = Annotated[float, Limits(0, 1)]
 
 
-def option(default: Any, doc: str, **more: Any) -> Any:
-    """A documented field; mutable defaults are copied for each object.
+class Section:
+    """A mapping of a configuration, read into a dataclass. The text below a field is its documentation."""
 
-    `later=True` is for settings that came after the first committed results: at their default they are not part of a run's
-    fingerprint, so that those results still count. `check` looks at a value that was read, and raises InputError.
-    """
-    metadata = {"doc": doc, **more}
-    if default is MISSING:
-        return field(metadata=metadata)
-    if isinstance(default, (list, dict)):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    if callable(default):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    __pydantic_config__ = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    shorthand: ClassVar[str] = ""
+    """The field that a bare scalar stands for: `strategy: auto`."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, value: Any, handler: Callable[[Any], Any]) -> Any:
+        if cls.shorthand and isinstance(value, str):
+            value = {cls.shorthand: value}
+        elif cls.shorthand and isinstance(value, dict) and "" in value:  # a bare scalar that other settings came to
+            value = {cls.shorthand: value[""], **{key: item for key, item in value.items() if key}}
+        valid = [entry.name for entry in fields(cls)]  # type: ignore[arg-type]  # the classes that inherit are dataclasses
+        if not isinstance(value, (dict, cls)):
+            raise refusal(f"expected a mapping with the keys {', '.join(valid)}, got {got(value)}")
+        for key in value if isinstance(value, dict) else ():
+            if key not in valid:
+                words = f"unknown key{meant(key, valid, cutoff=0.5) or '.'} Valid here: {', '.join(valid)}"
+                raise PydanticCustomError("refused", "{words}", {"words": words, "key": key})
+        made = handler(value)
+        if hasattr(cls, "given") and isinstance(value, dict):
+            object.__setattr__(made, "given", frozenset(value))
+        return made
 
 
 def default(entry: Field[Any]) -> Any:
     """The value of a field that is not given."""
-    return entry.default_factory() if entry.default_factory is not UNSET else entry.default
+    return entry.default_factory() if entry.default_factory is not MISSING else entry.default

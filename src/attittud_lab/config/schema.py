@@ -2,204 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from attittud_lab.config.data import DataConfig
-from attittud_lab.config.options import option
-from attittud_lab.errors import InputError
+from attittud_lab.config.options import LATER, Batch, Flag, Limits, Place, Section, Share, Steps, Weight, known
+from attittud_lab.errors import InputError, short
 
+_MOST_SOURCES, _MOST_TRIES = 100, 100
+_OVERFLOW = "32-bit weights overflow not far beyond it"
 
-def _strategy_name(name: str) -> None:
-    from attittud_lab.strategies.registry import check_name
-
-    check_name(name)
-
-
-def _model_name(name: str) -> None:
-    from attittud_lab.models.build import check_name
-
-    check_name(name)
-
-
-def _above_zero(value: float | None) -> None:
-    if value == 0:
-        raise InputError("must be above 0; leave it out, or null, to count steps instead")
+Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
+PositiveWeight = Annotated[float, Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out")]
+LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="it would train nothing")]
+Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
+Runs = Annotated[int, Limits(1, 1000, "every strategy has a run for each")]
 
 
 @dataclass(frozen=True)
-class EtaWeights:
+class EtaWeights(Section):
     """Weights of the three parts of an auxiliary gradient: 1 keeps a part, 0 drops it, -1 reverses it."""
 
-    neutral: float = option(1.0, "weight of the part outside of the primary task's subspace")
-    helpful: float = option(1.0, "weight of the part that agrees with the primary gradient")
-    harmful: float = option(0.0, "weight of the part that opposes the primary gradient")
+    neutral: Part = 1.0
+    """weight of the part outside of the primary task's subspace"""
+    helpful: Part = 1.0
+    """weight of the part that agrees with the primary gradient"""
+    harmful: Part = 0.0
+    """weight of the part that opposes the primary gradient"""
 
 
 @dataclass(frozen=True)
-class StrategyConfig:
+class StrategyConfig(Section):
     """How the gradients of the two tasks become one update. A bare name is enough: `strategy: auto`."""
 
     shorthand = "name"
     given: ClassVar[frozenset[str]] = frozenset()
     """What a configuration says of it, be it the default: an entry of compare.strategies leaves the rest open."""
 
-    name: str = option(
-        "auto", "a strategy's name (`attittud train --help` lists them), or custom with eta below", check=_strategy_name
-    )
-    eta: EtaWeights | None = option(None, "weights of the three parts; null takes those of the named strategy")
-    primary_weight: float | None = option(
-        None,
-        "weight of the primary gradient on shared parameters, at least 0; null takes the strategy's own",
-        minimum=0,
-    )
-    auxiliary_weight: float = option(
-        1.0, "factor on the loss of every auxiliary source, beside their own weights", minimum=0
-    )
-    basis: Literal["sketch", "svd", "exact", "mean", "random", "canonical"] | None = option(
-        None, "subspace in which the tasks are compared; null takes the strategy's own (sketch for most)"
-    )
-    rank: int = option(10, "dimension k of that subspace", minimum=1, maximum=4096)
-    refresh_every: int | None = option(
-        None, "the basis is recomputed in every n-th step; null takes the strategy's own (10 for most)", minimum=1
-    )
-    include_mean: bool = option(False, "append the current primary gradient as last direction of the basis")
-    basis_batch: int | None = option(
-        None,
-        "examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch",
-        minimum=2,
-    )
-    exclude: list[str] = option(
-        [],
-        "parameters that are not decomposed, by patterns of their names such as '*word_embeddings*'; they receive the auxiliary "
-        "gradient as it is, and primary_weight times the primary one",
-        later=True,
-    )
-    engine: Literal["auto", "loop", "batched", "hooks", "implicit"] = option(
-        "auto",
-        "how products with the per-example Jacobian are computed; implicit stores no basis and needs basis: exact",
-    )
-    judge_every: int = option(
-        4, "auto only: the judges, up to 64 validation examples, are heard in every n-th step", minimum=1, later=True
-    )
-    ratio: float = option(0.1, "replay only: share of the primary examples in the mixture", minimum=0, maximum=1)
-    decay: float = option(
-        0.99, "bloop only: how much of the running primary gradient is kept in each step", minimum=0, maximum=1
-    )
+    name: Annotated[str, known("strategy")] = "auto"
+    """a strategy's name (`attittud train --help` lists them), or custom with eta below"""
+    eta: EtaWeights | None = None
+    """weights of the three parts; null takes those of the named strategy"""
+    primary_weight: Weight | None = None
+    """weight of the primary gradient on shared parameters, at least 0; null takes the strategy's own"""
+    auxiliary_weight: Weight = 1.0
+    """factor on the loss of every auxiliary source, beside their own weights"""
+    basis: Annotated[str, known("basis")] | None = None
+    """subspace in which the tasks are compared, a name of attittud.bases(); null takes the strategy's own (sketch for most)"""
+    rank: Annotated[int, Limits(1, 4096, "each is a vector as long as the model")] = 10
+    """dimension k of that subspace"""
+    refresh_every: Steps | None = None
+    """the basis is recomputed in every n-th step; null takes the strategy's own (10 for most)"""
+    include_mean: Flag = False
+    """append the current primary gradient as last direction of the basis"""
+    basis_batch: Annotated[int, Limits(2, 65_536, "their gradients are needed at once")] | None = None
+    """examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch"""
+    exclude: list[str] = field(default_factory=list, metadata=LATER)
+    """parameters that are not decomposed, by patterns of their names such as '*word_embeddings*'; they receive
+    the auxiliary gradient as it is, and primary_weight times the primary one"""
+    engine: Annotated[str, known("engine")] = "auto"
+    """how products with the per-example Jacobian are computed, a name of attittud.engines()"""
+    judge_every: Steps = field(default=4, metadata=LATER)
+    """auto only: the judges, up to 64 validation examples, are heard in every n-th step"""
+    ratio: Share = 0.1
+    """replay only: share of the primary examples in the mixture"""
+    decay: Share = 0.99
+    """bloop only: how much of the running primary gradient is kept in each step"""
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Section):
     """The shared body; every task gets its own linear head. A bare name is enough: `model: small-cnn`."""
 
     shorthand = "name"
 
-    name: str = option(
-        "small-cnn",
-        "mlp, small-cnn, resnet-18, wideresnet-22-4 (any wideresnet-DEPTH-WIDTH), text-cnn, hf:FOLDER or timm:NAME",
-        path=True,
-        check=_model_name,
-    )
-    width: int = option(64, "hidden units of mlp, channels of small-cnn and text-cnn", minimum=1)
-    dropout: float = option(
-        0.0, "share of activations dropped in training; 0 leaves hf: models their own", minimum=0, maximum=0.95
-    )
-    head_init: Literal["default", "kaiming", "zero"] = option(
-        "default", "of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or zero"
-    )
-    pretrained: bool = option(True, "hf: and timm: only: start from the stored weights")
-    weights: str | None = option(
-        None,
-        "a weights.safetensors of an earlier run to start from: its body, and its heads of auxiliary sources that are here too; "
-        "{seed} in it is replaced by the run's seed",
-        path=True,
-    )
-    freeze: list[str] = option(
-        [], "parameters that are not trained, by patterns of their names such as 'body.*'", later=True
-    )
+    name: Annotated[Place, known("model")] = "small-cnn"
+    """a model's name (`attittud train --help` lists them)"""
+    width: Annotated[int, Limits(1, 4096, "a layer has the square of it as weights")] = 64
+    """hidden units of mlp, channels of small-cnn and text-cnn"""
+    dropout: Annotated[float, Limits(0, 0.95)] = 0.0
+    """share of activations dropped in training; 0 leaves hf: models their own"""
+    head_init: Literal["default", "kaiming", "zero"] = "default"
+    """initialisation of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or zero"""
+    pretrained: Flag = True
+    """hf: and timm: only: start from the stored weights"""
+    weights: Place | None = None
+    """a weights.safetensors of an earlier run to start from: its body, and its heads of auxiliary sources that
+    are here too; {seed} in it is replaced by the run's seed"""
+    freeze: list[str] = field(default_factory=list, metadata=LATER)
+    """parameters that are not trained, by patterns of their names such as 'body.*'"""
 
 
 @dataclass(frozen=True)
-class PhaseConfig:
+class PhaseConfig(Section):
     """One phase of training."""
 
-    steps: int = option(1000, "updates, unless epochs is given", minimum=1)
-    epochs: float | None = option(
-        None,
-        "instead of steps: passes over the largest auxiliary source (guided) or the primary set (finetune)",
-        minimum=0,
-        check=_above_zero,
-    )
-    batch_size: int = option(64, "examples of each auxiliary source in a step of the guided phase", minimum=1)
-    primary_batch: int = option(32, "primary examples in a step", minimum=1)
-    accumulate: int = option(
-        1,
-        "micro-batches in which the batches of a step are taken, so that it needs less memory; its update stays the same",
-        minimum=1,
-        later=True,
-    )
-    optimizer: Literal["adam", "adamw", "sgd"] = option("adam", "the optimizer")
-    lr: float = option(1e-3, "learning rate", minimum=0)
-    weight_decay: float = option(0.0, "weight decay of the optimizer", minimum=0)
-    momentum: float = option(0.9, "momentum of sgd", minimum=0, maximum=1)
-    schedule: Literal["constant", "cosine", "linear", "plateau"] = option(
-        "constant", "of the learning rate; plateau halves it after 4 evaluations without improvement, down to lr_min"
-    )
-    lr_min: float = option(1e-5, "where cosine, linear and plateau end", minimum=0)
-    warmup: int = option(0, "steps in which the learning rate rises from 0", minimum=0)
-    clip: float | None = option(1.0, "the combined gradient's norm is clipped to this; null does not clip", minimum=0)
-    patience: int | None = option(
-        None, "stop after this many evaluations without improvement; null never stops early", minimum=1
-    )
-    evaluations: int = option(20, "how often validation is looked at, evenly over the phase", minimum=1)
-    select: Literal["best", "last"] = option(
-        "best", "the model that leaves the phase: best on validation, or the last one"
-    )
-    seconds: float | None = option(
-        None,
-        "stop after so many seconds of training (the result then depends on the machine); null has no limit",
-        minimum=0,
-    )
+    steps: Steps = 1000
+    """updates, unless epochs is given"""
+    epochs: Annotated[float, Limits(0, 10**6, above="null counts steps instead")] | None = None
+    """instead of steps: passes over the largest auxiliary source (guided) or the primary set (finetune)"""
+    batch_size: Batch = 64
+    """examples of each auxiliary source in a step of the guided phase"""
+    primary_batch: Batch = 32
+    """primary examples in a step"""
+    accumulate: Batch = field(default=1, metadata=LATER)
+    """micro-batches in which the batches of a step are taken, so that it needs less memory; its update stays the
+    same"""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """the optimizer"""
+    lr: LearningRate = 1e-3
+    """learning rate"""
+    weight_decay: Annotated[float, Limits(0, 10**6, _OVERFLOW)] = 0.0
+    """weight decay of the optimizer"""
+    momentum: Share = 0.9
+    """momentum of sgd"""
+    schedule: Literal["constant", "cosine", "linear", "plateau"] = "constant"
+    """schedule of the learning rate; plateau halves it after 4 evaluations without improvement, down to lr_min"""
+    lr_min: Rate = 1e-5
+    """where cosine, linear and plateau end"""
+    warmup: Annotated[int, Limits(0, 10**9)] = 0
+    """steps in which the learning rate rises from 0"""
+    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="null does not clip")] | None = 1.0
+    """the combined gradient's norm is clipped to this; null does not clip"""
+    patience: Steps | None = None
+    """stop after this many evaluations without improvement; null never stops early"""
+    evaluations: Steps = 20
+    """how often validation is looked at, evenly over the phase"""
+    select: Literal["best", "last"] = "best"
+    """the model that leaves the phase: best on validation, or the last one"""
+    seconds: Annotated[float, Limits(0, 10**9)] | None = None
+    """stop after so many seconds of training (the result then depends on the machine); null has no limit"""
 
 
-def _finetune() -> PhaseConfig:
-    return PhaseConfig(steps=200, lr=1e-4)
+_FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
+"""Shorter and slower than the first phase, unless a configuration says otherwise."""
+
+
+def _finetune(value: Any) -> Any:
+    return _FINETUNE | value if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Section):
     """The paper's two phases, or joint training."""
 
-    mode: Literal["two_phase", "joint"] = option(
-        "two_phase", "two_phase: guided, then finetune on the primary set alone; joint: guided only"
+    mode: Literal["two_phase", "joint"] = "two_phase"
+    """two_phase: guided, then finetune on the primary set alone; joint: guided only"""
+    guided: PhaseConfig = field(default_factory=PhaseConfig)
+    """auxiliary data guided by the primary task"""
+    finetune: Annotated[PhaseConfig, BeforeValidator(_finetune)] = field(
+        default_factory=lambda: PhaseConfig(**_FINETUNE)
     )
-    guided: PhaseConfig = option(PhaseConfig, "auxiliary data guided by the primary task")
-    finetune: PhaseConfig = option(_finetune, "primary data alone")
-    metric: Literal["auto", "accuracy", "macro_f1", "auc"] = option(
-        "auto",
-        "validation figure that chooses the model, ties by loss; auto: accuracy, or auc for several labels at once",
-    )
-    precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the forward pass under autocast")
-    channels_last: bool = option(
-        False, "image networks in the memory order that GPUs compute fastest in half precision"
-    )
-    cuda_graph: bool = option(
-        False,
-        "replay steps as CUDA graphs, several times faster for small networks; on other devices it has no effect. Strategies "
-        "of a seed then share initialisation and batches, but not their dropout masks",
-    )
-    compile: bool = option(
-        False,
-        "compile the shared body for training steps (torch.compile), which takes a minute or more for the first run in a "
-        "process; results differ from those without it in rounding and dropout masks. Needs Triton on a GPU, a C++ compiler on "
-        "a CPU; without these the body runs as usual",
-        later=True,
-    )
-    deterministic: bool = option(
-        False, "the same run gives the same bits on the same GPU (some operations are slower); a CPU always does"
-    )
-    reset_head: bool = option(False, "start finetune with a fresh primary head")
+    """primary data alone"""
+    metric: Literal["auto", "accuracy", "macro_f1", "auc"] = "auto"
+    """validation figure that chooses the model, ties by loss; auto: accuracy, or auc for several labels at once"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 runs the forward pass under autocast"""
+    channels_last: Flag = False
+    """image networks in the memory order that GPUs compute fastest in half precision"""
+    cuda_graph: Flag = False
+    """replay steps as CUDA graphs, several times faster for small networks; on other devices it has no effect.
+    Strategies of a seed then share initialisation and batches, but not their dropout masks"""
+    compile: Flag = field(default=False, metadata=LATER)
+    """compile the shared body for training steps (torch.compile), which takes a minute or more for the first run
+    in a process; results differ from those without it in rounding and dropout masks. Needs Triton on a GPU, a
+    C++ compiler on a CPU; without these the body runs as usual"""
+    deterministic: Flag = False
+    """the same run gives the same bits on the same GPU (some operations are slower); a CPU always does"""
+    reset_head: Flag = False
+    """start finetune with a fresh primary head"""
 
 
 def _strategies() -> list[StrategyConfig]:
@@ -207,73 +181,149 @@ def _strategies() -> list[StrategyConfig]:
 
 
 @dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(Section):
     """What `attittud compare` tries beside primary_only and tuned multitask, and what it calls a gain."""
 
-    strategies: list[StrategyConfig] = option(
-        _strategies,
-        "strategies to compare with the one above; primary_only and multitask take part in any case. What an entry does not say "
-        "(rank, engine, exclude, refresh_every, basis_batch) is taken from the one above; all else has its default",
-    )
-    seeds: int = option(5, "paired runs of every strategy, with the seeds seed, seed + 1, ...", minimum=2)
-    weights: list[float] = option(
-        [0.1, 0.3, 1.0],
-        "factors on the auxiliary losses among which every strategy is tuned on validation, the same for all",
-    )
-    space: dict[str, list[str]] = option(
-        {},
-        "further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy without a primary_weight of "
-        "its own choice is tuned in the others",
-    )
-    draws: int = option(
-        4,
-        "combinations of `space` that every strategy tries: the first values, and random others, the same for all",
-        minimum=1,
-    )
-    tuning_seeds: int = option(2, "seeds on which they are tuned and a step is timed: the first ones", minimum=1)
-    equal: Literal["both", "steps"] = option(
-        "both", "compare at equal steps and at equal seconds, or at equal steps alone, which are half of the runs"
-    )
-    budget: str | None = option(
-        None, "training time of each run at equal seconds, such as 90s, 30m or 1h30m; null takes that of multitask"
-    )
-    worthwhile: float = option(
-        0.005, "smallest gain in the metric that is worth having: 0.005 is half a point of accuracy", minimum=0
-    )
+    strategies: list[StrategyConfig] = field(default_factory=_strategies)
+    """strategies to compare with the one above; primary_only and multitask take part in any case. What an entry
+    does not say (rank, engine, exclude, refresh_every, basis_batch) is taken from the one above; all else has
+    its default"""
+    seeds: Annotated[int, Limits(2, 1000, "every strategy has a run for each")] = 5
+    """paired runs of every strategy, with the seeds seed, seed + 1, ..."""
+    weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
+    """factors on the auxiliary losses among which every strategy is tuned on validation, the same for all"""
+    space: dict[str, list[str]] = field(default_factory=dict)
+    """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy without a
+    primary_weight of its own choice is tuned in the others"""
+    draws: Runs = 4
+    """combinations of `space` that every strategy tries: the first values, and random others, the same for all"""
+    tuning_seeds: Runs = 2
+    """seeds on which they are tuned and a step is timed: the first ones"""
+    equal: Literal["both", "steps"] = "both"
+    """compare at equal steps and at equal seconds, or at equal steps alone, which are half of the runs"""
+    budget: str | None = None
+    """training time of each run at equal seconds, such as 90s, 30m or 1h30m; null takes that of multitask"""
+    worthwhile: Weight = 0.005
+    """smallest gain in the metric that is worth having: 0.005 is half a point of accuracy"""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Section):
     """A whole job: data, model, training and the strategy."""
 
-    seed: int = option(0, "of the initialisation and the order of examples; the same for every strategy", minimum=0)
-    output: str = option("runs", "folder in which run folders are made", path=True)
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps")
-    data: DataConfig = option(DataConfig, "the primary and the auxiliary data")
-    model: ModelConfig = option(ModelConfig, "the network")
-    training: TrainingConfig = option(TrainingConfig, "how long and how fast")
-    strategy: StrategyConfig = option(StrategyConfig, "how the two gradients become one")
-    compare: CompareConfig = option(CompareConfig, "for `attittud compare` alone")
-    log_every: int = option(20, "steps between two lines of metrics.jsonl (each waits for the device)", minimum=1)
-    log_layers: bool = option(True, "at evaluations, also log the norms of the three parts layer by layer")
-    checkpoint_every: int | None = option(
-        200,
-        "steps between two checkpoints, beside those at evaluations; null: none, an interrupted run starts over",
-        minimum=1,
-    )
+    seed: Annotated[int, Limits(0, 2**63 - 1)] = 0
+    """seed of the initialisation and the order of examples; the same for every strategy"""
+    output: Place = "runs"
+    """folder in which run folders are made"""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """the primary and the auxiliary data"""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """the network"""
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    """how long and how fast"""
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    """how the two gradients become one"""
+    compare: CompareConfig = field(default_factory=CompareConfig)
+    """for `attittud compare` alone"""
+    log_every: Steps = 20
+    """steps between two lines of metrics.jsonl (each waits for the device)"""
+    log_layers: Flag = True
+    """at evaluations, also log the norms of the three parts layer by layer"""
+    checkpoint_every: Steps | None = 200
+    """steps between two checkpoints, beside those at evaluations; null: none, an interrupted run starts over"""
 
     def __post_init__(self) -> None:
-        from attittud_lab.config.checks import check
+        """Refuse what does not go together; a message begins with the path of the culprit."""
+        _check_data(self.data)
+        _check_compare(self.compare)
 
-        check(self)
+
+def _check_data(data: DataConfig) -> None:
+    if len(data.auxiliary) > _MOST_SOURCES:
+        raise InputError(
+            f"data.auxiliary: {len(data.auxiliary)} sources are given, at most {_MOST_SOURCES} are allowed: each has "
+            "passes and a head of its own in every step; join those of a kind in one source"
+        )
+    for name in data.auxiliary:
+        if not name.isidentifier():
+            raise InputError(
+                f"data.auxiliary: the name {short(name)!r} must be letters, digits and _, as it is part of metric names"
+            )
+    if "primary" in data.auxiliary:
+        raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
+    if data.subsets is not None and data.seed is None:
+        raise InputError(
+            "data.subsets: with data.seed: null every seed has its own split already; leave one of them out"
+        )
 
 
-def to_dict(value: Any) -> Any:
-    """A configuration as plain mappings, lists and scalars."""
-    if hasattr(value, "__dataclass_fields__"):
-        return {entry.name: to_dict(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: to_dict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_dict(item) for item in value]
-    return value
+def _check_compare(compare: CompareConfig) -> None:
+    for name in ("strategies", "weights", "space"):
+        if len(getattr(compare, name)) > _MOST_TRIES:
+            raise InputError(
+                f"compare.{name}: has {len(getattr(compare, name))} entries, at most {_MOST_TRIES} are allowed: each of them is "
+                "tried by training"
+            )
+    if not compare.weights or not all(weight > 0 for weight in compare.weights):
+        raise InputError(f"compare.weights: give weights above 0, got {compare.weights}")
+    if len(set(compare.weights)) < 2 and not compare.space:
+        raise InputError(
+            f"compare.weights: multitask is to be tuned, so give at least two different weights above 0, got {compare.weights}"
+        )
+    for path, values in compare.space.items():
+        if not path.startswith(("training.", "model.", "strategy.")) or path.endswith((".steps", ".epochs", ".mode")):
+            raise InputError(
+                f"compare.space: {short(path)} cannot be tuned; all runs share their data and their steps. Give paths below "
+                "training, model or strategy"
+            )
+        if not values:
+            raise InputError(f"compare.space: {short(path)} has no values; give a list of them")
+    if compare.tuning_seeds > compare.seeds:
+        raise InputError(
+            f"compare.tuning_seeds is {compare.tuning_seeds}, but there are only {compare.seeds} seeds; lower it, or raise "
+            "compare.seeds"
+        )
+
+
+def to_dict(section: Section) -> dict[str, Any]:
+    """A configuration, or a section of one, as plain mappings, lists and scalars."""
+    return asdict(section)  # type: ignore[call-overload,no-any-return]  # all sections are dataclasses
+
+
+class _Schema(GenerateJsonSchema):
+    """As pydantic writes it, with what our YAML allows beyond."""
+
+    def str_schema(self, schema: Any) -> JsonSchemaValue:
+        # Class names and the like are taken as they are written: `no`, `1` and `true` are texts too.
+        return {"type": ["string", "number", "boolean"]}
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().dataclass_schema(schema)
+        above: list[Any] = [base for base in schema["cls"].__bases__ if is_dataclass(base)]
+        for base in above:  # pydantic finds the texts below the fields of the class itself, not those of its base
+            inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)["anyOf"][-1]["properties"]
+            for name, about in inherited.items():
+                found["properties"][name].setdefault("description", about["description"])
+        found["description"] = schema["cls"].__doc__  # older pydantic leaves it out
+        for about in (found, *found["properties"].values()):
+            about["description"] = " ".join(about["description"].split())
+        return {"anyOf": [self.str_schema({}), found]} if schema["cls"].shorthand else found
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def get_default_value(self, schema: Any) -> Any:
+        factory = schema.get("default_factory")
+        return super().get_default_value(schema) if factory is None else factory()
+
+
+def json_schema() -> dict[str, Any]:
+    """A JSON Schema (draft 2020-12) of configuration files."""
+    root = TypeAdapter(Config).json_schema(schema_generator=_Schema)
+    definitions = root.pop("$defs")
+    base = {"type": "string", "description": "another configuration to inherit from, relative to this file"}
+    root["properties"]["base"] = base
+    link = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config"}
+    return {**link, "$defs": {"Config": root, **definitions}}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from attittud_lab.data.folder import inside
-from attittud_lab.data.listing import Columns, Listing, Raw, Rows, joined
-from attittud_lab.data.tables import filtered, read_file
+from attittud_lab.data.source import Columns, Listing, Raw, Rows, as_path, inside, joined
+from attittud_lab.data.tables import filtered, read_file, shards
 from attittud_lab.errors import InputError
 
 ABOUT = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")
@@ -25,6 +25,8 @@ COMPETITION = ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural
 GROUP = "patient"
 _SPLITS = ("train", "valid", "test")
 _PATIENT = re.compile(r"patient\d+")
+_MEANING = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 1, "-1.0": 1}
+"""What the cells of a finding mean."""
 
 
 @dataclass(frozen=True)
@@ -38,70 +40,62 @@ class CheXpert:
         """By the heading of one of its tables."""
         for path in (folder / f"{name}.csv" for name in _SPLITS):
             try:
-                with path.open(encoding="utf-8", errors="replace") as file:
-                    # A byte order mark is no part of the first name.
-                    return file.readline().lstrip("\ufeff").startswith(",".join(ABOUT[:4]))
-            except OSError:  # there is none, or none that may be read
+                if path.is_file():
+                    with path.open(encoding="utf-8-sig", errors="replace") as file:
+                        return file.read(100).startswith(",".join(ABOUT[:4]))
+            except OSError:  # one that may not be read
                 continue
         return False
 
     @classmethod
-    def around(cls, path: Path) -> Path | None:
-        """Its folder, where one of its tables or splits was named."""
-        return path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
-
-    @classmethod
-    def inside(cls, folder: Path) -> Path | None:
-        """Its folder, where the one that it was unpacked into was named."""
-        return next((inner for inner in sorted(folder.iterdir()) if inner.is_dir() and cls.recognises(inner)), None)
+    def open(cls, name: str) -> Self | None:
+        """The whole of it only: a part would be a table without inputs, or images whose classes are patients."""
+        path = as_path(name)
+        meant = path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
+        if path.is_dir() and meant is None:
+            if cls.recognises(path):
+                return cls(path)
+            if not shards(path):  # the folder that it was unpacked into, perhaps
+                inner = (inner for inner in sorted(path.iterdir()) if inner.is_dir() and cls.recognises(inner))
+                meant = next(inner, None)
+        if meant is not None:
+            raise InputError(f"{path}: CheXpert is read from the folder of its tables; did you mean {meant}?")
+        return None
 
     @property
     def splits(self) -> list[str]:
         return [name for name in _SPLITS if (self.root / f"{name}.csv").is_file()]
+
+    def columns(self, split: str | None) -> list[str]:
+        return [*ABOUT, GROUP]
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         if split is None:
             return joined([self.listing(name, columns) for name in self.splits])
         where = f"{self.root} ({split})"
         table = read_file(inside(self.root, self.root / f"{split}.csv"))
-        _check(table, where)
+        _check(table, where, columns)
         table = filtered(table, where, columns.where)
-        if columns.group not in (None, GROUP):
-            raise InputError(f"{where}: is grouped by {GROUP}; set data.primary.group to that, or leave it out")
-        paths = [str(path) for path in table["Path"].to_pylist()]
+        paths: list[str] = table["Path"].to_pylist()
         findings = [name for name in table.column_names if name not in ABOUT]
-        if columns.label is not None:
-            raise InputError(f"{where}: its labels are its findings; choose them by classes:, not by label:")
-        if columns.input not in (None, "Path"):
-            raise InputError(f"{where}: its images are named in the column Path; leave input: out")
         labels = np.stack([_finding(table, name, where) for name in findings], 1)
-        groups = [_patient(path, where) for path in paths]
-        base = self._base(paths[0])
+        # The paths in a table begin with the name that the folder had when it was made.
+        first = 0 if _is_file(self.root / paths[0]) else 1
 
         def fetch(rows: Rows) -> list[Raw]:
-            return [self._image(paths[row], base) for row in rows]
+            return [self._image(paths[row], first) for row in rows]
 
         usual = COMPETITION if all(name in findings for name in COMPETITION) else None
+        groups = [_patient(path, where) for path in paths]
         return Listing(where, "image", len(paths), fetch, labels, findings, usual, groups)
 
-    def columns(self, split: str | None) -> list[str]:
-        return [*ABOUT, GROUP]
-
-    def _base(self, path: str) -> int:
-        """Parts of the paths in the tables that come before the folder: they begin with the name it had when it was made."""
-        return 0 if _is_file(self.root / path) else 1
-
-    def _image(self, path: str, base: int) -> Path:
+    def _image(self, path: str, first: int) -> Path:
         parts = PurePosixPath(path).parts
         if ".." in parts or PurePosixPath(path).is_absolute():
-            raise InputError(
-                f"{self.root}: the Path {path!r} in its table leaves the folder; this is not CheXpert's table"
-            )
-        found = self.root.joinpath(*parts[base:])
+            raise InputError(f"{self.root}: the Path {path!r} leaves the folder; this is not CheXpert's table")
+        found = self.root.joinpath(*parts[first:])
         if not _is_file(found):
-            raise InputError(
-                f"{found}: the table names this image, but it is not there; unpack the images beside the tables"
-            )
+            raise InputError(f"{found}: the table names this image, but it is not there; unpack the images too")
         return inside(self.root, found)
 
 
@@ -112,7 +106,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _check(table: pa.Table, where: str) -> None:
+def _check(table: pa.Table, where: str, columns: Columns) -> None:
     names = table.column_names
     twice = [name for name in names if names.count(name) > 1]
     if "Path" not in names or twice:
@@ -120,29 +114,27 @@ def _check(table: pa.Table, where: str) -> None:
         raise InputError(f"{where}: its table {wrong}; take the one that came with the data")
     if not table.num_rows:
         raise InputError(f"{where}: there are no examples in it")
+    if columns.group not in (None, GROUP):
+        raise InputError(f"{where}: is grouped by {GROUP}; set data.primary.group to that, or leave it out")
+    if columns.label is not None:
+        raise InputError(f"{where}: its labels are its findings; choose them by classes:, not by label:")
+    if columns.input not in (None, "Path"):
+        raise InputError(f"{where}: its images are named in the column Path; leave input: out")
 
 
 def _finding(table: pa.Table, name: str, where: str) -> np.ndarray:
     """0 or 1 for each row."""
-    values = np.zeros(table.num_rows, dtype=np.int64)
-    for row, value in enumerate(table[name].to_pylist()):
-        # A column with blank cells comes as text, one without as numbers.
-        text = "" if value is None else str(value).strip()
-        if text not in _MEANING:
+    cells = [cell.strip() for cell in table[name].to_pylist()]
+    for row, cell in enumerate(cells, 1):
+        if cell not in _MEANING:
             raise InputError(
-                f"{where}: {name!r} has the value {text!r} in row {row + 1}; a finding is 1, 0, -1 (uncertain) or blank"
+                f"{where}: {name!r} has the value {cell!r} in row {row}; a finding is 1, 0, -1 (uncertain) or blank"
             )
-        values[row] = _MEANING[text]
-    return values
-
-
-_MEANING = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 1, "-1.0": 1}
+    return np.array([_MEANING[cell] for cell in cells], dtype=np.int64)
 
 
 def _patient(path: str, where: str) -> str:
     found = _PATIENT.search(path)
     if found is None:
-        raise InputError(
-            f"{where}: the Path {path!r} names no patient (patient00001/...); this is not CheXpert's table"
-        )
+        raise InputError(f"{where}: the Path {path!r} names no patient (patient00001/...); it is not CheXpert's table")
     return found[0]

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
-from attittud_lab.data.listing import Columns, Listing
+from attittud_lab.data.source import Columns, Listing, as_path, inside, warn_once
 from attittud_lab.errors import InputError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _SPLITS = ("train", "validation", "val", "valid", "dev", "test")
-
-
-def inside(root: Path, path: Path) -> Path:
-    """`path`, if it really lies below `root`: a link out of the folder would read what nobody meant to share."""
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise InputError(f"{path}: is a link out of {root}; copy the file into the folder, or remove the link")
-    return path
 
 
 @dataclass(frozen=True)
@@ -27,47 +21,61 @@ class ImageFolder:
 
     root: Path
 
+    @classmethod
+    def open(cls, name: str) -> Self | None:
+        path = as_path(name)
+        if not path.is_dir():
+            return None
+        if not any(path.iterdir()):
+            raise InputError(
+                f"{path}: the folder is empty; put one folder of images per class into it, or parquet, csv or jsonl files"
+            )
+        return cls(path)
+
     @property
     def splits(self) -> list[str]:
-        """Folders are splits when one of them is called train and no image lies directly in it."""
+        """Folders are splits when one of them is called train and has folders in it."""
         names = {folder.name for folder in self._folders(self.root)}
         if "train" not in names or not self._folders(self.root / "train"):
             return []
         return [name for name in _SPLITS if name in names]
 
+    def columns(self, split: str | None) -> list[str]:
+        return []
+
     def listing(self, split: str | None, columns: Columns) -> Listing:
         root = self.root / split if split else self.root
         folders = self._folders(root)
         if not folders:
-            raise InputError(
-                f"{root}: there is no folder in it; make one folder of images for each class, named after the class"
-            )
+            raise InputError(f"{root}: there is no folder in it; make one folder of images for each class")
+        self._check_level(root, folders)
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
-            found = sorted(
-                path
-                for path in folder.rglob("*")
-                if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-            )
+            found = sorted(path for path in folder.rglob("*") if _is_image(path))
             if not found:
-                raise InputError(
-                    f"{folder}: there is no image in it ({', '.join(SUFFIXES)}); fill or remove the folder"
-                )
+                raise InputError(f"{folder}: there is no image in it ({', '.join(SUFFIXES)}); fill or remove it")
             paths += [inside(self.root, path) for path in found]
             labels += [number] * len(found)
-        return Listing(
-            str(root),
-            "image",
-            len(paths),
-            lambda rows: [paths[row] for row in rows],
-            np.array(labels),
-            [f.name for f in folders],
-        )
+        names = [folder.name for folder in folders]
+        return Listing(str(root), "image", len(paths), lambda rows: [paths[i] for i in rows], np.array(labels), names)
 
-    def columns(self, split: str | None) -> list[str]:
-        return []
+    def _check_level(self, root: Path, folders: list[Path]) -> None:
+        """Look for splits that would be read as classes, and for images that belong to no class."""
+        splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
+        if splits:
+            raise InputError(
+                f"{root}: its folders {', '.join(splits)} would be read as classes; splits are called train, validation "
+                "and test in small letters, so rename them"
+            )
+        loose = sum(_is_image(path) for path in root.iterdir())
+        if loose:
+            warn_once(f"{root}: {loose} images lie in no folder of a class, so they are not read")
 
     def _folders(self, root: Path) -> list[Path]:
         found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         return [inside(self.root, path) for path in found]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()

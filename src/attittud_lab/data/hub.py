@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from attittud_lab.data.listing import Columns, Listing
+from attittud_lab.data.source import Columns, Listing, joined, warn_once
 from attittud_lab.data.tables import table_listing
 from attittud_lab.errors import InputError, needs, one_line
 
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-@contextmanager
-def _bars(datasets: Any) -> Iterator[None]:
-    """Its progress bars where somebody looks, as with ours."""
-    quiet = not sys.stderr.isatty() and not datasets.are_progress_bars_disabled()
-    if quiet:
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if quiet:
-            datasets.enable_progress_bars()
+PATIENCE = 5
+"""Seconds to wait for the hub's first answer."""
+_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 
 
 class Hub:
     """Reads the splits through `datasets`; no code of the data set is run."""
 
+    @classmethod
+    def open(cls, name: str) -> Self | None:
+        return cls(name.removeprefix("hf:")) if name.startswith("hf:") else None
+
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name) or ".." in name:
-            raise InputError(f"hf:{name}: expected hf:owner/name")
+            raise InputError(f"hf:{name[:200]}: expected hf:owner/name")
         try:
             import datasets
         except ImportError:
@@ -45,24 +43,82 @@ class Hub:
                 f"write {name} without hf: to read it, or work in another folder"
             )
         self.name = name
+        hub = datasets.config.HF_ENDPOINT
+        reached = datasets.config.HF_HUB_OFFLINE or _answers(hub)
         try:
-            with _bars(datasets):
+            with _quietly(datasets, offline=not reached):
                 self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
         except Exception as error:  # whatever the network, the hub or the data set's maker did
-            raise InputError(
-                f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check the name and the network"
-            ) from None
+            if not reached:
+                raise InputError(
+                    f"hf:{name}: {hub} does not answer, and the cache has no copy; connect to a network, or download the data "
+                    "set elsewhere and name its folder"
+                ) from None
+            raise InputError(f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check name and network") from None
+        if not reached:
+            warn_once(f"hf:{name}: {hub} does not answer, so the copy in the cache is used")
 
     @property
     def splits(self) -> list[str]:
         return list(self._splits)
 
-    def listing(self, split: str | None, columns: Columns) -> Listing:
-        split = split or self.splits[0]
-        # The underlying table has images still encoded, and the class names in its metadata.
-        table = self._splits[split].with_format("arrow")[:]
-        features = self._splits[split].features.arrow_schema.metadata
-        return table_listing(table.replace_schema_metadata(features), f"hf:{self.name} ({split})", columns)
-
     def columns(self, split: str | None) -> list[str]:
         return list(self._splits[split or self.splits[0]].column_names)
+
+    def listing(self, split: str | None, columns: Columns) -> Listing:
+        if split is None:
+            return joined([self.listing(name, columns) for name in self.splits])
+        found = self._splits[split]
+        where = f"hf:{self.name} ({split})"
+        # The underlying table has images still encoded, and the class names in its metadata.
+        table = found.with_format("arrow")[:].replace_schema_metadata(found.features.arrow_schema.metadata)
+        if found.info.builder_name == "csv" and any(column.null_count for column in table.columns):
+            warn_once(
+                f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty; if they are labels, "
+                "download the files and name their folder"
+            )
+        return table_listing(table, where, columns)
+
+
+def _answers(address: str) -> bool:
+    """Whether a server answers anything; `datasets` alone tries for half a minute."""
+    found: list[bool] = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
+        except urllib.error.HTTPError:
+            pass
+        except (OSError, ValueError):
+            return
+        found.append(True)
+
+    # In a thread, as looking up a name has no time limit of its own.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return bool(found)
+
+
+@contextmanager
+def _quietly(datasets: Any, *, offline: bool) -> Iterator[None]:
+    """Without progress bars where nobody looks. `offline`: from the cache alone, and without a word about it."""
+    constants: Any = import_module("huggingface_hub").constants
+    bars = sys.stderr.isatty() or datasets.are_progress_bars_disabled()
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")] if offline else []
+    levels = [logger.level for logger in loggers]
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    try:
+        if not bars:
+            datasets.disable_progress_bars()
+        if offline:
+            datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        if not bars:
+            datasets.enable_progress_bars()
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

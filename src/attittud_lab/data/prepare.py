@@ -1,25 +1,36 @@
-"""From the data section of a configuration to tensors."""
+"""From the data section of a configuration to tensors: images are decoded, texts become token numbers."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import io
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from attittud_lab.config.data import DataConfig
-from attittud_lab.data.images import Pixels, decode_all
-from attittud_lab.data.listing import Kind
-from attittud_lab.data.parts import Part, read_parts
-from attittud_lab.data.tasks import Examples, Objective, Task
+from attittud_lab.data.parts import Part, Parts, read_parts
+from attittud_lab.data.source import Kind, Raw, check_memory
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
 from attittud_lab.data.texts import Reader
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, one_line
 
-Encoded = tuple[Tensor, Tensor | None]
-"""Inputs, and the lengths of texts."""
+LARGEST = 64_000_000
+"""Pixels of an image that is still decoded; a file of a few kB can announce billions."""
+MOST_ENLARGED = 64
+"""Times that the sides of an image may be stretched; more only repeats its pixels."""
+_AT_ONCE = 256  # images; to hand them out one by one takes as long as to decode small ones
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
 @dataclass
@@ -55,75 +66,104 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     From `known`, other splits of the same data, decoded auxiliary images are taken over.
     """
     seed = split_seed(config, seed)
-    read = read_parts(config, seed)
-    parts, classes, kind, others = read.primary, read.classes, read.kind, read.auxiliary
-    encode: Callable[[Part, bool], Encoded]
-    record: dict[str, Any] = {"kind": kind, "seed": seed, "classes": classes}
-    if kind == "image":
-        pixels = Pixels.common([parts["train"], *(part for part, _ in others.values())], config.image_size)
-        record |= {"image_size": [pixels.channels, pixels.size, pixels.size]}
-
-        def encode(part: Part, _: bool) -> Encoded:
-            return decode_all(part.raws(), pixels, part.listing.where), None
-    else:
-        if reader is None:
-            raise InputError(
-                "the data are texts, but the model reads images; choose model: text-cnn or hf:FOLDER of a text model"
-            )
-
-        for part in (parts["train"], *(part for part, _ in others.values())):
-            _check_words(part)
-
-        def encode(part: Part, blocks: bool) -> Encoded:
-            return (reader.blocks if blocks else reader.rows)([str(raw) for raw in part.raws()])
-
-    def examples(part: Part, *, blocks: bool = False) -> Examples:
-        inputs, lengths = encode(part, blocks)
-        return Examples(
-            inputs,
-            None if part.labels is None else torch.from_numpy(part.labels),
-            lengths if config.buckets else None,
-            config.buckets or 1,
-        )
-
-    multi = parts["train"].listing.multi_label
-    primary = Task("primary", "multi_label" if multi else "classify", classes, examples(parts["train"]))
+    parts = read_parts(config, seed)
+    encoder = _Encoder.of(config, parts, reader)
+    train = parts.primary["train"]
+    objective = "multi_label" if train.listing.multi_label else "classify"
+    record = {"kind": parts.kind, "seed": seed, "classes": parts.classes} | _record(config, parts, encoder)
+    primary = Task("primary", objective, parts.classes, encoder.examples(train))
     auxiliary = {}
-    for name, (part, names) in others.items():
-        objective: Objective = (
-            "masked_lm" if part.labels is None else "multi_label" if part.labels.ndim == 2 else "classify"
-        )
-        shared = config.auxiliary[name].share_head
-        if shared and (names, objective) != (classes, primary.objective):
-            raise InputError(
-                f"data.auxiliary.{name}.share_head: its classes ({', '.join(names[:10]) or 'none'}) are not those of the primary "
-                f"task ({', '.join(classes[:10])}); leave share_head out, so that it gets a head of its own"
-            )
-        decoded = next((found for other in known if (found := _decoded(other, part, record.get("image_size")))), None)
-        blocks = objective == "masked_lm"
-        packed = blocks and reader is not None and reader.pack
-        found = decoded or examples(part, blocks=blocks)
-        auxiliary[name] = Task(name, objective, names, found, shared, packed)
-    record["primary"] = {name: _rows(part) for name, part in parts.items()}
-    record["auxiliary"] = {
-        name: _rows(part) | {"classes": names, "left_out_as_primary": read.left_out[name]}
-        for name, (part, names) in others.items()
-    }
-    prepared = Prepared(kind, primary, examples(parts["validation"]), examples(parts["test"]), auxiliary, record)
+    for name, (part, classes) in parts.auxiliary.items():
+        decoded = next((found for other in known if (found := _decoded(other, part, record))), None)
+        auxiliary[name] = encoder.task(name, part, classes, primary, decoded)
+    validation, test = (encoder.examples(parts.primary[name]) for name in ("validation", "test"))
+    prepared = Prepared(parts.kind, primary, validation, test, auxiliary, record)
     record["sha256"] = _checksum(prepared)
     return prepared
 
 
-def _check_words(part: Part) -> None:
-    """Some texts may be empty, but where all are nothing could be learned, and a run would not show why."""
-    if not any(str(raw).strip() for raw in part.raws()):
-        raise InputError(
-            f"{part.listing.where}: there is not a single word in its texts; name another column by input:, or check the file"
-        )
+@dataclass(frozen=True)
+class _Encoder:
+    """Turns parts into tensors."""
+
+    config: DataConfig
+    pixels: Pixels | None
+    reader: Reader | None
+
+    @classmethod
+    def of(cls, config: DataConfig, parts: Parts, reader: Reader | None) -> _Encoder:
+        others = [part for part, _ in parts.auxiliary.values()]
+        trained = [parts.primary["train"], *others]
+        if parts.kind == "image":
+            pixels = Pixels.common(trained, config.image_size)
+            pixels.check(sum(len(part.rows) for part in (*parts.primary.values(), *others)))
+            return cls(config, pixels, None)
+        if reader is None:
+            raise InputError(
+                "the data are texts, but the model reads images; choose model: text-cnn or hf:FOLDER of a text model"
+            )
+        for part in trained:
+            # Some texts may be empty, but where all are nothing could be learned, and a run would not show why.
+            if not any(str(raw).strip() for raw in part.raws()):
+                raise InputError(
+                    f"{part.listing.where}: there is not a single word in its texts; name another column by input:, or check "
+                    "the file"
+                )
+        return cls(config, None, reader)
+
+    def examples(self, part: Part, *, blocks: bool = False) -> Examples:
+        targets = None if part.labels is None else torch.from_numpy(part.labels)
+        if self.pixels is not None:
+            return Examples(decode_all(part.raws(), self.pixels, part.listing.where), targets)
+        assert self.reader is not None
+        inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)([str(raw) for raw in part.raws()])
+        return Examples(inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1)
+
+    def task(self, name: str, part: Part, classes: list[str], primary: Task, decoded: Examples | None) -> Task:
+        """The task of an auxiliary source; `decoded` are its examples if they are known already."""
+        source = self.config.auxiliary[name]
+        objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
+        rules = OBJECTIVES[objective]
+        examples = decoded or self.examples(part, blocks=rules.blocks)
+        if rules.make is not None:
+            examples, classes = rules.make(examples)
+        if source.share_head and (classes, objective) != (primary.classes, primary.objective):
+            raise InputError(
+                f"data.auxiliary.{name}.share_head: its classes ({', '.join(classes[:10]) or 'none'}) are not those of the "
+                f"primary task ({', '.join(primary.classes[:10])}); leave share_head out, so that it gets a head of its own"
+            )
+        packed = rules.blocks and self.reader is not None and self.reader.pack
+        return Task(name, objective, classes, examples, source.share_head, packed)
 
 
-def _decoded(known: Prepared, part: Part, size: list[int] | None) -> Examples | None:
+# ------------------------------------------------------------------------------------------------ the record
+
+
+def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
+    """Which rows the data are. What only newer settings count is noted only with them, so that older runs can go on."""
+    record: dict[str, Any] = {}
+    if encoder.pixels is not None:
+        record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]
+    record["primary"] = {
+        name: _rows(part) | ({"unseen": part.unseen} if part.unseen else {}) for name, part in parts.primary.items()
+    }
+    record["auxiliary"] = {
+        name: _rows(part) | {"classes": names, "left_out_as_primary": parts.left_out[name]}
+        for name, (part, names) in parts.auxiliary.items()
+    }
+    if config.primary.overlap != "refuse":
+        record["copies"] = parts.copied
+    return record
+
+
+def _rows(part: Part) -> dict[str, Any]:
+    everything = len(part.rows) == part.listing.count
+    return {"source": part.listing.where, "count": len(part.rows), "rows": "all" if everything else part.rows.tolist()}
+
+
+def _decoded(known: Prepared, part: Part, record: dict[str, Any]) -> Examples | None:
     """The auxiliary examples of other prepared data that are these very images."""
+    size = record.get("image_size")
     if size is None or known.record.get("image_size") != size or part.labels is None:
         return None
     rows = _rows(part)
@@ -134,13 +174,8 @@ def _decoded(known: Prepared, part: Part, size: list[int] | None) -> Examples | 
     return None
 
 
-def _rows(part: Part) -> dict[str, Any]:
-    everything = len(part.rows) == part.listing.count
-    return {"source": part.listing.where, "count": len(part.rows), "rows": "all" if everything else part.rows.tolist()}
-
-
 def _checksum(data: Prepared) -> str:
-    """Of everything that is trained and judged on: other pixels under the same names are other data."""
+    """A checksum of everything that is trained and judged on: other pixels under the same names are other data."""
     digest = hashlib.sha256()
     for part in data.all_examples:
         for tensor in (part.inputs, part.targets):
@@ -148,3 +183,123 @@ def _checksum(data: Prepared) -> str:
                 digest.update(str(tuple(tensor.shape)).encode())
                 digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------ images
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The common shape that every image is brought to."""
+
+    channels: int
+    size: int
+    usual: int = 0
+    """The size that most images have."""
+
+    @classmethod
+    def common(cls, parts: Sequence[Part], size: int | None) -> Pixels:
+        """From a look at some images: grey only if all are grey, the most common size of the first part."""
+        sizes: list[int] = []
+        grey = True
+        for position, part in enumerate(parts):
+            for raw in part.listing.fetch(part.rows[:32]):
+                width, height, is_grey = _look(raw, part.listing.where)
+                grey = grey and is_grey
+                if position == 0:
+                    sizes.append(min(width, height))
+        usual = Counter(sizes).most_common(1)[0][0]
+        return cls(1 if grey else 3, size or usual, usual)
+
+    def check(self, count: int) -> None:
+        """Refuse a size for which `count` images take too much memory, before any is decoded."""
+        if self.size > MOST_ENLARGED * self.usual:
+            raise InputError(
+                f"data.image_size: images of {self.usual} pixels would be stretched to {self.size}; give at most "
+                f"{MOST_ENLARGED * self.usual}, as more only repeats pixels"
+            )
+        what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
+        check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")
+
+
+def _look(raw: Raw, where: str) -> tuple[int, int, bool]:
+    if isinstance(raw, np.ndarray):
+        return raw.shape[2], raw.shape[1], raw.shape[0] == 1
+    with _open(raw, where) as image:
+        return image.width, image.height, image.mode in ("1", "L", "I;16", "LA")
+
+
+def _open(raw: Raw, where: str) -> Image.Image:
+    name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
+    try:
+        with warnings.catch_warnings():
+            # Our own limit below is stricter than the size from which pillow warns.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS)
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"{name} announces more pixels than fit into memory (a decompression bomb); remove it"
+        ) from None
+    except Exception as error:  # every format has errors of its own
+        reason = "it is no image" if isinstance(error, UnidentifiedImageError) else one_line(error)
+        raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
+    if image.width * image.height > LARGEST:
+        size = f"{image.width} x {image.height}"
+        image.close()
+        raise InputError(
+            f"{name} announces {size} pixels, above the limit of {LARGEST:,} (a decompression bomb?); scale it down or remove it"
+        )
+    return image
+
+
+def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
+    """One image as C x H x W."""
+    if isinstance(raw, np.ndarray) and raw.shape == (pixels.channels, pixels.size, pixels.size):
+        return raw
+    mode = "L" if pixels.channels == 1 else "RGB"
+    if isinstance(raw, np.ndarray):
+        image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(mode)
+    else:
+        with _open(raw, where) as file:
+            try:
+                # JPEG can be decoded at a half, a quarter or an eighth of its size, never below the one that is wanted.
+                file.draft(mode, (pixels.size, pixels.size))
+                image = _eight_bits(file).convert(mode)
+            except Exception as error:  # as above
+                name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
+                raise InputError(f"{name} is damaged ({one_line(error, 200)}); repair or remove it") from None
+    if image.size != (pixels.size, pixels.size):
+        # The middle square: scaling the sides apart would distort what is in the picture.
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        square = image.crop((left, top, left + side, top + side))
+        image = square.resize((pixels.size, pixels.size), Image.Resampling.BILINEAR)
+    array = np.asarray(image)
+    return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """An image whose pixels go from 0 to 255; pillow would make all above that white."""
+    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
+        return image
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    if image.mode != "F" and low >= 0 and 255 < high < 65536:
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if low < 0 or high > 255 or (image.mode == "F" and high <= 1):
+        raise ValueError(f"its pixels go from {low} to {high}, not from 0 to 255 or 65535")
+    return image
+
+
+def decode_all(raws: Sequence[Raw], pixels: Pixels, where: str) -> Tensor:
+    """n x C x H x W, decoded by a few threads (pillow works outside of Python's lock)."""
+    out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
+
+    def some(start: int) -> None:
+        for position in range(start, min(start + _AT_ONCE, len(raws))):
+            out[position] = decode(raws[position], pixels, where)
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(some, range(0, len(raws), _AT_ONCE)):
+            pass
+    return torch.from_numpy(out)

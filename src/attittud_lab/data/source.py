@@ -1,113 +1,180 @@
-"""Which reader a path needs. Every reader has the source's own splits, and lists the examples of one of them."""
+"""What a data source offers, the registry of sources, and how the path in a configuration finds its source."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from attittud_lab.config.data import PrimaryConfig, SourceConfig
-from attittud_lab.data.embedded import digits
-from attittud_lab.data.listing import Columns, Listing, joined
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, one_line
 
-TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
+logger = logging.getLogger("attittud")
+
+Kind = Literal["image", "text"]
+Raw = bytes | Path | str | npt.NDArray[np.uint8]
+"""An encoded image, a file with one, a text, or pixels (C x H x W)."""
+Rows = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns to read; None looks for the usual names (input, label) or reads none (group)."""
+
+    input: str | None = None
+    label: str | None = None
+    group: str | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
+    """Keep only rows that have these values."""
+
+
+@dataclass
+class Listing:
+    """The examples of a source before any image is decoded: their labels, and a way to fetch some of the inputs.
+
+    `labels` are class numbers (n), 0/1 (n x classes), or None without labels. Class number -1 means that the example
+    has no label.
+    """
+
+    where: str
+    kind: Kind
+    count: int
+    fetch: Callable[[Rows], Sequence[Raw]]
+    labels: Labels | None
+    classes: list[str]
+    usual: list[str] | None = None
+    """The classes to use where the configuration names none; None for all."""
+    groups: list[str] | None = None
+    """The group of each example. Examples of one group (a patient, an author) must not be in two splits."""
+
+    @property
+    def multi_label(self) -> bool:
+        return self.labels is not None and self.labels.ndim == 2
 
 
 class Source(Protocol):
     """Something that examples can be read from."""
 
+    @classmethod
+    def open(cls, name: str) -> Self | None:
+        """The source that a configuration calls `name`; None if another source reads it."""
+
     @property
     def splits(self) -> list[str]:
-        """Names of its own splits; empty where it has none."""
+        """The names of its own splits; empty where it has none."""
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         """The examples of one split, or all."""
 
     def columns(self, split: str | None) -> list[str]:
-        """What `group` and `where` can name; empty where there are none."""
+        """The columns that `input`, `label`, `group` and `where` can name; empty where there are none."""
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """The digits."""
+# Each source is a file in this folder and one line here. They are asked in this order, and imported only when asked:
+# pyarrow alone takes half a second.
+_SOURCES: list[type[Source] | str] = [
+    "attittud_lab.data.digits:Digits",
+    "attittud_lab.data.hub:Hub",
+    "attittud_lab.data.chexpert:CheXpert",
+    "attittud_lab.data.tables:Tables",
+    "attittud_lab.data.folder:ImageFolder",
+]
 
-    @property
-    def splits(self) -> list[str]:
-        return []
 
-    def listing(self, split: str | None, columns: Columns) -> Listing:
-        return digits()
-
-    def columns(self, split: str | None) -> list[str]:
-        return []
+def register_source(source: type[Source]) -> type[Source]:
+    """A class decorator: the source is asked before those that are already known."""
+    _SOURCES.insert(0, source)
+    return source
 
 
 def open_source(config: SourceConfig) -> Source:
-    """The reader for `config.path`."""
-    text = config.path
-    if text == "digits":
-        return Embedded()
-    if text.startswith("hf:"):
-        from attittud_lab.data.hub import Hub
+    """The first source that can read `config.path`."""
+    for entry in _SOURCES:
+        opened = _imported(entry).open(config.path)
+        if opened is not None:
+            return opened
+    path, near = as_path(config.path), []
+    if path.parent.is_dir():
+        near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=1)
+    hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+    raise InputError(f"{config.path}: there is no such file or folder (looked in {Path.cwd()}){hint}")
 
-        return Hub(text.removeprefix("hf:"))
-    path = Path(text).expanduser()
-    if not path.exists():
-        near = (
-            get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1) if path.parent.is_dir() else []
-        )
-        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
-        raise InputError(f"{text}: there is no such file or folder (looked in {Path.cwd()}){hint}")
-    from attittud_lab.data.chexpert import CheXpert
 
-    _check_whole_chexpert(path, CheXpert.around(path))
-    if path.is_file():
-        if path.suffix.lower() not in TABLES:
-            raise InputError(
-                f"{text}: cannot read a {path.suffix or 'file without a suffix'}; give one of {', '.join(TABLES)}"
-            )
-        from attittud_lab.data.tables import Tables
+def _imported(entry: type[Source] | str) -> type[Source]:
+    if not isinstance(entry, str):
+        return entry
+    module, _, name = entry.partition(":")
+    found: type[Source] = getattr(import_module(module), name)
+    return found
 
-        return Tables(path, {None: [path]})
-    if not path.is_dir():
+
+def as_path(name: str) -> Path:
+    """The path that a configuration names; refuses what no file can be called."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+        if "\0" in name:
+            raise ValueError("it has a null character in it")
+    except (OSError, ValueError, RuntimeError) as error:  # too long for a file name, or of a user that is not here
+        shown = name if len(name) <= 80 else f"{name[:80]}... ({len(name)} characters)"
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise InputError(f"{shown!r}: cannot be a path ({reason}); give the path of a file or folder") from None
+    return path
+
+
+@cache
+def warn_once(message: str) -> None:
+    """A warning that a process gives once, however many runs read the same data."""
+    logger.warning("%s", message)
+
+
+def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> None:
+    """Refuse what takes more than half of the free memory, before it is allocated; `what` names it."""
+    free = _free_memory()
+    if wanted > free / 2:
         raise InputError(
-            f"{text}: is neither a file nor a folder; give one of {', '.join(TABLES)}, or a folder of images"
+            f"{what} would take {wanted / 2**30:.1f} GiB of memory, but at most half of the {free / 2**30:.1f} GiB that are "
+            f"free may be used, as training needs some too; {cure}"
         )
-    return _open_folder(path)
 
 
-def _check_whole_chexpert(path: Path, meant: Path | None) -> None:
-    """A part of it would be a table without inputs, or images whose classes are patients."""
-    if meant is not None:
-        raise InputError(f"{path}: CheXpert is read from the folder of its tables; did you mean {meant}?")
+def _free_memory() -> float:
+    """Bytes; infinite where the system does not tell."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        control = Path("/sys/fs/cgroup")  # the limit of a container
+        found.append(int((control / "memory.max").read_text()) - int((control / "memory.current").read_text()))
+    except (OSError, ValueError):  # another system, or no limit
+        pass
+    return min(found, default=float("inf"))
 
 
-def _open_folder(path: Path) -> Source:
-    from attittud_lab.data.chexpert import CheXpert
-    from attittud_lab.data.folder import ImageFolder
-    from attittud_lab.data.tables import Tables, shards
-
-    if CheXpert.recognises(path):
-        return CheXpert(path)
-    tables = shards(path)
-    if tables:
-        return Tables(path, tables)
-    _check_whole_chexpert(path, CheXpert.inside(path))
-    if not any(path.iterdir()):
-        raise InputError(
-            f"{path}: the folder is empty; put one folder of images per class into it, or parquet, csv or jsonl files"
-        )
-    return ImageFolder(path)
+def inside(root: Path, path: Path) -> Path:
+    """`path`, if it really lies below `root`: a link out of the folder would read what nobody meant to share."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise InputError(f"{path}: is a link out of {root}; copy the file into the folder, or remove the link")
+    return path
 
 
 def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
-    """The listing of a split, which must exist."""
-    names = [None] if split is None else split.split("+")
+    """The listing of a split, which must exist; `train+other` reads two as one."""
+    names: list[str | None] = [None] if split is None else [*split.split("+")]
     group = config.group if isinstance(config, PrimaryConfig) else None
     columns = Columns(config.input, config.label, group, config.where)
     for part in names:
+        if names.count(part) > 1:
+            raise InputError(f"{config.path}: the split {part} is named twice in {split}; name it once")
         if part is not None and part not in source.splits:
             known = ", ".join(source.splits) or "none of its own"
             raise InputError(f"{config.path}: there is no split {part!r}; the source has {known}")
@@ -119,3 +186,41 @@ def open_listing(config: SourceConfig, source: Source, split: str | None) -> Lis
     if listing.count == 0:
         raise InputError(f"{listing.where}: there are no examples in it")
     return listing
+
+
+def joined(parts: Sequence[Listing]) -> Listing:
+    """Several splits of a source as one. It has the classes of all; without labels in one of them it has none."""
+    if len(parts) == 1:
+        return parts[0]
+    first, ends = parts[0], np.cumsum([part.count for part in parts])
+
+    def fetch(rows: Rows) -> Sequence[Raw]:
+        owners, found = np.searchsorted(ends, rows, side="right"), dict[int, Raw]()
+        for number, part in enumerate(parts):
+            wanted = np.flatnonzero(owners == number)
+            found |= zip(wanted.tolist(), part.fetch(rows[wanted] - (ends[number] - part.count)), strict=True)
+        return [found[position] for position in range(len(rows))]
+
+    classes = list(dict.fromkeys(name for part in parts for name in part.classes))
+    several = first.multi_label
+    labels = [part.labels if several or part.labels is None else renumber(part, part.labels, classes) for part in parts]
+    found = [part for part in labels if part is not None]
+    alike = all(part.multi_label == several and (not several or part.classes == classes) for part in parts)
+    whole = alike and len(found) == len(parts)
+    groups = [part.groups for part in parts if part.groups is not None]
+    return replace(
+        first,
+        where=" + ".join(part.where for part in parts),
+        count=int(ends[-1]),
+        fetch=fetch,
+        labels=np.concatenate(found) if whole else None,
+        classes=classes if whole else [],
+        groups=[name for part in groups for name in part] if len(groups) == len(parts) else None,
+    )
+
+
+def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels:
+    """The labels of a listing as numbers of these classes; -1 for other classes, and for no label."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    table = np.array([*(numbers.get(name, -1) for name in listing.classes), -1], dtype=np.int64)
+    return table[labels]

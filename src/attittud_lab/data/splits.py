@@ -1,17 +1,27 @@
-"""Stratified, seeded splits by count or fraction."""
+"""How examples are divided: stratified, seeded splits by count or fraction, and copies that are in two parts at once."""
 
 from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.config.options import Count
+from attittud_lab.data.source import Labels, Listing, Raw, Rows, warn_once
 from attittud_lab.errors import InputError
 
-Rows = npt.NDArray[np.int64]
-Labels = npt.NDArray[np.int64]
 Groups = npt.NDArray[np.int64]
 """A number for each row; rows with the same one belong together."""
+MOST_COPIED = 0.1
+"""The share of a part that may also be in another part; more is refused."""
+_AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 
 def amount(count: Count, available: int, what: str, total: int | None = None) -> int:
@@ -51,7 +61,7 @@ def stratified(
 
 
 def strata(labels: Labels | None, count: int) -> npt.NDArray[np.int64]:
-    """The stratum of each row: its class, or of several labels at once its rarest one.
+    """The stratum of each row: its class; of several labels at once, its rarest one.
 
     So the rarest labels, of which a split can easily get none, come out in proportion, the more common ones nearly. (Strata
     by combination of labels would put every combination that occurs once into the same part.)
@@ -69,8 +79,9 @@ def _order(groups: npt.NDArray[np.int64], generator: np.random.Generator) -> Row
     """All rows in an order whose every beginning has all strata in proportion, up to one row."""
     # A key in [0, 1) for each row, evenly spread within its stratum.
     keys = np.empty(len(groups))
-    for group in np.unique(groups):
-        members = np.flatnonzero(groups == group)
+    by_group = np.argsort(groups, kind="stable")
+    _, counts = np.unique(groups, return_counts=True)
+    for members in np.split(by_group, np.cumsum(counts)[:-1]):
         keys[members] = (generator.permutation(len(members)) + 0.5) / len(members)
     return np.lexsort((generator.permutation(len(groups)), keys))
 
@@ -94,3 +105,78 @@ def _whole_groups(
             chosen[group] = True
             left -= int(sizes[group])
     return chosen[number]
+
+
+# ------------------------------------------------------------------------------------------------ copies
+
+
+@dataclass(frozen=True)
+class Digests:
+    """16 bytes for each example: of its content, and of its words alone (of an image, the same)."""
+
+    exact: npt.NDArray[np.bytes_]
+    words: npt.NDArray[np.bytes_]
+    """Empty for a text that is blank: that says nothing about copies."""
+
+
+def digests(listing: Listing, rows: Rows) -> Digests:
+    """The digests of some examples. Few inputs are in memory at a time."""
+    exact, words = list[bytes](), list[bytes]()
+    for start in range(0, len(rows), _AT_ONCE):
+        for raw in listing.fetch(rows[start : start + _AT_ONCE]):
+            exact.append(_digest(raw))
+            words.append(_words_digest(raw) if isinstance(raw, str) else exact[-1])
+    return Digests(np.array(exact, dtype="S16"), np.array(words, dtype="S16"))
+
+
+def _digest(raw: Raw) -> bytes:
+    try:
+        content = raw.read_bytes() if isinstance(raw, Path) else raw
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); repair or remove it") from None
+    if not isinstance(content, bytes):
+        content = content.encode() if isinstance(content, str) else content.tobytes()
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _words_digest(text: str) -> bytes:
+    """The digest of a text without case, white space and punctuation, if there is more to it."""
+    words = " ".join(_punctuation().sub(" ", text.casefold()).split()) or text.strip()
+    return _digest(words) if words else b""
+
+
+@cache
+def _punctuation() -> re.Pattern[str]:
+    marks = [chr(code) for code in range(0x10000) if unicodedata.category(chr(code)).startswith("P")]
+    # Signs that calculate or address are no punctuation: 3*4 and 3/4 are different texts.
+    return re.compile("[" + re.escape("".join(mark for mark in marks if mark not in "*/%&#@\\")) + "]+")
+
+
+def copies(part: Digests, other: Digests) -> tuple[int, int]:
+    """How many examples of `part` are also in `other`, and how many of these are the same in their words only."""
+    shared = np.isin(part.words, other.words) & (part.words != b"")
+    return int(shared.sum()), int((shared & ~np.isin(part.exact, other.exact)).sum())
+
+
+def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict[str, int]:
+    """Count the examples that two parts of the primary data share: few are a warning, many are refused.
+
+    `overlap` is the setting: refuse, warn (never refuse) or allow (say nothing).
+    """
+    counts = {}
+    for part, other in (("test", "train"), ("validation", "train"), ("test", "validation")):
+        count, loose = copies(parts[part], parts[other])
+        if not count:
+            continue
+        counts[f"{part} in {other}"] = count
+        total = len(parts[part].exact)
+        but = f" ({loose} of them but for case, white space or punctuation)" if loose else ""
+        found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; figures on them say little"
+        if overlap == "refuse" and count > MOST_COPIED * total:
+            raise InputError(
+                f"{found}; remove the copies from one of the two, or set data.primary.overlap: warn to go on. At most "
+                f"{MOST_COPIED:.0%} may be copies"
+            )
+        if overlap != "allow":
+            warn_once(found)
+    return counts

@@ -1,13 +1,18 @@
-"""Tables: parquet as the public dataset hub lays it out, and texts in csv, tsv or jsonl."""
+"""Tables: parquet as the public dataset hub lays it out, and texts in csv, tsv or jsonl.
+
+pyarrow reads all of them. Cells of csv and tsv are read as text and never guessed: a class may be called NA, 01 or no.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,27 +20,40 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
+from pyarrow import compute
 
-from attittud_lab.data.folder import inside
-from attittud_lab.data.listing import Columns, Kind, Listing, Raw, Rows
+from attittud_lab.data.source import Columns, Kind, Labels, Listing, Raw, Rows, as_path, check_memory, inside, warn_once
 from attittud_lab.errors import InputError, one_line
 
+SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 INPUTS = ("image", "img", "text", "sentence", "content", "review")
 LABELS = ("label", "labels", "fine_label", "class", "target")
-_SHARD = re.compile(r"(?P<split>.+?)(-\d{5}-of-\d{5})?\.(parquet|csv|tsv|jsonl)")
+DEEPEST = 100
+"""Nested lists and objects of a line of jsonl; pyarrow crashes where there are some thousands."""
+_SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
+_WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one that is never closed goes to the end
+_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
+_CELLS_ARE_TEXT = {b"cells": b"text"}
+"""Metadata of a table whose file does not tell numbers from text."""
 
 
 def shards(folder: Path) -> dict[str | None, list[Path]]:
     """Files by split: `train-00000-of-00003.parquet` and `train.csv` belong to the split train."""
     found: dict[str | None, list[Path]] = {}
     # The hub keeps its parquet in a folder called data.
-    for place in (folder, folder / "data"):
-        if not place.is_dir():
+    for inner in (folder, folder / "data"):
+        if not inner.is_dir():
             continue
-        for path in sorted(place.iterdir()):
+        announced: dict[str, int] = {}
+        for path in sorted(inner.iterdir()):
             match = _SHARD.fullmatch(path.name)
             if match and path.is_file():
                 found.setdefault(match["split"], []).append(inside(folder, path))
+                announced[match["split"]] = int(match["of"] or 0)
+        for split, count in announced.items():
+            if len(found[split]) < count:
+                warn_once(f"{inner}: only {len(found[split])} of the {count} files of split {split} are there")
         if found:
             return found
     return {}
@@ -49,17 +67,32 @@ class Tables:
     files: dict[str | None, list[Path]]
     _read: dict[str | None, pa.Table] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def open(cls, name: str) -> Self | None:
+        path = as_path(name)
+        if path.is_dir():
+            files = shards(path)
+            return cls(path, files) if files else None
+        if not path.exists():
+            return None
+        if not path.is_file():
+            what = f"is neither a file nor a folder; give one of {', '.join(SUFFIXES)}, or a folder of images"
+        elif path.suffix.lower() not in SUFFIXES:
+            what = f"cannot read a {path.suffix or 'file without a suffix'}; give one of {', '.join(SUFFIXES)}"
+        else:
+            return cls(path, {None: [path]})
+        raise InputError(f"{name}: {what}")
+
     @property
     def splits(self) -> list[str]:
         return [name for name in self.files if name is not None]
 
-    def listing(self, split: str | None, columns: Columns) -> Listing:
-        table = self.table(split)
-        where = str(self.path if split is None else f"{self.path} ({split})")
-        return table_listing(table, where, columns)
-
     def columns(self, split: str | None) -> list[str]:
         return list(self.table(split).column_names)
+
+    def listing(self, split: str | None, columns: Columns) -> Listing:
+        where = str(self.path if split is None else f"{self.path} ({split})")
+        return table_listing(self.table(split), where, columns)
 
     def table(self, split: str | None) -> pa.Table:
         """All files of a split as one table; without a split, all files."""
@@ -67,6 +100,17 @@ class Tables:
             names = [split] if split in self.files else list(self.files)
             self._read[split] = _concatenated([path for name in names for path in self.files[name]])
         return self._read[split]
+
+
+def _concatenated(files: Sequence[Path]) -> pa.Table:
+    tables = [read_file(path) for path in files]
+    try:
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"{files[0].parent}: the files have different columns ({one_line(error, 200)})") from None
+
+
+# ------------------------------------------------------------------------------------------------ columns
 
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
@@ -80,12 +124,8 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
             f"{where}: no column looks like an image or a text; name it by input:. Columns: {_names(table)}"
         )
     values = _plain(table[column])
-    kind: Kind = (
-        "image"
-        if pa.types.is_struct(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
-        else "text"
-    )
-    if kind == "text" and not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+    kind: Kind = "image" if pa.types.is_struct(values.type) or _is(values, "binary") else "text"
+    if kind == "text" and not _is(values, "string"):
         raise InputError(
             f"{where}: column {column!r} holds {str(values.type)[:60]}, neither text nor images; name another one by input:"
         )
@@ -104,28 +144,48 @@ def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table
     """The rows that have these values, compared as texts."""
     for column, value in wanted.items():
         _choose(table, where, column, (), "where")
-        kept = pa.array([str(found) == value for found in table[column].to_pylist()])
-        if not any(kept.to_pylist()):
-            raise InputError(
-                f"{where}: no row has {value!r} in column {column!r} (where:); its values are {_values(table[column])}"
-            )
-        table = table.filter(kept)
+        found = [str(cell) for cell in table[column].to_pylist()]
+        kept = [cell == value for cell in found]
+        if not any(kept):  # `True` is also meant where a csv file writes `true`
+            kept = [cell.casefold() == value.casefold() for cell in found]
+        if not any(kept):
+            known = list(dict.fromkeys(found))
+            values = ", ".join(name[:40] for name in known[:10]) + (", ..." if len(known) > 10 else "")
+            raise InputError(f"{where}: no row has {value!r} in column {column!r} (where:); its values are {values}")
+        table = table.filter(pa.array(kept))
     return table
-
-
-def _values(column: Any) -> str:
-    found = [str(value) for value in column.unique().to_pylist()]
-    return ", ".join(found[:10]) + (", ..." if len(found) > 10 else "")
 
 
 def _choose(table: pa.Table, where: str, wanted: str | None, usual: Sequence[str], what: str) -> str | None:
     if wanted is not None and wanted not in table.column_names:
         raise InputError(f"{where}: there is no column {wanted!r} ({what}:); its columns are {_names(table)}")
-    return wanted or next((name for name in usual if name in table.column_names), None)
+    chosen = wanted or next((name for name in usual if name in table.column_names), None)
+    if table.column_names.count(chosen) > 1:
+        raise InputError(f"{where}: has the column {chosen!r} more than once; rename or remove all but one of them")
+    return chosen
 
 
 def _names(table: pa.Table) -> str:
-    return ", ".join(table.column_names)
+    names = [" ".join(name.split())[:40] for name in table.column_names]
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+
+
+def _plain(values: Any) -> Any:
+    """A column without pandas' numbering of the different values, and without views, which cannot be taken by row."""
+    kind = _plain_type(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def _plain_type(kind: Any) -> Any:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_plain_type(part.type)) for part in kind])
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
+
+
+def _is(values: Any, kind: str) -> bool:
+    return any(getattr(pa.types, f"is_{name}")(values.type) for name in (kind, f"large_{kind}"))
 
 
 def _raw(value: Any, where: str, column: str) -> Raw:
@@ -136,44 +196,40 @@ def _raw(value: Any, where: str, column: str) -> Raw:
     return value
 
 
-def _labels(table: pa.Table, column: str, where: str) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Class numbers with names, or 0/1 for lists of labels. Nulls and negative numbers mean: no label."""
+# ------------------------------------------------------------------------------------------------ labels
+
+
+def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]]:
+    """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean: no label."""
     values = _plain(table[column])
     names = _class_names(table, column)
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_fixed_size_list(values.type):
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _multi_label(values, names, where, column)
+    from_text = b"cells" in (table.schema.metadata or {})
+    if from_text and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
+        values = compute.utf8_trim_whitespace(values).cast(pa.int64())
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
-        numbers = np.array(values.cast(pa.int64()).fill_null(-1).to_pylist(), dtype=np.int64)
-        largest = int(numbers.max(initial=-1))
-        if names is None:
-            if largest >= 100_000:
-                raise InputError(
-                    f"{where}: column {column!r} has the number {largest}, which is no class; name another column by label:"
-                )
-            names = [str(number) for number in range(largest + 1)]
-        if largest >= len(names):
+        if pa.types.is_boolean(values.type):
+            values = values.cast(pa.int8())
+        distinct = sorted(number for number in values.unique().to_pylist() if number is not None and number >= 0)
+        if names is not None and distinct and distinct[-1] >= len(names):
             raise InputError(
-                f"{where}: column {column!r} has the class number {largest}, but only {len(names)} class names are given"
+                f"{where}: column {column!r} has the class number {distinct[-1]}, but only {len(names)} class names are given"
             )
-        return np.maximum(numbers, -1), names
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        found = values.to_pylist()
-        names = sorted({name for name in found if name})  # an empty cell is no class
-        index = {name: number for number, name in enumerate(names)}
-        return np.array([index.get(name, -1) for name in found], dtype=np.int64), names
-    raise InputError(
-        f"{where}: column {column!r} holds {str(values.type)[:60]}; a label is a whole number, a text or a list of 0 and 1"
-    )
+        index = {number: number if names else position for position, number in enumerate(distinct)}
+        classes = names or [str(number) for number in distinct]
+    elif _is(values, "string"):
+        classes = sorted(name for name in values.unique().to_pylist() if name)
+        index = {name: number for number, name in enumerate(classes)}
+    else:
+        raise InputError(
+            f"{where}: column {column!r} holds {str(kind)[:60]}; a label is a whole number, a text or a list of 0 and 1"
+        )
+    return np.array([index.get(value, -1) for value in values.to_pylist()], dtype=np.int64), classes
 
 
-def _plain(values: Any) -> Any:
-    """Columns in which pandas has numbered the different values."""
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-
-
-def _multi_label(
-    values: Any, names: list[str] | None, where: str, column: str
-) -> tuple[npt.NDArray[np.int64], list[str]]:
+def _multi_label(values: Any, names: list[str] | None, where: str, column: str) -> tuple[Labels, list[str]]:
     rows = values.to_pylist()
     if any(not row or len(row) != len(rows[0]) for row in rows):
         raise InputError(
@@ -181,22 +237,31 @@ def _multi_label(
         )
     if not all(label in (0, 1) for row in rows for label in row):
         raise InputError(f"{where}: the lists in column {column!r} must hold 0 and 1 only")
-    matrix = np.array(rows, dtype=np.int64)
-    return matrix, names if names and len(names) == matrix.shape[1] else [
-        str(number) for number in range(matrix.shape[1])
-    ]
+    matrix: npt.NDArray[np.int64] = np.array(rows, dtype=np.int64)
+    count = matrix.shape[1]
+    return matrix, names if names and len(names) == count else [str(number) for number in range(count)]
 
 
 def _class_names(table: pa.Table, column: str) -> list[str] | None:
-    """From the schema's metadata: the hub's own form, or a plain list under `class_names`."""
-    metadata = table.schema.metadata or {}
+    """The names that the schema's metadata give the classes of one column.
+
+    They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or
+    in a list `class_names`. A list is for the column that is read if none is named, or for one that has all its classes.
+    """
+    metadata, own = table.schema.metadata or {}, f"{column}_names".encode()
     try:
         if b"huggingface" in metadata:
             feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
             names = feature.get("names") or feature.get("feature", {}).get("names")
+        elif own in metadata:
+            names = json.loads(metadata[own])
         else:
             names = json.loads(metadata[b"class_names"])
-            names = names.get(column) if isinstance(names, dict) else names
+            usual = next((name for name in LABELS if name in table.column_names), column)
+            if isinstance(names, dict):
+                names = names.get(column)
+            elif column != usual and _distinct(table[column]) not in (None, len(names)):
+                return None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not isinstance(names, list) or not names or len({str(name) for name in names}) != len(names):
@@ -204,40 +269,106 @@ def _class_names(table: pa.Table, column: str) -> list[str] | None:
     return [str(name) for name in names]
 
 
-def _concatenated(files: Sequence[Path]) -> pa.Table:
-    tables = [read_file(path) for path in files]
-    try:
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"{files[0].parent}: the files have different columns ({one_line(error, 200)})") from None
+def _distinct(values: Any) -> int | None:
+    """How many different values a column has; None for lists, of which pyarrow does not tell."""
+    return None if pa.types.is_nested(values.type) else len(values.unique())
+
+
+# ------------------------------------------------------------------------------------------------ files
 
 
 def read_file(path: Path) -> pa.Table:
+    """The table in a file; every column holds valid values."""
+    suffix = path.suffix.lower()
     try:
-        table = _parsed(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read as {path.suffix[1:]} ({one_line(error, 200)}); check the file"
-        ) from None
-    bytes_are_text = path.suffix in (".csv", ".tsv")  # texts in another encoding come as bytes from there
-    for name, column in zip(table.column_names, table.columns, strict=True):
+        table = _parquet(path) if suffix == ".parquet" else _text_table(path, suffix)
+        names = table.column_names  # decoded here
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = re.sub(r"in row (\d+)", lambda found: f"in record {int(found[1]) + 1}", one_line(error))
+        raise InputError(f"{path}: cannot be read as {suffix[1:]} ({reason[:200]}); check the file") from None
+    columns = []
+    for name, column in zip(names, table.columns, strict=True):
         try:
-            column.validate(full=True)  # what pyarrow does not do by itself for jsonl and parquet
-            broken = bytes_are_text and pa.types.is_binary(column.type)
+            columns.append(column.cast(pa.string()) if suffix in (".csv", ".tsv") else column)
+            column.validate(full=True)  # pyarrow does not do it by itself for jsonl and parquet
         except pa.ArrowInvalid:
-            broken = True
-        if broken:
-            raise InputError(f"{path}: column {name!r} is not UTF-8 text; save the file in that encoding")
-    return table
+            raise InputError(f"{path}: column {name!r} is not UTF-8 text; save the file in that encoding") from None
+    return pa.Table.from_arrays(columns, names=names, metadata=table.schema.metadata)
 
 
-def _parsed(path: Path) -> pa.Table:
-    if path.suffix == ".parquet":
-        return pa.parquet.read_table(path)
-    if path.suffix == ".jsonl":
-        return pa.json.read_json(path)
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    options = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    # No word means nothing here: a class may be called NA or null.
-    convert = pa.csv.ConvertOptions(null_values=[], strings_can_be_null=False)
-    return pa.csv.read_csv(path, parse_options=options, convert_options=convert)
+def _parquet(path: Path) -> pa.Table:
+    with pa.parquet.ParquetFile(path) as file:
+        about = file.metadata
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        # A repeated value takes no room in the file, but eight bytes or more in memory.
+        size = sum(group.total_byte_size for group in groups) + 8 * about.num_rows * about.num_columns
+        check_memory(size, f"{path}: its {about.num_rows:,} rows")
+        return file.read()
+
+
+def _text_table(path: Path, suffix: str) -> pa.Table:
+    check_memory(3 * path.stat().st_size, f"{path}: the file")
+    content = path.read_bytes()
+    # UTF-16 and UTF-32 announce themselves by a byte-order mark; the longer one begins with the shorter one.
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        content = content.decode("utf-32").encode()
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        content = content.decode("utf-16").encode()
+    block = min(len(content) + 1024, 1 << 30)  # a row must not be longer than a block
+    if suffix == ".jsonl":
+        return _jsonl(content, path, block)
+    return _csv(content, path, block, "\t" if suffix == ".tsv" else ",")
+
+
+def _csv(content: bytes, path: Path, block: int, delimiter: str) -> pa.Table:
+    _check_quotes(content, path, delimiter)
+    reading = pa.csv.ReadOptions(block_size=block, use_threads=False)  # with threads, messages have no row numbers
+    parsing = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    with pa.csv.open_csv(io.BytesIO(content), read_options=reading, parse_options=parsing) as file:
+        names = file.schema.names
+    # As bytes, so that a column in another encoding can be named.
+    convert = pa.csv.ConvertOptions(
+        column_types={name: pa.binary() for name in names}, null_values=[], strings_can_be_null=False
+    )
+    table = pa.csv.read_csv(io.BytesIO(content), reading, parsing, convert)
+    return table.replace_schema_metadata(_CELLS_ARE_TEXT)
+
+
+def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:
+    """Refuse a quote that is never closed, or closed in the middle of a cell: rows would be merged without a word."""
+    if b'"' not in content:
+        return
+    other = re.escape(delimiter.encode())
+    cell = rb'(?:"(?:[^"]++|"")*+"|[^"' + other + rb"\r\n][^" + other + rb"\r\n]*+|)"
+    rows = re.compile(rb"(?:" + cell + rb"(?:" + other + rb"|\r\n?|\n))*+" + cell)
+    found = rows.match(content, 3 if content.startswith(codecs.BOM_UTF8) else 0)
+    end = 0 if found is None else found.end()
+    if end < len(content):
+        line = content.count(b"\n", 0, end) + 1
+        raise InputError(
+            f"{path}: a quoted cell is not closed, or goes on behind its closing quote, in or before line {line}; write "
+            'quotes inside of a quoted cell twice ("")'
+        )
+
+
+def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
+    _check_depth(content, path)
+    reading = pa.json.ReadOptions(block_size=block, use_threads=False)
+    table = pa.json.read_json(io.BytesIO(content), read_options=reading)
+    dates = [column.name for column in table.schema if pa.types.is_timestamp(column.type)]
+    if not dates:
+        return table
+    # Texts that look like dates stay texts.
+    schema = pa.schema([(name, pa.string()) for name in dates])
+    return pa.json.read_json(io.BytesIO(content), reading, pa.json.ParseOptions(explicit_schema=schema))
+
+
+def _check_depth(content: bytes, path: Path) -> None:
+    depth = 0
+    for number, line in enumerate(io.BytesIO(content), 1):
+        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
+            depth += 1 if mark in b"[{" else -1
+            if depth > DEEPEST:
+                raise InputError(
+                    f"{path}: line {number} has more than {DEEPEST} nested lists and objects; keep only what is needed"
+                )

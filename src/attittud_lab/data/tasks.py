@@ -1,17 +1,21 @@
-"""A task: its examples on the device, the order in which they are seen, and its per-example losses."""
+"""A task: its examples, the order in which they are seen, its objective and its per-example losses."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from difflib import get_close_matches
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Objective = Literal["classify", "multi_label", "masked_lm"]
+from attittud_lab.data.source import Kind
+from attittud_lab.errors import InputError
+
+MOST_REPEATED = 1000
+"""An example may be so many times in one batch; that is already far beyond any use."""
 
 
 def mix(*parts: int | str) -> int:
@@ -60,10 +64,11 @@ class Examples:
 
 @dataclass
 class Task:
-    """What is to be learned from a set of examples. Its head has its own name, or is that of the primary task."""
+    """What is to be learned from a set of examples. It has a head of its own name, or shares that of the primary task."""
 
     name: str
-    objective: Objective
+    objective: str
+    """A name of the registry below."""
     classes: list[str]
     examples: Examples
     shares_head: bool = False
@@ -100,13 +105,18 @@ class Order:
         return self._batch(step, size, 1)
 
     def _batch(self, step: int, size: int, copy: int) -> Tensor:
-        start, pieces, whole = step * size, [], size
+        if size > MOST_REPEATED * self.n:
+            raise InputError(
+                f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}; lower its batch size to at "
+                f"most {MOST_REPEATED * self.n:,}: more only repeats them"
+            )
+        start, parts, whole = step * size, [], size
         while size > 0:
             epoch, offset = divmod(start, self.n)
-            piece = self._permutation(epoch, whole)[copy][offset : offset + size]
-            pieces.append(piece)
-            start, size = start + len(piece), size - len(piece)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            part = self._permutation(epoch, whole)[copy][offset : offset + size]
+            parts.append(part)
+            start, size = start + len(part), size - len(part)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _permutation(self, epoch: int, size: int) -> tuple[Tensor, Tensor]:
         if epoch not in self._epochs:
@@ -121,7 +131,7 @@ class Order:
 
 
 SORTED = 16
-"""Batches whose rows are sorted by length together: few, so that an epoch stays a random order."""
+"""So many batches are sorted by length together: few, so that an epoch stays a random order."""
 
 
 def _by_length(order: Tensor, lengths: Tensor, size: int, begun: int, generator: torch.Generator) -> Tensor:
@@ -143,11 +153,61 @@ def per_example_losses(
     model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, *, detach: bool = False
 ) -> Tensor:
     """The vector of losses of a batch. With `detach` only the task's head learns from it."""
-    if task.objective == "masked_lm":
-        losses: Tensor = model.masked_losses(inputs, task.head)  # type: ignore[operator]  # a method, where Module promises tensors and modules
-        return losses
+    return OBJECTIVES[task.objective].losses(model, task, inputs, targets, detach)
+
+
+# ------------------------------------------------------------------------------------------------ objectives
+
+Losses = Callable[[nn.Module, Task, Tensor, Tensor | None, bool], Tensor]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How the examples of a source become a task. `objective:` in a configuration names one."""
+
+    losses: Losses
+    """The vector of losses of a batch, from the model, the task, its inputs and targets, and `detach`."""
+    labelled: bool = True
+    """Whether the examples need labels."""
+    kinds: tuple[Kind, ...] = ("image", "text")
+    """The examples that it can learn from."""
+    blocks: bool = False
+    """Whether texts are read whole, in blocks, or each by its beginning."""
+    make: Callable[[Examples], tuple[Examples, list[str]]] | None = None
+    """Makes targets, and the names of their classes, from examples without labels."""
+    derived: bool = False
+    """Whether another objective becomes this one, so that a configuration cannot name it."""
+
+
+def _classified(model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
+    assert targets is not None
+    return F.cross_entropy(model(inputs, head=task.head, detach=detach).float(), targets, reduction="none")
+
+
+def _labelled(model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
     assert targets is not None
     outputs = model(inputs, head=task.head, detach=detach).float()
-    if task.objective == "multi_label":
-        return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
-    return F.cross_entropy(outputs, targets, reduction="none")
+    return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
+
+
+def _masked(model: nn.Module, task: Task, inputs: Tensor, _targets: Tensor | None, _detach: bool) -> Tensor:
+    losses: Tensor = model.masked_losses(inputs, task.head)  # type: ignore[operator]  # a method, where Module promises tensors and modules
+    return losses
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "classify": Objective(_classified),
+    "multi_label": Objective(_labelled, derived=True),  # what classify becomes where labels are lists of 0 and 1
+    "masked_lm": Objective(_masked, labelled=False, kinds=("text",), blocks=True),
+}
+"""Each objective is one entry here; from outside of the package, one assignment."""
+
+
+def find_objective(name: str, where: str) -> Objective:
+    """The objective that a configuration names; `where` is the setting."""
+    known = [other for other, objective in OBJECTIVES.items() if not objective.derived]
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise InputError(f"{where}: there is no objective {name[:40]!r}{hint} Choose one of {', '.join(known)}")
+    return OBJECTIVES[name]

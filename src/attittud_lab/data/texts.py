@@ -1,20 +1,51 @@
-"""From texts to tensors: one row of token numbers for a text to be classified, full blocks for language modelling."""
+"""From texts to tensors: one row of token numbers for a text to be classified, full blocks for language modelling.
+
+Texts are tokenised once: the token numbers are kept on disk, under a checksum of the texts and of the tokenizer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 from torch import Tensor
 
-from attittud_lab.data.tokens import Numbers, Words, tokenised
+from attittud_lab.data.source import check_memory
 from attittud_lab.errors import InputError
+from attittud_lab.files import make_folder, write_atomically
+
+logger = logging.getLogger("attittud")
 
 SHORTEST = 8
-"""Tokens of a text for which a block is filled up; fewer would have next to no context."""
+"""A block is filled up by the next text only if so many of its tokens fit; fewer would have next to no context."""
+FORMAT = "tokens-1"
+_CURE = "choose another folder by data.cache=FOLDER"
+Numbers = npt.NDArray[Any]
+
+
+class Words(Protocol):
+    """The part of a tokenizer that reading texts needs."""
+
+    vocabulary: int
+    pad: int
+    prefix: list[int]
+    suffix: list[int]
+    """Token numbers before and behind every text, such as [CLS] and [SEP]."""
+
+    def fingerprint(self) -> str:
+        """A text that changes with anything that decides which numbers a text becomes."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of whole texts, without prefix and suffix."""
 
 
 @dataclass(frozen=True)
@@ -30,39 +61,34 @@ class Reader:
     def rows(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """The beginning of each text (n x L, padded) and its length (n)."""
         room = self._room()
-        return self._padded([self._framed(text[:room]) for text in self._read(texts)])
+        return self._padded([self._framed(text[:room]) for text in tokenised(self.words, texts, self.cache)])
 
     def blocks(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """All of the texts, cut to `max_length`; with `pack` the rest of a block is filled by the next text."""
         room, sides = self._room(), len(self.words.prefix) + len(self.words.suffix)
         found: list[list[Numbers]] = []
         left = 0
-        for text in self._read(texts):
+        for text in tokenised(self.words, texts, self.cache):
             start = 0
             while start < len(text):
                 fits = left - sides
                 if not self.pack or fits < min(SHORTEST, len(text) - start):
                     found.append([])
                     left, fits = self.max_length, room
-                piece = self._framed(text[start : start + fits])
-                found[-1].append(piece)
-                start, left = start + len(piece) - sides, left - len(piece)
+                part = self._framed(text[start : start + fits])
+                found[-1].append(part)
+                start, left = start + len(part) - sides, left - len(part)
         if not found:
             raise InputError("there is not a single word in the texts for language modelling; check the input column")
-        return self._padded([np.concatenate(pieces) for pieces in found])
+        return self._padded([np.concatenate(parts) for parts in found])
 
-    def _framed(self, piece: Numbers) -> Numbers:
-        before, words = len(self.words.prefix), len(piece)
+    def _framed(self, text: Numbers) -> Numbers:
+        before, words = len(self.words.prefix), len(text)
         found = np.empty(before + words + len(self.words.suffix), dtype=np.int32)
-        found[:before], found[before : before + words], found[before + words :] = (
-            self.words.prefix,
-            piece,
-            self.words.suffix,
-        )
+        found[:before] = self.words.prefix
+        found[before : before + words] = text
+        found[before + words :] = self.words.suffix
         return found
-
-    def _read(self, texts: Sequence[str]) -> Iterable[Numbers]:
-        return tokenised(self.words, texts, self.cache)
 
     def _room(self) -> int:
         room = self.max_length - len(self.words.prefix) - len(self.words.suffix)
@@ -72,8 +98,76 @@ class Reader:
 
     def _padded(self, rows: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        # No wider than the longest text; but even where none has a word there is a place.
-        padded = np.full((len(rows), max(1, int(lengths.max(initial=0)))), self.words.pad, dtype=np.int32)
+        # No wider than the longest text; one token wide even where no text has a word.
+        width = max(1, int(lengths.max(initial=0)))
+        check_memory(4 * len(rows) * width, f"{len(rows):,} texts of up to {width:,} tokens", "lower data.max_length")
+        padded = np.full((len(rows), width), self.words.pad, dtype=np.int32)
         for row, numbers in zip(padded, rows, strict=True):
             row[: len(numbers)] = numbers
         return torch.from_numpy(padded), torch.from_numpy(lengths)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Texts of different lengths in one array: text i is `numbers[ends[i]:ends[i + 1]]`."""
+
+    numbers: Numbers
+    ends: Numbers
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __iter__(self) -> Iterator[Numbers]:
+        return (self.numbers[a:b] for a, b in zip(self.ends[:-1], self.ends[1:], strict=True))
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], vocabulary: int) -> Ragged:
+        kind = np.uint16 if vocabulary <= 1 << 16 else np.int32
+        ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+        return cls(np.fromiter((number for row in rows for number in row), kind, count=int(ends[-1])), ends)
+
+    def checksum(self) -> Numbers:
+        digest = hashlib.sha256(self.ends.tobytes())
+        digest.update(self.numbers.tobytes())
+        return np.frombuffer(digest.digest(), dtype=np.uint8)
+
+
+def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> Ragged:
+    """The token numbers of the texts, from `folder` if they are there and whole; else made, and kept there."""
+    if folder is None:
+        return Ragged.of(words.encode(texts), words.vocabulary)
+    path = folder / f"{_key(words, texts)}.safetensors"
+    found = _read(path, len(texts))
+    if found is None:
+        logger.info("tokenising %d texts into %s", len(texts), path)
+        found = Ragged.of(words.encode(texts), words.vocabulary)
+        make_folder(folder, _CURE, shared=True)
+        content = {"numbers": found.numbers, "ends": found.ends, "sha256": found.checksum()}
+        write_atomically(path, save(content), _CURE)
+    return found
+
+
+def _key(words: Words, texts: Sequence[str]) -> str:
+    """The name of a file, which another text, tokenizer or order of texts changes."""
+    digest = hashlib.sha256(f"{FORMAT}\0{words.fingerprint()}\0{len(texts)}\0".encode())
+    for text in texts:
+        content = text.encode("utf-8", "surrogatepass")
+        digest.update(len(content).to_bytes(8, "big"))
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def _read(path: Path, count: int) -> Ragged | None:
+    """The content of a file; None if there is none, or if it is damaged."""
+    try:
+        content = load(path.read_bytes())
+        found = Ragged(content["numbers"], content["ends"])
+        whole = len(found) == count and np.array_equal(found.checksum(), content["sha256"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        whole = False
+    if not whole:
+        logger.warning("%s: does not fit its own checksum, so its texts are tokenised again", path)
+        return None
+    return found

@@ -1,9 +1,9 @@
 """What the primary task sees of the auxiliary gradients in the first steps of a job, before a day is spent on all of it.
 
-The model trains as configured. Beside it a probe keeps a basis as the strategy would (same kind, rank and age), but from
+The model trains as configured. Alongside, a probe keeps a basis as the strategy would (same kind, rank and age), but from
 other primary examples than those whose gradient is then looked at: a span always holds what it was built from. What is
-measured comes from training examples alone (strategy auto hears its judges, validation examples, as it always does), the
-test set is not read, and nothing is predicted.
+measured comes from training examples alone (strategy auto asks validation examples, as it always does), the test set is
+not read, and nothing is predicted.
 """
 
 from __future__ import annotations
@@ -11,37 +11,35 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attittud.eta import presets
-from attittud.guide import Guide
-from attittud.report import ratio
-from attittud_lab.config.schema import Config, StrategyConfig, to_dict
+from attittud import Guide, presets
+from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.diagnose.alarms import auxiliary_alarm, primary_alarm, sign_alarm, verdict
-from attittud_lab.diagnose.probe import Figures, Probe
+from attittud_lab.diagnose.probe import Figures, Probe, ratio
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, only_one_process, without_nan, write_json
 from attittud_lab.models.build import build_model
-from attittud_lab.models.patterns import check_shared
+from attittud_lab.models.network import check_shared
 from attittud_lab.output.progress import Progress, Quiet
-from attittud_lab.runs.provenance import provenance
-from attittud_lab.statistics import SignTest, Summary, batch_means, sign_test
+from attittud_lab.runs.result import provenance
+from attittud_lab.statistics import ALPHA, PROPORTION, SignTest, Summary, batch_means, sign_test
+from attittud_lab.strategies.guided import guide_arguments
 from attittud_lab.strategies.layers import PARTS
-from attittud_lab.strategies.registry import guide_arguments
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.evaluate import default_metric
-from attittud_lab.training.make_phase import make_phase
-from attittud_lab.training.phase import Phase
+from attittud_lab.training.phase import Phase, make_phase
 from attittud_lab.training.train import load_data
 
 FEWEST_BLOCKS = 4
+LEAST_PRIMARY, LEAST_AUXILIARY = 0.05, 0.01
+"""Shares of a gradient in the span below which an alarm fires."""
 VALIDATED = (
     "This describes the measured steps. No figure here has been validated as a predictor of the final result, and a rate of "
     "opposed directions (conflict) is no reason by itself to use or to drop a source: `attittud compare` decides."
@@ -83,29 +81,25 @@ def make_probe(config: Config, phase: Phase) -> Probe:
     strategy, streams = config.strategy, phase.streams
     if strategy.eta is None and strategy.name not in presets():
         strategy = replace(strategy, name="multitask")
-    if strategy.engine == "implicit":
-        # It keeps no basis that could meet other gradients; this is the same one, stored.
-        strategy = replace(strategy, engine="auto", refresh_every=1)
+    if "implicit" in (strategy.basis, strategy.engine):
+        # It keeps no basis onto which other gradients could be projected; this is the same one, stored.
+        strategy = replace(strategy, basis="exact", engine="auto", refresh_every=1)
     check_shared(phase.model, strategy.exclude, head=any(task.shares_head for task in streams.tasks.values()))
-    arguments = guide_arguments(strategy, dict.fromkeys(streams.tasks, 1.0), mix(config.seed, "diagnose"))
+    seed = mix(config.seed, "diagnose")
 
     def auxiliary() -> dict[str, Tensor]:
         streams.load(phase.state.step)  # the very batches of the coming update
         return streams.auxiliary()
 
     return Probe(
-        Guide(phase.model, **arguments),
+        Guide(phase.model, **guide_arguments(strategy, dict.fromkeys(streams.tasks, 1.0), seed)),
         lambda rows: streams.losses(streams.primary_task, rows.to(streams.primary_task.examples.inputs.device)),
         auxiliary,
         examples=len(streams.primary_task.examples),
-        basis_batch=_basis_batch(strategy, streams.primary_batch),
+        basis_batch=max(2, strategy.basis_batch or streams.primary_batch),
         primary_batch=streams.primary_batch,
-        seed=mix(config.seed, "diagnose"),
+        seed=seed,
     )
-
-
-def _basis_batch(strategy: StrategyConfig, primary_batch: int) -> int:
-    return max(2, strategy.basis_batch or primary_batch)
 
 
 def _train(phase: Phase, probe: Probe, steps: int, progress: Progress) -> list[Figures]:
@@ -115,27 +109,25 @@ def _train(phase: Phase, probe: Probe, steps: int, progress: Progress) -> list[F
         series.append(probe.measure(phase.state.step))
         telemetry = phase.step()
         if phase.state.step % phase.log_every == 0 or phase.state.step == steps:
-            values = phase.read(telemetry)
-            progress.advance(phase.state.step - reported, values)
+            progress.advance(phase.state.step - reported, phase.read(telemetry))
             reported = phase.state.step
     return series
 
 
 def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
     """All steps, their early and their late half; then the alarms, which look at all."""
-    guide, space = probe.guide, probe.guide.subspace
-    assert space is not None
-    over = _Periods(len(series), probe.block)
+    guide, space, over = probe.guide, probe.space, _Periods(len(series), probe.block)
+    shared = space.layout.total
+    rank = shared if space.rows is None else guide.rank
     primary = over.means(torch.stack([figures.captured_primary for figures in series]))
     signs = over.signs(series, probe.chance)
     sources = {name: _source(series, name, probe.groups, over) for name in series[0].squares}
-    if not math.isfinite(primary["all"].mean + sum(found["captured"]["all"].mean for found in sources.values())):
+    captured = {name: found["captured"]["all"] for name, found in sources.items()}
+    if not math.isfinite(primary["all"].mean + sum(share.mean for share in captured.values())):
         raise InputError(
             "a gradient was not finite, so nothing can be said; lower training.guided.lr, or use precision fp32"
         )
-    captured = {name: found["captured"]["all"] for name, found in sources.items()}
     alarms = [primary_alarm(primary["all"]), auxiliary_alarm(captured), sign_alarm(signs["all"])]
-    rank = space.layout.total if space.rows is None else guide.rank
     return {
         "steps": len(series),
         "block": probe.block,
@@ -145,28 +137,29 @@ def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
         "include_mean": guide.include_mean,
         "basis_batch": probe.basis_batch,
         "fresh_batch": probe.fresh_batch,
-        "shared_parameters": space.layout.total,
-        "random_span": min(1.0, rank / space.layout.total),
+        "shared_parameters": shared,
+        "random_span": min(1.0, rank / shared),
         "captured_primary": _plain(primary),
         "half_batches": {period: asdict(test) | {"share": test.share} for period, test in signs.items()},
         "sources": _plain(sources),
         "alarms": [asdict(alarm) for alarm in alarms],
         "validated": VALIDATED,
-        "verdict": verdict(alarms),
+        "verdict": last_line(alarms),
     }
 
 
 def _source(series: Sequence[Figures], name: str, names: Sequence[str], over: _Periods) -> dict[str, Any]:
     """Shares of one source's squared norm; those of a layer group are among its three parts."""
     squares = torch.stack([figures.squares[name] for figures in series])  # steps x groups x 3
-    found: dict[str, Any] = over.parts(squares.sum(1))
-    found["opposed"] = over.means(torch.stack([figures.opposed[name] for figures in series]))
     own = torch.stack([figures.gradients[name] for figures in series])
     weight = ratio(own, own.sum(1, keepdim=True))
-    found["layers"] = {
-        group: {"weight": over.means(weight[:, i])} | over.parts(squares[:, i]) for i, group in enumerate(names)
+    return {
+        **over.parts(squares.sum(1)),
+        "opposed": over.means(torch.stack([figures.opposed[name] for figures in series])),
+        "layers": {
+            group: {"weight": over.means(weight[:, i])} | over.parts(squares[:, i]) for i, group in enumerate(names)
+        },
     }
-    return found
 
 
 class _Periods:
@@ -176,9 +169,9 @@ class _Periods:
         self.block = block
         self.slices = {"all": slice(0, steps), "early": slice(0, steps // 2), "late": slice(steps // 2, steps)}
 
-    def means(self, values: Tensor) -> dict[str, Summary]:
-        numbers = values.tolist()
-        return {period: batch_means(numbers[part], self.block) for period, part in self.slices.items()}
+    def means(self, shares: Tensor) -> dict[str, Summary]:
+        values = shares.tolist()
+        return {period: batch_means(values[part], self.block, PROPORTION) for period, part in self.slices.items()}
 
     def parts(self, squares: Tensor) -> dict[str, dict[str, Summary]]:
         """From steps x 3: the shares of the three parts, and `captured`, that of the first two."""
@@ -198,6 +191,72 @@ class _Periods:
 
 def _plain(value: Any) -> Any:
     """Summaries as mappings."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return asdict(value)
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else asdict(value)
+
+
+# -------------------------------------------------------------------------------------------------------------- alarms
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A reason to doubt that a decomposition can do anything for a job: `found` is its number, `cure` what to try.
+
+    It says that a figure is small, or noise. It does not say that training will fail: no figure here has been validated
+    as a predictor of the final result.
+    """
+
+    name: str
+    fired: bool
+    found: str
+    cure: str
+
+
+def primary_alarm(captured: Summary) -> Alarm:
+    """Does the span hold more of a primary gradient than of the examples that it was built from?"""
+    return Alarm(
+        "fresh_primary_outside_span",
+        captured.mean < LEAST_PRIMARY,
+        f"the span captures {_in_words(captured)} of a fresh primary gradient (alarm under {LEAST_PRIMARY:.0%})",
+        "build the basis from more examples (strategy.basis_batch), raise strategy.rank, lower strategy.refresh_every, or "
+        "append the current primary gradient (strategy.include_mean=true)",
+    )
+
+
+def auxiliary_alarm(captured: Mapping[str, Summary]) -> Alarm:
+    """Is there anything in the span to re-weight? The alarm is for any source."""
+    found = "; ".join(f"{name} {_in_words(share)}" for name, share in captured.items())
+    low = [name for name, share in captured.items() if share.mean < LEAST_AUXILIARY]
+    return Alarm(
+        "auxiliary_outside_span",
+        bool(low),
+        f"share of the auxiliary gradient in the span: {found} (alarm under {LEAST_AUXILIARY:.0%})",
+        f"raise strategy.rank and strategy.basis_batch; as it is, the weights of the helpful and the harmful part have next to "
+        f"nothing to act on{' in ' + ', '.join(low) if low else ''}, and only the weight of the whole source can be tuned "
+        "(strategy.auxiliary_weight)",
+    )
+
+
+def sign_alarm(test: SignTest) -> Alarm:
+    """Do the signs that decide between helpful and harmful come back with other examples?"""
+    return Alarm(
+        "signs_are_noise",
+        test.p > ALPHA,
+        f"two half-batches of primary examples agree in sign in {test.agreeing} of {test.n} directions "
+        f"({test.share:.1%} where chance gives {test.chance:.1%}; {test.clusters} blocks of steps, worth "
+        f"{test.effective_n:.0f} independent directions, one-sided p = {test.p:.2g}; alarm above {ALPHA:.2g})",
+        "raise training.guided.primary_batch, take fewer and stronger directions (strategy.basis=svd with a lower "
+        "strategy.rank), check the primary labels, or give more --steps if the agreement is above chance; as it is, helpful and "
+        "harmful are told apart by the draw of the batch",
+    )
+
+
+def last_line(alarms: list[Alarm]) -> str:
+    """Which alarms fired, with what to try."""
+    fired = [f"({number}) {alarm.found}; try: {alarm.cure}" for number, alarm in enumerate(alarms, 1) if alarm.fired]
+    if fired:
+        return "Alarms fired: " + ". ".join(fired) + "."
+    return "Alarms fired: none of the three. That is no promise of a gain; `attittud compare` measures one."
+
+
+def _in_words(share: Summary) -> str:
+    return f"{share.mean:.1%} ({share.low:.1%} to {share.high:.1%})"

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attittud.autograd.forward import isolated_forward
-from attittud.basis.subspace import Subspace
-from attittud.decompose import harmful_mask
-from attittud.guide import Guide
-from attittud.kernels import dot
-from attittud.report import ratio
+from attittud import Guide, Subspace, isolated_forward
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.strategies.layers import groups
@@ -67,31 +62,28 @@ class Probe:
         with isolated_forward(self.guide.model, self.guide.batch_norm, seed=mix(self.seed, step)), torch.enable_grad():
             if step % self.guide.refresh_every == 0:
                 self._refresh(step)
-            space = self.guide.subspace
-            assert space is not None
+            space = self.space
             # Two passes rather than two halves of one: BatchNorm would connect them.
             first, second = (space.gradient(self.primary(rows).mean()) for rows in self.halves(step))
-            p, q = space.coordinates(first), space.coordinates(second)
-            compared = (p != 0) & (q != 0)
-            fresh = (first + second) / 2
-            own = space.coordinates(fresh)
+            p, q, fresh = space.coordinates(first), space.coordinates(second), (first + second) / 2
+            own, compared = space.coordinates(fresh), (p != 0) & (q != 0)
             squares, gradients, opposed = {}, {}, {}
             for name, loss in self.auxiliary().items():
                 gradient = space.gradient(loss)
-                squares[name] = self._by_group(
-                    space, space.squares(fresh, gradient, include_mean=self.guide.include_mean)
-                )
-                pieces = torch.stack([piece.double().square().sum() for piece in space.layout.views(gradient)])
-                gradients[name] = self._by_group(space, pieces)
-                opposed[name] = ratio(harmful_mask(space.coordinates(gradient), own).sum(), (own != 0).sum())
-        return Figures(
-            ratio(own.double().square().sum(), dot(fresh, fresh)),
-            (compared & (p.sign() == q.sign())).sum(),
-            compared.sum(),
-            squares,
-            gradients,
-            opposed,
-        )
+                parts = space.squares(fresh, gradient, include_mean=self.guide.include_mean)
+                by_parameter = [one.double().square().sum() for one in space.layout.views(gradient)]
+                squares[name], gradients[name] = self._by_group(parts), self._by_group(torch.stack(by_parameter))
+                harmful = space.coordinates(gradient).sign() * own.sign() < 0
+                opposed[name] = ratio(harmful.sum(), (own != 0).sum())
+        captured = ratio(own.double().square().sum(), torch.dot(fresh.double(), fresh.double()))
+        agreeing = (compared & (p.sign() == q.sign())).sum()
+        return Figures(captured, agreeing, compared.sum(), squares, gradients, opposed)
+
+    @property
+    def space(self) -> Subspace:
+        """The basis in use."""
+        assert self.guide.subspace is not None
+        return self.guide.subspace
 
     def halves(self, step: int) -> tuple[Tensor, Tensor]:
         """Two half-batches of primary examples, none of which the basis in use has seen.
@@ -122,9 +114,9 @@ class Probe:
         )
         self.guide.model.zero_grad(set_to_none=True)
 
-    def _by_group(self, space: Subspace, squares: Tensor) -> Tensor:
-        """One row for each parameter, summed to one for each group."""
-        wanted = list(groups(space.layout.names).values())
+    def _by_group(self, squares: Tensor) -> Tensor:
+        """One row for each parameter, summed to one for each group of layers."""
+        wanted = list(groups(self.space.layout.names).values())
         self.groups = list(dict.fromkeys(wanted))
         index = torch.tensor([self.groups.index(group) for group in wanted], device=squares.device)
         return squares.new_zeros(len(self.groups), *squares.shape[1:]).index_add_(0, index, squares)
@@ -144,3 +136,8 @@ def batch_sizes(examples: int, basis_batch: int, primary_batch: int) -> tuple[in
 
 def _permutation(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+
+
+def ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """part/whole, and 0 of nothing."""
+    return torch.where(whole == 0, 0.0, part / whole)

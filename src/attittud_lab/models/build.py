@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from difflib import get_close_matches
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -17,44 +20,40 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Task, mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.models.masked import TextBody
-from attittud_lab.models.network import Network, statistics
-from attittud_lab.models.patterns import matching
-from attittud_lab.models.residual import ResNet18, WideResNet
-from attittud_lab.models.text import HashedWords, TextCNN
-from attittud_lab.models.vision import MLP, SmallCNN
+from attittud_lab.models.network import Network, load_body, matching, statistics
+from attittud_lab.models.registry import Wanted, call, find, names
+from attittud_lab.models.text import TextBody
 
-NAMES = ("mlp", "small-cnn", "resnet-18", "wideresnet-22-4", "text-cnn", "hf:FOLDER", "timm:NAME")
-_WIDE = re.compile(r"wideresnet-(\d{1,3})-(\d{1,2})")
-_IMAGE: dict[str, Callable[[tuple[int, ...], ModelConfig], nn.Module]] = {
-    "mlp": lambda shape, config: MLP(shape, config.width, config.dropout),
-    "small-cnn": lambda shape, config: SmallCNN(shape, config.width, config.dropout),
-    "resnet-18": lambda shape, config: ResNet18(shape, config.dropout),
-}
+BYTES = 20
+"""Memory that training needs for each parameter, without activations."""
 
 
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
     """What turns texts into token numbers for this model; None for image models."""
-    if model.name == "text-cnn":
-        # Its convolutions would look over the end of a text into the next one.
-        return Reader(HashedWords(), data.max_length, pack=False, cache=cache)
-    if model.name.startswith("hf:"):
-        from attittud_lab.models.huggingface import hf_words
-
-        words = hf_words(model.name.removeprefix("hf:"))
-        return None if words is None else Reader(words, data.max_length, pack=data.pack, cache=cache)
-    return None
+    entry, parts = find(model.name)
+    with _tensors_alone():
+        words = None if entry.words is None else call(entry.words, *parts)
+    return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
 
 
 def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     """A network with heads for all tasks of `data`. Its initial weights depend on the seed alone, not on the strategy."""
-    shape = tuple(data.primary.examples.inputs.shape[1:])
+    entry, parts = find(config.name)
+    if data.kind not in entry.reads:
+        raise InputError(
+            f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s; use one of "
+            f"{', '.join(names(data.kind))}"
+        )
+    wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):
+        if not entry.foreign:
+            _check_size(config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts))
         torch.manual_seed(mix(seed, "model"))
-        body = _body(config, shape, data.kind)
+        with _tensors_alone():
+            body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_vocabulary(cast(TextBody, body), config.name, data)
-        if config.name.startswith(("hf:", "timm:")):
+        if entry.foreign:
             widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
             body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]  # a number, where Module expects tensors and modules
         tasks = (data.primary, *data.auxiliary.values())
@@ -65,14 +64,60 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
             normalise = statistics(max((task.examples.inputs for task in tasks), key=len))
         network = Network(body, outputs, normalise=normalise, head_init=config.head_init)
     if config.weights is not None:
-        from attittud_lab.models.weights import load_body
-
         load_body(network, config.weights.replace("{seed}", str(seed)))
     for parameter in matching(network, config.freeze, "model.freeze"):
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError(f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less")
     return network
+
+
+@contextmanager
+def _tensors_alone() -> Iterator[None]:
+    """Inside, `torch.load` unpickles nothing but tensors, whatever a library that calls it asks for."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) -> None:
+    """Refuse a network that memory cannot hold before any of it is allocated."""
+
+    def parameters(width: int) -> float:
+        try:
+            with torch.device("meta"):
+                return sum(parameter.numel() for parameter in build(replace(config, width=width)).parameters())
+        except RuntimeError:  # more than torch can count
+            return math.inf
+
+    wanted, most = parameters(config.width), _free_memory() / BYTES
+    if wanted <= most:
+        return
+    narrower = bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
+    cure = f"lower model.width from {config.width} to at most {narrower}" if narrower else "choose a smaller model"
+    count = "over 1e18" if wanted == math.inf else f"{wanted:.3g}"
+    raise InputError(
+        f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "
+        f"bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
+    )
+
+
+def _free_memory() -> float:
+    """Bytes of main memory that this process can still take; infinite where the system does not say."""
+    free = math.inf
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)  # of a container; ValueError without a limit
+    return free
 
 
 def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
@@ -109,40 +154,3 @@ def _check_packed(body: nn.Module, name: str, tasks: tuple[Task, ...]) -> None:
             f"model {name} cannot be kept from mixing several texts in one block of language modelling (it takes no attention "
             "masks or positions from outside, or marks no beginning of a text); set data.pack=false"
         )
-
-
-def _body(config: ModelConfig, shape: tuple[int, ...], kind: str) -> nn.Module:
-    name = config.name
-    if name.startswith("hf:"):
-        from attittud_lab.models.huggingface import hf_body
-
-        return hf_body(name.removeprefix("hf:"), kind, config)
-    image = name in _IMAGE or name.startswith(("timm:", "wideresnet-"))
-    if image and kind == "text":
-        raise InputError(f"model {name!r} reads images, but the data are texts; use text-cnn or hf:FOLDER")
-    if name == "text-cnn":
-        if kind != "text":
-            raise InputError("model 'text-cnn' reads texts, but the data are images; use small-cnn or wideresnet-22-4")
-        return TextCNN(8192, config.width, config.dropout)
-    if name in _IMAGE:
-        return _IMAGE[name](shape, config)
-    wide = _WIDE.fullmatch(name)
-    if wide:
-        return WideResNet(shape[0], int(wide[1]), int(wide[2]), config.dropout)
-    if name.startswith("timm:"):
-        from attittud_lab.models.timm import timm_body
-
-        return timm_body(name.removeprefix("timm:"), shape, config)
-    raise _unknown(name)
-
-
-def check_name(name: str) -> None:
-    """Refuse what is no model; whether a folder or a name of timm exists is seen when it is opened."""
-    if not (name in NAMES or name.startswith(("hf:", "timm:")) or _WIDE.fullmatch(name)):
-        raise _unknown(name)
-
-
-def _unknown(name: str) -> InputError:
-    near = get_close_matches(name, NAMES, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return InputError(f"there is no model {name!r}.{hint} Choose one of {', '.join(NAMES)}.")

@@ -5,127 +5,288 @@ Only safetensors weights are read, and no code that comes with a model is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import ModelConfig
 from attittud_lab.errors import InputError, needs, one_line
-from attittud_lab.models.encoder import Encoder, HFWords, stored_head
+
+if TYPE_CHECKING:
+    from attittud_lab.models.registry import Wanted
 
 
-def _transformers(folder: str) -> Any:
+FAR = -1e4
+"""Added to the attention of what must not be seen: exp of it is exactly 0 in every floating-point type."""
+TRIED = 256
+"""Tokens of a trial: more than an encoder sees at a time that looks through a window (ModernBERT 128)."""
+
+# Stored masked-word heads by family: the layer, its norm and the bias. All have the form of `MaskedHead`.
+_HEADS = (
+    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),  # BERT
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),  # RoBERTa
+    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),  # DistilBERT
+)
+
+
+class HFWords:
+    """A Hugging Face tokenizer without its own opinions on padding and truncation."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.vocabulary = len(tokenizer)
+        self.pad = int(tokenizer.pad_token_id)
+        self.prefix, self.suffix = self._frame()
+        self._fingerprint: str | None = None
+
+    def _encode(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+        # Some folders pad and cut every text to a length of their own; here that is left to the data.
+        encoded = self._tokenizer(
+            list(texts), add_special_tokens=special, padding=False, truncation=False, verbose=False
+        )
+        return list(encoded["input_ids"])
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._encode(texts, special=False)
+
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """What is put before and behind a text."""
+        (framed,), (bare,) = (self._encode(["a"], special=special) for special in (True, False))
+        for start in range(len(framed) - len(bare) + 1):
+            if framed[start : start + len(bare)] == bare:
+                return framed[:start], framed[start + len(bare) :]
+        return [], []
+
+    def fingerprint(self) -> str:
+        if self._fingerprint is None:
+            self._fingerprint = self._describe()
+        return self._fingerprint
+
+    def _describe(self) -> str:
+        tokenizer = self._tokenizer
+        if getattr(tokenizer, "is_fast", False):
+            settings = json.loads(tokenizer.backend_tokenizer.to_str())
+            del settings["truncation"], settings["padding"]  # changed by every call
+        else:
+            settings = {"kind": type(tokenizer).__name__, "words": tokenizer.get_vocab()}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+class Encoder(nn.Module):
+    """An encoder whose last hidden states are averaged over the tokens."""
+
+    def __init__(self, model: Any, tokenizer: Any, stored: dict[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.model = model
+        if getattr(model, "pooler", None) is not None:
+            # Its output is not used here; parameters that no loss reaches would only be weighed in counts.
+            model.pooler = None
+        words = HFWords(tokenizer)
+        self.features = int(model.config.hidden_size)
+        self.vocabulary = int(model.config.vocab_size)
+        self.eps = float(getattr(model.config, "layer_norm_eps", 1e-12))
+        self.pad = words.pad
+        self.mask = self.pad if tokenizer.mask_token_id is None else int(tokenizer.mask_token_id)
+        self.special = tuple(int(token) for token in tokenizer.all_special_ids)
+        self.stored_head = stored or {}
+        """The weights of a masked-word head that came with the encoder."""
+        self.starts = words.prefix[0] if words.prefix else None
+        self.ends = words.suffix[-1] if words.suffix else None
+        self.first = _first_position(model, self.pad, set(self.special))
+        """Number of the first position; None where the encoder takes no positions and masks of ours."""
+
+    @property
+    def compiled_part(self) -> nn.Module:
+        """What `training.compile` compiles."""
+        found: nn.Module = self.model
+        return found
+
+    @property
+    def table(self) -> Tensor:
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return weight
+
+    @property
+    def packs(self) -> bool:
+        """Whether it can be kept from mixing several texts of one row."""
+        return self.first is not None and (self.starts is not None or self.ends is not None)
+
+    def segments(self, inputs: Tensor) -> Tensor:
+        present = inputs.ne(self.pad)
+        if not self.packs:
+            return present.long()
+        if self.starts is not None:
+            number = inputs.eq(self.starts).cumsum(1)
+        else:
+            assert self.ends is not None
+            ends = inputs.eq(self.ends).long()
+            number = ends.cumsum(1) - ends + 1
+        return torch.where(present, number, 0)
+
+    def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
+        alone = segments is None
+        if segments is None:
+            segments = (inputs != self.pad).long()
+        if self.first is None:
+            states: Tensor = self.model(input_ids=inputs.long(), attention_mask=(segments > 0).long()).last_hidden_state
+            return states
+        # Given in full, as transformers would look at the mask on the host, and share positions among all rows.
+        positions = _positions(segments, restart=not alone) + self.first
+        return _states(self.model, inputs.long(), segments, positions)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        present = (inputs != self.pad).unsqueeze(-1)
+        return (self.tokens(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
+
+
+def _positions(segments: Tensor, *, restart: bool) -> Tensor:
+    """n x L, counted from 0 in every row, or with `restart` in every text of a row."""
+    index = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
+    if not restart:
+        return index
+    new = segments != segments.roll(1, dims=1)
+    return index - (index * new).cummax(1).values
+
+
+def _states(model: Any, inputs: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+    other = segments.unsqueeze(1) != segments.unsqueeze(2)
+    bias = (other.to(model.dtype) * FAR).unsqueeze(1)
+    states: Tensor = model(input_ids=inputs, attention_mask=bias, position_ids=positions).last_hidden_state
+    return states
+
+
+@torch.no_grad()
+def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
+    """Found by trying: two texts in one row, with masks and positions of ours, must be what each is alone."""
+    words = [token for token in range(int(model.config.vocab_size)) if token != pad and token not in special][:4]
+    if not words:
+        return None
+    longest = min(TRIED, int(getattr(model.config, "max_position_embeddings", None) or TRIED) - pad - 1)
+    row = torch.tensor([(words * TRIED)[:longest]])
+    segments = torch.tensor([[1] * 3 + [2] * (longest - 3)])
+    training = model.training
+    model.eval()
     try:
-        import transformers
-    except ImportError:
-        raise needs("transformers", "transformers", f"model 'hf:{folder}'") from None
-    return transformers
+        alone = torch.cat([model(input_ids=piece).last_hidden_state for piece in (row[:, :3], row[:, 3:])], 1)
+        for first in (0, pad + 1):  # BERT counts from 0, RoBERTa from behind its sign for padding
+            together = _states(model, row, segments, _positions(segments, restart=True) + first)
+            if torch.allclose(together, alone, rtol=1e-4, atol=1e-4 * float(alone.abs().max())):
+                return first
+    except Exception:  # an encoder that takes no such arguments says so in its own way
+        return None
+    finally:
+        model.train(training)
+    return None
+
+
+def stored_head(path: Path) -> dict[str, Tensor]:
+    """The weights of a masked-word head under the names of `MaskedHead`; empty if there is none in this file of weights."""
+    with safe_open(path, "pt") as file:
+        names = set(file.keys())
+        for dense, norm, bias in _HEADS:
+            wanted = {
+                **{f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")},
+                **{f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")},
+                "bias": bias,
+            }
+            if set(wanted.values()) <= names:
+                return {own: file.get_tensor(name).float() for own, name in wanted.items()}
+    return {}
 
 
 _CURE = "give a folder with config.json and model.safetensors (and the tokenizer's files for text)"
+_DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "resid_pdrop")
+"""What families call the dropout of their states: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
 
 
-def _failed(folder: str, what: str, error: Exception) -> InputError:
-    return InputError(f"model hf:{folder}: {what} cannot be loaded from its folder ({one_line(error, 200)}); {_CURE}")
+class _Folder:
+    """What transformers finds in a folder, or in that of a name in the cache."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            import transformers
+        except ImportError:
+            raise needs("transformers", "transformers", f"model 'hf:{name}'") from None
+        from huggingface_hub import snapshot_download
+
+        self.name, self._transformers, self.path = name, transformers, Path(name).expanduser()
+        if not self.path.exists():
+            try:  # not by its name, with which the library would ask the network for some files
+                self.path = Path(snapshot_download(name, local_files_only=True))
+            except (OSError, ValueError):  # not there, or no name at all
+                raise InputError(
+                    f"model hf:{name}: cannot be loaded, there is no such folder here and nothing of this name in the cache; "
+                    f"{_CURE}, or fetch it from the hub first: hf download {name}"
+                ) from None
+
+    def load(self, what: str, kind: str, **more: Any) -> Any:
+        """An object of an Auto class. Nothing is asked of the network, and no code of the folder is run."""
+        # Weights that are not used, such as another task's head, are no news, and a bar for each of a hundred runs neither.
+        logging = self._transformers.utils.logging
+        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            auto = getattr(self._transformers, kind)
+            return auto.from_pretrained(self.path, local_files_only=True, trust_remote_code=False, **more)
+        except Exception as error:  # what it raises depends on the library's version
+            raise self.failed(what, one_line(error, 200)) from None
+        finally:
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
+
+    def network(self, settings: Any, *, pretrained: bool) -> Any:
+        if pretrained:
+            return self.load("the network", "AutoModel", config=settings, use_safetensors=True).float()
+        try:
+            return self._transformers.AutoModel.from_config(settings).float()
+        except Exception as error:  # the same
+            raise self.failed("the network", one_line(error, 200)) from None
+
+    def failed(self, what: str, why: str) -> InputError:
+        return InputError(f"model hf:{self.name}: {what} cannot be loaded from its folder ({why}); {_CURE}")
 
 
-def _place(folder: str) -> Path:
-    """The folder, or that of a name in the cache. A name itself would send the library to the network for some files."""
-    path = Path(folder).expanduser()
-    if path.exists():
-        return path
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(folder, local_files_only=True))
-    except (OSError, ValueError):  # not there, or no name at all
-        raise InputError(
-            f"model hf:{folder}: cannot be loaded, there is no such folder here and nothing of this name in the cache; "
-            f"{_CURE}, or fetch it from the hub first: hf download {folder}"
-        ) from None
-
-
-@contextmanager
-def _silent(transformers: Any) -> Iterator[None]:
-    """Weights that are not used, such as another task's head, are no news, and a bar for each of a hundred runs neither."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def hf_words(folder: str) -> HFWords | None:
-    """Its tokenizer; None for a folder without one (an image network)."""
-    transformers = _transformers(folder)
-    place = _place(folder)
-    try:
-        found = transformers.AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # what it raises depends on the library's version
-        raise _failed(folder, "its configuration", error) from None
-    if not hasattr(found, "vocab_size"):
+def hf_words(name: str) -> HFWords | None:
+    """The tokenizer of a folder; None without one (an image network)."""
+    folder = _Folder(name)
+    if not hasattr(folder.load("its configuration", "AutoConfig"), "vocab_size"):
         return None
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise _failed(folder, "its tokenizer", error) from None
+    tokenizer = folder.load("its tokenizer", "AutoTokenizer")
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         # What transformers makes where there are no files: every word would be unknown.
-        raise _failed(folder, "its tokenizer", ValueError("it knows no words"))
+        raise folder.failed("its tokenizer", "it knows no words")
     if tokenizer.pad_token_id is None:
         raise InputError(
-            f"model hf:{folder}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put together; "
+            f"model hf:{name}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put together; "
             "give it one (tokenizer.pad_token = ...) and save it into the folder"
         )
     return HFWords(tokenizer)
 
 
-_DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "resid_pdrop")
-"""What families call the dropout of their states: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
-
-
-def _set_dropout(settings: Any, share: float, folder: str) -> None:
-    names = [name for name in _DROPOUT if hasattr(settings, name)]
-    if not names:
-        raise InputError(f"model hf:{folder} has no dropout that could be set; leave model.dropout at 0")
-    for name in names:
-        setattr(settings, name, share)
-
-
-def hf_body(folder: str, kind: str, config: ModelConfig) -> nn.Module:
-    transformers = _transformers(folder)
-    place = _place(folder)
-    arguments = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with _silent(transformers):
-            settings = transformers.AutoConfig.from_pretrained(place, **arguments)
-            if config.dropout:
-                _set_dropout(settings, config.dropout, folder)
-            if config.pretrained:
-                model = transformers.AutoModel.from_pretrained(
-                    place, config=settings, use_safetensors=True, **arguments
-                )
-            else:
-                model = transformers.AutoModel.from_config(settings)
-            if kind == "image":
-                return HFImageBody(model.float())
-            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **arguments)
-            weights = place / "model.safetensors"
-    except InputError:
-        raise
-    except Exception as error:  # what it raises depends on the library's version
-        raise _failed(folder, "the network", error) from None
-    # Where the weights are in pieces, the head is not looked for.
-    stored = config.pretrained and weights.exists()
-    return Encoder(model.float(), tokenizer, stored_head(weights) if stored else {})
+def hf_body(wanted: Wanted, name: str) -> nn.Module:
+    """The network of a folder without its own heads."""
+    folder, config = _Folder(name), wanted.config
+    settings = folder.load("the network", "AutoConfig")
+    if config.dropout:
+        known = [key for key in _DROPOUT if hasattr(settings, key)]
+        if not known:
+            raise InputError(f"model hf:{name} has no dropout that could be set; leave model.dropout at 0")
+        for key in known:
+            setattr(settings, key, config.dropout)
+    model = folder.network(settings, pretrained=config.pretrained)
+    if wanted.kind == "image":
+        return HFImageBody(model)
+    # Where the weights are in several files, a head for masked words is not looked for.
+    weights = folder.path / "model.safetensors"
+    stored = stored_head(weights) if config.pretrained and weights.exists() else {}
+    return Encoder(model, folder.load("its tokenizer", "AutoTokenizer"), stored)
 
 
 class HFImageBody(nn.Module):
@@ -136,7 +297,6 @@ class HFImageBody(nn.Module):
         self.model = model
         sizes = getattr(model.config, "hidden_sizes", None)
         self.features = int(sizes[-1] if sizes else model.config.hidden_size)
-
         self.channels = int(getattr(model.config, "num_channels", 3))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,15 +1,100 @@
-"""A text network that needs no vocabulary file: words are hashed to numbers."""
+"""Texts: masked language modelling, and a network that needs no vocabulary file since words are hashed to numbers."""
 
 from __future__ import annotations
 
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+if TYPE_CHECKING:
+    from attittud_lab.models.registry import Wanted
+
+
+SHARE = 0.15
+"""The share of a text's words that are hidden (BERT)."""
 _WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class TextBody(Protocol):
+    """A body for token numbers (n x L, `pad` where there is none), which can also give one vector per token."""
+
+    features: int
+    vocabulary: int
+    pad: int
+    mask: int
+    special: tuple[int, ...]
+    """Token numbers that are never masked."""
+
+    @property
+    def table(self) -> Tensor:
+        """The word embeddings, vocabulary x e."""
+
+    def segments(self, inputs: Tensor) -> Tensor:
+        """Which text of its row a token belongs to, counted from 1; 0 for padding."""
+
+    def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
+        """n x L x features; texts of one row do not see each other. Without segments each row is one text."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Rows of tokens with some hidden: as many `positions` in each row, of which `asked` says those that count."""
+
+    inputs: Tensor
+    segments: Tensor
+    positions: Tensor
+    asked: Tensor
+    wanted: Tensor
+
+
+def hide(inputs: Tensor, body: TextBody) -> Hidden:
+    """Choose 15 % of each row's words, one at least: of these 80 % are masked, 10 % replaced, 10 % left (BERT)."""
+    eligible = inputs != body.pad
+    for token in body.special:
+        eligible = eligible & (inputs != token)
+    # The same number of positions in every row: a number that depends on the draw would have to be waited for.
+    most = max(1, round(SHARE * inputs.shape[1]))
+    draws, positions = torch.where(eligible, torch.rand_like(inputs, dtype=torch.float32), 2.0).topk(
+        most, largest=False
+    )
+    count = (SHARE * eligible.sum(1, keepdim=True)).round().clamp(min=1)
+    asked = (torch.arange(most, device=inputs.device) < count) & (draws < 2)
+    wanted = inputs.gather(1, positions)
+    kind = torch.rand_like(draws)
+    shown = torch.where(kind < 0.9, torch.randint_like(wanted, body.vocabulary), wanted)
+    shown = torch.where(kind < 0.8, body.mask, shown)
+    # Segments are those of the words as they were: a random word may be a sign for padding.
+    hidden = inputs.scatter(1, positions, torch.where(asked, shown, wanted))
+    return Hidden(hidden, body.segments(inputs), positions, asked, wanted.long())
+
+
+class MaskedHead(nn.Module):
+    """Names hidden words: a layer of its own, then a bias and the body's word embeddings, which are shared and not stored."""
+
+    def __init__(self, features: int, table: Tensor, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.dense = nn.Linear(features, table.shape[1])
+        self.norm = nn.LayerNorm(table.shape[1], eps=eps)
+        self.bias = nn.Parameter(torch.zeros(table.shape[0]))
+
+    def forward(self, states: Tensor, table: Tensor) -> Tensor:
+        return F.linear(self.norm(F.gelu(self.dense(states))), table, self.bias)
+
+
+def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
+    """The mean loss over the hidden words of each row: no row depends on another one, or on how wide all are."""
+    states = body.tokens(hidden.inputs, hidden.segments)
+    states = states.gather(1, hidden.positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+    outputs = head(states, body.table).flatten(0, 1)
+    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    losses = F.cross_entropy(outputs, hidden.wanted.flatten(), reduction="none").view_as(hidden.positions)
+    return (losses * hidden.asked).sum(1) / hidden.asked.sum(1).clamp(min=1)
 
 
 class HashedWords:
@@ -58,3 +143,7 @@ class TextCNN(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         present = (inputs != self.pad).unsqueeze(-1)
         return (self.tokens(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
+
+
+def text_cnn(wanted: Wanted) -> TextCNN:
+    return TextCNN(8192, wanted.config.width, wanted.config.dropout)

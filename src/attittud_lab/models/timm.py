@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import ModelConfig
 from attittud_lab.errors import InputError, needs, one_line
+
+if TYPE_CHECKING:
+    from attittud_lab.models.registry import Wanted
 
 
 class TimmBody(nn.Module):
@@ -21,7 +25,7 @@ class TimmBody(nn.Module):
         return self.network(x)  # type: ignore[no-any-return]  # modules return Any
 
 
-def timm_body(name: str, shape: tuple[int, ...], config: ModelConfig) -> nn.Module:
+def timm_body(wanted: Wanted, name: str) -> nn.Module:
     try:
         import timm
     except ImportError:
@@ -31,9 +35,10 @@ def timm_body(name: str, shape: tuple[int, ...], config: ModelConfig) -> nn.Modu
             f"model timm:{name}: timm is installed, but cannot be imported ({one_line(error, 200)}); install the "
             "torchvision that belongs to this torch"
         ) from None
+    config = wanted.config
     try:
         network = timm.create_model(
-            name, pretrained=config.pretrained, num_classes=0, in_chans=shape[0], drop_rate=config.dropout
+            name, pretrained=config.pretrained, num_classes=0, in_chans=wanted.shape[0], drop_rate=config.dropout
         )
     except Exception as error:  # unknown name, no network, a bad file: timm has no common error
         raise InputError(

@@ -1,25 +1,81 @@
-"""Ctrl-C: one sentence on what is kept, and not a word from the processes that a command has started."""
+"""Ctrl-C and SIGTERM: one sentence on what is kept, and not a word from the processes that a command has started."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], None]
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code that shells know Ctrl-C by."""
+
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Interruption(Exception):  # noqa: N818 - nothing went wrong
-    """Ctrl-C. The message says what is kept and how to go on."""
+    """Ctrl-C or SIGTERM. The message says what is kept and how to go on."""
+
+
+class Ending:
+    """How a command ends that a signal stops: by Ctrl-C, unless SIGTERM comes."""
+
+    word, code = _WORDS[signal.SIGINT], INTERRUPTED
+
+    def terminate(self, number: int, _frame: FrameType | None) -> None:
+        self.word, self.code = _WORDS[signal.SIGTERM], 128 + number
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def signals() -> Iterator[Ending]:
+    """SIGTERM, which schedulers send, is a KeyboardInterrupt in here, as Ctrl-C is."""
+    ending = Ending()
+    with _handled({signal.SIGTERM: ending.terminate}, instead_of=(signal.SIG_DFL,)):
+        yield ending
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """A signal ends the imports inside, which take seconds, with a sentence in place of a traceback."""
+    with _handled(dict.fromkeys(_WORDS, _leave), instead_of=(signal.default_int_handler, Ending.terminate)):
+        yield
+
+
+@contextmanager
+def _handled(handlers: Mapping[signal.Signals, Handler], instead_of: tuple[object, ...]) -> Iterator[None]:
+    """Handlers of signals, where no others than these have been set; only a main thread can have any."""
+    before = {number: signal.getsignal(number) for number in handlers}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
+    before = {number: old for number, old in before.items() if getattr(old, "__func__", old) in instead_of}
+    for number in before:
+        signal.signal(number, handlers[number])
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    # At once: an exception inside of a half-imported library may be swallowed there, or reported by it.
+    os.write(2, f"attittud: {_WORDS[signal.Signals(number)]} while starting; nothing has been done\n".encode())
+    os._exit(128 + number)
 
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C in here becomes an `Interruption`; `kept` is asked then for what follows "interrupted; "."""
+    """A signal in here becomes an `Interruption`; `kept` is asked then for what follows "interrupted; "."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interruption(f"interrupted; {kept()}") from None
+        raise Interruption(kept()) from None
 
 
 @contextmanager

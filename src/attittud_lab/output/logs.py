@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,66 +30,59 @@ class TensorBoard:
         except ImportError:
             raise needs("tensorboard", "tensorboard", "--log tensorboard") from None
         self._folder = run_dir / "tensorboard"
-        with self._writing():
-            self._writer = SummaryWriter(str(self._folder))
+        self._writer: Any = self._call(SummaryWriter, str(self._folder))
         self._usual, threading.excepthook = threading.excepthook, self._died
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        with self._writing():
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        for name, value in values.items():
+            self._call(self._writer.add_scalar, name, value, step)
 
     def close(self) -> None:
         threading.excepthook = self._usual
-        with self._writing():
-            self._writer.close()
+        self._call(self._writer.close)
 
     def _died(self, what: threading.ExceptHookArgs) -> None:
-        """A thread writes. What ends it is raised by the next call too, where there are words for it."""
+        """A thread writes. The error that ends it is raised by the next call too, which has words for it."""
         if not issubclass(what.exc_type, OSError):
             self._usual(what)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            yield
+            return function(*arguments)
         except OSError as error:
             raise cannot_write(self._folder, error) from None
 
 
 class Tracker:
-    """wandb and trackio: `init`, `log` and `finish` of the same form."""
+    """wandb and trackio, which have `init`, `log` and `finish` of the same form."""
 
     def __init__(self, package: str, run_dir: Path, config: Mapping[str, Any]) -> None:
         try:
-            module = __import__(package)
+            self._module = __import__(package)
         except ImportError:
             raise needs(None, package, f"--log {package}") from None
-        self._package, self._module = package, module
-        name = f"{run_dir.parent.name}-{run_dir.name}"
+        self._package, name = package, f"{run_dir.parent.name}-{run_dir.name}"
         try:
-            module.init(project="attittud", name=name, config=dict(config))
+            self._module.init(project="attittud", name=name, config=dict(config))
         except Exception as error:  # no network, nobody logged in: each package has its own
-            raise InputError(
-                f"--log {package}: it does not start ({one_line(error, 200)}); see its own documentation, or leave "
-                "--log out"
-            ) from None
+            raise self._failed("does not start", "see its own documentation, or leave --log out", error) from None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         try:
             self._module.log(dict(values), step=step)
         except Exception as error:
-            raise InputError(
-                f"--log {self._package}: it does not take figures any more ({one_line(error, 200)}); the same "
-                "command goes on from the last checkpoint, also without --log"
-            ) from None
+            cure = "the same command goes on from the last checkpoint, also without --log"
+            raise self._failed("does not take figures any more", cure, error) from None
 
     def close(self) -> None:
         self._module.finish()
 
+    def _failed(self, what: str, cure: str, error: Exception) -> InputError:
+        return InputError(f"--log {self._package}: it {what} ({one_line(error, 200)}); {cure}")
+
 
 def check_log(name: str) -> None:
-    """Before the data are read; what else can be wrong with a dashboard it says itself when it is opened."""
+    """Refuse an unknown name before the data are read; what else can be wrong is seen when the dashboard is opened."""
     if name not in CHOICES:
         raise InputError(f"--log {name}: choose one of {', '.join(CHOICES)}")
 

@@ -1,9 +1,12 @@
-"""What a person sees while a run goes on: a bar on a terminal, nothing elsewhere."""
+"""What a person sees while a run goes on: a bar on a terminal, elsewhere a line for each evaluation."""
 
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -32,6 +35,24 @@ class Quiet:
 
     def evaluated(self, values: Mapping[str, float]) -> None:
         pass
+
+
+class EvaluationLines(Quiet):
+    """A line for each evaluation: how far the phase is, how long the rest of it will take, and the figures."""
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        self._name, self._steps, self._done = name, steps, done
+        self._before, self._began = done, time.monotonic()
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        self._done += steps
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        per_step = (time.monotonic() - self._began) / max(1, self._done - self._before)
+        left = timedelta(seconds=round(per_step * (self._steps - self._done)))
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+        sys.stderr.write(f"{self._name} {self._done}/{self._steps} steps, {left} left, validation {figures}\n")
+        sys.stderr.flush()
 
 
 def shares(values: Mapping[str, float]) -> dict[str, float] | None:

@@ -1,132 +1,127 @@
-"""What a page shows, from a folder: a plain dict that also goes into report.json.
+"""What a page shows, from the folder of a run or a comparison: a plain dict that also goes into report.json.
 
-`tables` are alternatives of one view (equal steps, equal seconds); `curves` has the strategies of each, in its order.
+`tables` are alternatives of one view (equal steps, equal seconds), of which number `open` is shown first; `curves` has the
+strategies of each, in its order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from attittud_lab.compare.table import by_label, cells, notes
-from attittud_lab.errors import InputError
+from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, notes, scatter
+from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
-from attittud_lab.report.curves import curves
+from attittud_lab.output.progress import shares
+from attittud_lab.strategies.layers import PARTS
 
 LONGEST_TEXT = 40_000
 """Characters of a configuration; one that long is no reading."""
 
 
-def collect(folder: Path, points: int) -> dict[str, Any]:
-    """The folder of a run or of a comparison."""
-    for name, read in (("comparison.json", _comparison), ("run.json", _run)):
-        if not (folder / name).is_file():
-            continue
-        try:
-            found = read(folder, points)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
-            raise InputError(
-                f"{folder}: the figures in it are not what this version writes ({type(error).__name__}: {error}); train or "
-                "compare again in a new folder"
-            ) from None
-        break
-    else:
-        inside = [path.parent for path in sorted(folder.glob("*/comparison.json"))]
-        hint = f"; did you mean {inside[0]}?" if inside else ""
+@contextmanager
+def understood(folder: Path) -> Iterator[None]:
+    """Whatever goes wrong in here is blamed on the files in the folder: damaged, or written by somebody else."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
-            f"{folder}: there is neither a finished comparison (comparison.json) nor a run (run.json) in it; give the folder "
-            f"that `attittud train` or `attittud compare` printed{hint}"
-        )
-    result: dict[str, Any] = without_nan(found)
-    return result
+            f"{folder}: the figures in it are not what this version writes ({type(error).__name__}: {one_line(error, 200)}); "
+            "train or compare again in a new folder"
+        ) from None
+
+
+def collect(folder: Path, points: int) -> dict[str, Any]:
+    """The content of a page; curves have at most so many points."""
+    with understood(folder):
+        for name, read in (("comparison.json", _comparison), ("run.json", _run)):
+            if (folder / name).is_file():
+                found: dict[str, Any] = without_nan(read(folder, points))
+                return found
+        inside = [path.parent for path in sorted(folder.glob("*/comparison.json"))]
+    hint = f"; did you mean {inside[0]}?" if inside else ""
+    raise InputError(
+        f"{folder}: there is neither a finished comparison (comparison.json) nor a run (run.json) in it; give the folder "
+        f"that `attittud train` or `attittud compare` printed{hint}"
+    )
 
 
 def _comparison(folder: Path, points: int) -> dict[str, Any]:
     result = read_json(folder / "comparison.json")
-    tables, groups = [], []
-    for table in result["tables"]:
+    tables, groups, details = [], [], []
+    for number, table in enumerate(result["tables"]):
+        texts, chosen = [cells(result, table, row) for row in table["rows"]], decided_row(result, number)
         rows = [
-            {"cells": list(cells(result, row).values()), "interval": _interval(row["to_baseline"])}
-            for row in table["rows"]
-        ]
-        tables.append(
             {
-                "name": table["name"],
-                "about": f"{_sentence(table['about'])} Differences are to {table['baseline']}.",
-                "columns": list(cells(result, table["rows"][0])),
-                "rows": rows,
+                "cells": list(text.values()),
+                "interval": bar(row["to_baseline"], scatter(table, row)),
+                "chosen": row["label"] == chosen,
             }
-        )
-        groups.append(
-            [
-                {"label": row["label"], **curves([_inside(folder, path) for path in row["runs"].values()], points)}
-                for row in table["rows"]
-            ]
-        )
-    first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values())))
+            for text, row in zip(texts, table["rows"], strict=True)
+        ]
+        sentence = f"{table['about'][:1].upper()}{about(table)[1:]}"
+        tables.append({"name": table["name"], "about": sentence, "columns": list(texts[0]), "rows": rows})
+        labels = by_label(table)
+        if labels:
+            title = f"{result['metric']} by label, {table['name'].lower()}"
+            rows = [{"cells": list(row.values()), "interval": None} for row in labels]
+            details.append({"title": title, "columns": list(labels[0]), "rows": rows})
+        runs = {row["label"]: [_inside(folder, path) for path in row["runs"].values()] for row in table["rows"]}
+        groups.append([{"label": label, **curves(paths, points)} for label, paths in runs.items()])
+    decides = deciding(result)
+    first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values()), ""))
     return {
         "kind": "comparison",
-        "title": f"Comparison: {folder.resolve().parent.name}",
+        "title": result.get("title", f"Comparison: {folder.resolve().parent.name}"),
         "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} paired seeds, {_examples(result['examples'])}",
         "metric": result["metric"],
-        "decision": result["decision"] | {"about": f"Decision at {tables[-1]['name'].lower()}"},
+        "decision": result["decision"] | {"about": f"Decision at {tables[decides]['name'].lower()}"},
         "notes": notes(result),
         "tables": tables,
-        "details": [
-            {
-                "title": f"{result['metric']} by label, {table['name'].lower()}",
-                "columns": list(labels[0]),
-                "rows": [{"cells": list(row.values()), "interval": None} for row in labels],
-            }
-            for table in result["tables"]
-            if (labels := by_label(table))
-        ],
+        "open": decides,
+        "details": details,
         "curves": groups,
         "config": _text(folder / "config.yaml"),
-        "provenance": _about(first, result["made_with"]),
+        "provenance": _about(first) | result["made_with"],
     }
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
-    about = read_json(folder / "run.json")
-    config = about["config"]
-    path = folder / "result.json"
+    config = read_json(folder / "run.json")["config"]
+    path, label = folder / "result.json", str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
-    label = config["strategy"]["name"]
-    columns, rows = ["figure"], []
-    if result is not None:
-        columns = ["figure", "validation", "test"]
-        rows = [
-            {"cells": [name, _figure(value), _figure(result["test"][name])], "interval": None}
-            for name, value in result["validation"].items()
-        ]
-    phases = result["phases"] if result else []
     found = curves([folder], points)
+    columns, rows, lines = ["figure"], [], []
+    metric, subtitle = str(config["training"]["metric"]), "unfinished: these are the figures so far"
+    if metric == "auto":
+        metric = "auc" if "validation/auc" in found["validation"] else "accuracy"
+    if result is not None:
+        metric, subtitle = result["metric"], _examples(result["examples"])
+        columns = ["figure", "validation", "test"]
+        figures = {name: (value, result["test"][name]) for name, value in result["validation"].items()}
+        rows = [{"cells": [name, *map(_figure, pair)], "interval": None} for name, pair in figures.items()]
+        lines = [
+            f"Phase {phase['name']}: {phase['steps']} steps in {phase['seconds']:.1f} s of training, best step "
+            f"{phase['best_step']}" + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
+            for phase in result["phases"]
+        ]
     return {
         "kind": "run",
         "title": f"Run: {label}, seed {config['seed']}",
-        "subtitle": _examples(result["examples"]) if result else "unfinished: these are the figures so far",
-        "metric": result["metric"] if result else _metric(config, found["validation"]),
+        "subtitle": subtitle,
+        "metric": metric,
         "decision": None,
-        "notes": [
-            (
-                f"Phase {phase['name']}: {phase['steps']} steps in {phase['seconds']:.1f} s of training, best step "
-                f"{phase['best_step']}" + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
-            )
-            for phase in phases
-        ],
+        "notes": lines,
         "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
         "curves": [[{"label": label, **found}]],
         "config": _text(folder / "config.yaml"),
-        "provenance": _about(folder, {}),
+        "provenance": _about(folder),
     }
-
-
-def _metric(config: Mapping[str, Any], validation: Mapping[str, Any]) -> str:
-    """Of an unfinished run: what the configuration says, or what its task needs."""
-    wanted = str(config["training"]["metric"])
-    return wanted if wanted != "auto" else "auc" if "validation/auc" in validation else "accuracy"
 
 
 def _figure(value: float | None) -> str:
@@ -137,13 +132,9 @@ def _inside(folder: Path, path: str) -> Path:
     """A folder of somebody else's may name any path."""
     if not (folder / path).resolve().is_relative_to(folder.resolve()):
         raise InputError(
-            f"{folder / 'comparison.json'}: {path!r} leaves the folder; this file was not written by compare"
+            f"{folder / 'comparison.json'}: {short(path)!r} leaves the folder; this file was not written by compare"
         )
     return folder / path
-
-
-def _interval(difference: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if difference is None else {name: difference[name] for name in ("mean", "low", "high")}
 
 
 def _examples(counts: Mapping[str, int]) -> str:
@@ -153,11 +144,11 @@ def _examples(counts: Mapping[str, int]) -> str:
     return own + (f"; auxiliary: {', '.join(others)}" if others else "")
 
 
-def _about(run: Path, more: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of machine, code and time; the configuration has its own place."""
+def _about(run: Path) -> dict[str, Any]:
+    """What is known of machine, code and time; the configuration is shown elsewhere."""
     path = run / "run.json"
     known = read_json(path) if path.is_file() else {}
-    return {name: value for name, value in {**known, **more}.items() if name != "config" and value is not None}
+    return {name: value for name, value in known.items() if name != "config" and value is not None}
 
 
 def _text(path: Path) -> str:
@@ -168,5 +159,144 @@ def _text(path: Path) -> str:
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "\n# (the rest is left out here)\n"
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+# -------------------------------------------------------------------------------------------------------------- curves
+
+_LAYERS = "attittud/layers/"
+_PLAIN = ("attittud/captured_primary", "attittud/captured_auxiliary", "attittud/effective_rank")
+_WEIGHT = "weight_"  # attittud/weight_neutral, or attittud/SOURCE/weight_neutral: those of strategy auto
+
+Point = dict[str, float]
+
+
+def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
+    """All series of one strategy, by kind: `train` at logged steps, `validation` at evaluations, `layers` too.
+
+    Steps and seconds go on from phase to phase. Runs are joined by step; a point of a thinned series is the mean of its
+    neighbours.
+    """
+    named = [list(_points(path)) for path in run_dirs]
+    train, validation = (
+        _joined([point for _, point in run if key in point] for run in named)
+        for key in ("loss/primary", "validation/loss")
+    )
+    guided = [p for p in validation if any(name.startswith(_LAYERS) for name in p)]
+    plain = [{name: value for name, value in p.items() if not name.startswith(_LAYERS)} for p in validation]
+    return {
+        "train": _columns(_thinned(train, points)),
+        "validation": _columns(_thinned(plain, points)),
+        "layers": _layers(_thinned(guided, min(points, 24))),
+        "phases": _phases(named[0] if named else ()),
+        "logged": len(train),
+    }
+
+
+def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:
+    """Where each phase begins."""
+    found: dict[str, dict[str, Any]] = {}
+    step = seconds = 0.0
+    for name, point in points:
+        found.setdefault(name, {"name": name, "step": _short(step), "seconds": _short(seconds)})
+        step, seconds = point["step"], point["seconds"]
+    return list(found.values())
+
+
+def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
+    """The lines of a run with their phase, with `step` and `seconds` from its beginning and shares instead of norms."""
+    step0 = seconds0 = step = seconds = 0.0
+    phase = None
+    for line in _lines(run_dir / "metrics.jsonl"):
+        if line.get("phase") != phase:
+            phase, step0, seconds0 = line.get("phase"), step, seconds
+        step, seconds = step0 + line["step"], seconds0 + line["seconds"]
+        point = {
+            name: float(value)
+            for name, value in line.items()
+            if isinstance(value, (int, float))
+            and (name.startswith(("loss/", "validation/", _LAYERS)) or name in _PLAIN or _WEIGHT in name)
+            and math.isfinite(value)
+        }
+        parts = shares(line) or {}
+        point |= {f"share/{part}": share for part, share in parts.items()}
+        yield str(phase), {**point, "step": step, "seconds": seconds}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, 1):
+                try:
+                    line = json.loads(text)
+                except (ValueError, RecursionError) as error:
+                    if not text.endswith("\n"):
+                        return  # the run is just being written, or was killed while it was
+                    line = one_line(error, 80)
+                if not isinstance(line, dict) or not {"step", "seconds"} <= line.keys():
+                    raise InputError(
+                        f"{path}:{number}: is no line of metrics ({line!s:.80}); train again in a new folder"
+                    )
+                yield line
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else one_line(error, 80)
+        raise InputError(f"{short(str(path), 300)}: cannot be read ({reason}); give the folder of a run") from None
+
+
+def _joined(runs: Iterable[Sequence[Point]]) -> list[Point]:
+    """Means over the runs that have a step; for validation figures also the lowest and the highest."""
+    by_step: dict[float, list[Point]] = {}
+    for run in runs:
+        for point in run:
+            by_step.setdefault(point["step"], []).append(point)
+    joined = []
+    for _, found in sorted(by_step.items()):
+        mean = _mean(found)
+        for name in [name for name in mean if name.startswith("validation/") and len(found) > 1]:
+            values = [point[name] for point in found if name in point]
+            mean |= {f"{name}/low": min(values), f"{name}/high": max(values)}
+        joined.append(mean)
+    return joined
+
+
+def _mean(points: Sequence[Point]) -> Point:
+    names = dict.fromkeys(name for point in points for name in point)
+    return {name: fmean(point[name] for point in points if name in point) for name in names}
+
+
+def _thinned(points: Sequence[Point], most: int) -> list[Point]:
+    size = math.ceil(len(points) / most) or 1
+    parts = [points[start : start + size] for start in range(0, len(points), size)]
+    # A part stands where it ends, so that the last point is the last step.
+    return [_mean(part) | {name: part[-1][name] for name in ("step", "seconds")} for part in parts]
+
+
+def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
+    """Series by name, as long as `step`, with null where there is no value."""
+    names = dict.fromkeys(name for point in points for name in point)
+    return {name: [_short(point.get(name)) for point in points] for name in names}
+
+
+def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
+    """Shares of the three parts in the auxiliary gradient of each layer, and how large the layer's gradient is."""
+    keys = dict.fromkeys(name for point in points for name in point if name.startswith(_LAYERS))
+    names = dict.fromkeys(name.removeprefix(_LAYERS).rpartition("/")[0] for name in keys)
+    if not names:
+        return None
+
+    def cell(point: Point, name: str) -> dict[str, float | None]:
+        squares = {part: point.get(f"{_LAYERS}{name}/{part}", math.nan) ** 2 for part in PARTS}
+        total = sum(squares.values())
+        if not total > 0:
+            return dict.fromkeys((*PARTS, "size"))
+        found = {part: square / total for part, square in squares.items()} | {"size": math.sqrt(total)}
+        return {key: _short(value, 3) for key, value in found.items()}
+
+    found = [[cell(point, name) for point in points] for name in names]
+    by_key = {key: [[one[key] for one in row] for row in found] for key in (*PARTS, "size")}
+    return {"names": list(names), "step": [_short(point["step"]) for point in points], **by_key}
+
+
+def _short(value: float | None, digits: int = 5) -> float | None:
+    """Rounded to what can be seen; whole numbers without a point, for the size of the page."""
+    if value is None or not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() else rounded

@@ -7,24 +7,25 @@ from collections.abc import Callable, Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
-from attittud_lab.report.collect import collect
+from attittud_lab.report.collect import collect, understood
 
 NORMAL, LARGEST = 400_000, 1_000_000
 """Bytes that a page should have, and that it never exceeds."""
 POINTS = (240, 120, 60, 30, 15)
-"""Of a curve: as many as the size allows."""
+"""Points of a curve: as many as the size allows."""
 
-# No network and no eval, enforced by the browser.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _OUTCOMES = {"use": "✓", "no_help": "✕", "unclear": "?"}
+_SIDES = {"▲": "above", "▼": "below"}
 
 
 def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
     """report.html and report.json in the folder of a run or comparison, or elsewhere; returns the path of the page."""
-    return write_page(output or folder, lambda points: collect(folder, points), cure)
+    with understood(folder):
+        return write_page(output or folder, lambda points: collect(folder, points), cure)
 
 
 def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER) -> Path:
@@ -37,68 +38,36 @@ def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str
     if len(page) > LARGEST:
         data = {**data, "curves": [], "notes": [*data["notes"], "The curves are too many for one page and left out."]}
         page = render(data).encode()
+    figures = json.dumps(data, ensure_ascii=False).encode()
     make_folder(folder, cure)
-    write_atomically(folder / "report.json", json.dumps(data, ensure_ascii=False).encode(), cure)
+    write_atomically(folder / "report.json", figures, cure)
     write_atomically(folder / "report.html", page, cure)
     return folder / "report.html"
 
 
 def render(data: Mapping[str, Any]) -> str:
     """The page."""
-    title = escape(data["title"])
-    # Inside a script element only "<" could end it.
-    payload = json.dumps({name: data[name] for name in ("metric", "curves")} | {"tables": _names(data)})
-    payload = payload.replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>{_asset("uPlot.min.css")}{_asset("page.css")}</style>
-</head>
-<body>
-<main>
-<header>
-<h1>{title}</h1>
-<p class="subtitle">{escape(data["subtitle"])}</p>
-{_decision(data["decision"])}
-</header>
-<section id="result">
-<h2>Result</h2>
-<div class="switch" data-switch="table"></div>
-{"".join(_table(table) for table in data["tables"])}
-{"".join(_details(table) for table in data.get("details", ()))}
-{"".join(f'<p class="note">{escape(note)}</p>' for note in data["notes"])}
-</section>
-<div id="charts" hidden></div>
-<noscript><p class="note">The curves need JavaScript; the tables do not.</p></noscript>
-<section>
-<h2>Configuration and provenance</h2>
-<details><summary>Configuration</summary><pre>{escape(data["config"])}</pre></details>
-<details><summary>Provenance</summary>{_pairs(data["provenance"])}</details>
-</section>
-<footer>
-<p class="note">{escape(_thinning(data))} Plots by uPlot (MIT licence). The figures of this page are in report.json beside it.</p>
-</footer>
-</main>
-<script type="application/json" id="data">{payload}</script>
-<script>{_asset("uPlot.iife.min.js")}</script>
-<script>{_asset("page.js")}</script>
-</body>
-</html>
-"""
+    names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
+    payload = json.dumps({"metric": data["metric"], "curves": data["curves"], "tables": names, "open": opened})
+    return Template(_asset("page.html")).substitute(
+        title=escape(data["title"]),
+        subtitle=escape(data["subtitle"]),
+        css=_asset("uPlot.min.css") + _asset("page.css"),
+        decision=_decision(data["decision"]),
+        tables="".join(map(_table, data["tables"])),
+        details="".join(map(_details, data.get("details", ()))),
+        notes="".join(f'<p class="note">{escape(note)}</p>' for note in data["notes"]),
+        config=escape(data["config"]),
+        provenance=_pairs(data["provenance"]),
+        thinning=escape(_thinning(data)),
+        data=payload.replace("<", "\\u003c"),  # nothing else could end a script element
+        uplot=_asset("uPlot.iife.min.js"),
+        script=_asset("page.js"),
+    )
 
 
 def _asset(name: str) -> str:
     return (files("attittud_lab.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _names(data: Mapping[str, Any]) -> list[str]:
-    return [table["name"] for table in data["tables"]]
 
 
 def _decision(decision: Mapping[str, Any] | None) -> str:
@@ -121,30 +90,40 @@ def _table(table: Mapping[str, Any]) -> str:
 
 def _grid(table: Mapping[str, Any]) -> str:
     bars = [row["interval"] for row in table["rows"] if row["interval"]]
-    widest = max([abs(bar[end]) for bar in bars for end in ("low", "high") if bar[end] is not None], default=0.0)
+    widest = max((abs(end) for bar in bars for end in _ends(bar)), default=0.0)
     names = [*table["columns"], *(["against the baseline"] if bars else [])]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = ""
     for row in table["rows"]:
         first, *rest = (escape(text) for text in row["cells"])
-        body += f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{text}</td>" for text in rest)
+        chosen = row.get("chosen", False)
+        badge = ' <span class="badge">◀ decision</span>' if chosen else ""
+        body += f'<tr{" class=chosen" if chosen else ""}><th scope="row">{first}{badge}</th>'
+        body += "".join(f"<td>{text}</td>" for text in rest)
         body += (f"<td>{_bar(row['interval'], widest)}</td>" if bars else "") + "</tr>"
     small = ' class="small"' if len(names) <= 3 else ""
     return f'<div class="scroll"><table{small}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _bar(interval: Mapping[str, Any] | None, widest: float) -> str:
-    """The interval of a difference as a bar around a dot, with zero in the middle."""
-    if interval is None or interval["low"] is None or not widest:
+def _ends(bar: Mapping[str, Any]) -> list[float]:
+    """The interval of a difference; where the seeds are too few for one, their values."""
+    return list(bar["values"]) if bar["low"] is None else [bar["low"], bar["high"]]
+
+
+def _bar(bar: Mapping[str, Any] | None, widest: float) -> str:
+    """The interval of a difference as a line around a dot, or a dot for every seed, with zero in the middle.
+
+    A colour says that the difference is shown, by the p-value that allows for the number of rows.
+    """
+    if bar is None or not widest:
         return ""
-
-    def place(value: float) -> float:
-        return 50 + 48 * value / widest
-
-    low, mean, high = (place(interval[name]) for name in ("low", "mean", "high"))
-    side = "above" if interval["low"] > 0 else "below" if interval["high"] < 0 else "around"
-    line = f'<i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
-    return f'<div class="bar {side}">{line}<b style="left:{mean:.1f}%"></b></div>'
+    ends = [50 + 48 * value / widest for value in _ends(bar)]
+    line, dots = "", ends
+    if bar["low"] is not None:
+        line = f'<i style="left:{ends[0]:.1f}%;width:{ends[1] - ends[0]:.1f}%"></i>'
+        dots = [50 + 48 * bar["mean"] / widest]
+    marks = "".join(f'<b style="left:{dot:.1f}%"></b>' for dot in dots)
+    return f'<div class="bar {_SIDES.get(bar["mark"], "around")}">{line}{marks}</div>'
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -155,8 +134,8 @@ def _pairs(values: Mapping[str, Any]) -> str:
 def _thinning(data: Mapping[str, Any]) -> str:
     """How much the curves were thinned."""
     rows = [row for group in data["curves"] for row in group]
-    logged = max([row["logged"] for row in rows], default=0)
-    shown = max([len(row["train"].get("step", ())) for row in rows], default=0)
+    logged = max((row["logged"] for row in rows), default=0)
+    shown = max((len(row["train"].get("step", ())) for row in rows), default=0)
     if logged <= shown:
         return "Curves show every logged step." if rows else ""
     return f"Curves are thinned: {shown} points for {logged} logged steps, each the mean of its neighbours."

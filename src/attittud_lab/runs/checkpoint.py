@@ -34,20 +34,32 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            # Copies, aligned as torch aligns its own: a dot product in the place they have in the file may add up in
-            # another order (MKL on AMD's processors), and the run would go on with other last digits.
+            # Copies, aligned as torch aligns its own: a dot product where they lie in the file may add up in another
+            # order (MKL on AMD's processors), and the run would go on with other last digits.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
         text = metadata["state"]
         if metadata["sha256"] != _checksum(text, tensors):
             raise ValueError("its checksum is wrong")
-        state = _unflatten(json.loads(text), tensors)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
+        state: dict[str, Any] = _unflatten(json.loads(text), tensors)
+        if not isinstance(state, dict):
+            raise ValueError("it is no mapping")
+    except (SafetensorError, OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)}); delete this file to "
             "start the run from its beginning, or restore it from a backup"
         ) from None
-    assert isinstance(state, dict)
     return state
+
+
+def check_like(value: Any, like: Any, name: str) -> None:
+    """Raise ValueError unless a value has the keys, shapes and types of another one."""
+    if isinstance(like, Mapping):
+        if not isinstance(value, Mapping) or value.keys() != like.keys():
+            raise ValueError(f"{name} has other entries than this run")
+        for key, item in like.items():
+            check_like(value[key], item, f"{name}/{key}")
+    elif not isinstance(value, Tensor) or (value.shape, value.dtype) != (like.shape, like.dtype):
+        raise ValueError(f"{name} is no tensor of shape {tuple(like.shape)} and type {like.dtype}")
 
 
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

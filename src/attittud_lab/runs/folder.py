@@ -24,11 +24,11 @@ from torch import Tensor
 
 from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import Config, to_dict
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import cannot_write, read_json, write_atomically, write_json
-from attittud_lab.models.weights import save_weights
+from attittud_lab.models.network import save_weights
 from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
-from attittud_lab.runs.provenance import provenance
+from attittud_lab.runs.result import RunResult, provenance
 
 _FILES = (
     "result.json",
@@ -50,8 +50,10 @@ class RunFolder:
         self.path, self.config = path, config
         self.checkpoint_path = path / "checkpoint.safetensors"
         for name in _FILES:
-            if (path / name).is_symlink():  # writing would go to wherever it leads
-                raise InputError(f"{path / name}: is a link; run folders hold their own files, remove it")
+            link = (path / name).is_symlink()  # writing would go to wherever it leads
+            if link or ((path / name).exists() and not (path / name).is_file()):
+                what = "a link" if link else "no plain file"
+                raise InputError(f"{path / name}: is {what}; run folders hold their own files, remove it")
         if fresh or self._begun_in_vain():
             try:
                 for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust
@@ -74,20 +76,29 @@ class RunFolder:
                 )
             return
         about = read_json(known)
-        if not isinstance(about, dict) or "config" not in about:
+        try:
+            differing = differences(_completed(about["config"]), comparable(self.config))
+        except (LookupError, TypeError, RecursionError):
             raise InputError(
                 f"{known}: is not what a run writes; choose another output=FOLDER, or start over with --fresh"
-            )
-        differing = differences(_completed(about["config"]), comparable(self.config))
+            ) from None
         if differing:
             raise InputError(
                 f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])}); choose another folder by "
                 "output=FOLDER, or start over with --fresh"
             )
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> RunResult | None:
+        """What a finished run found; None for an unfinished one."""
         path = self.path / "result.json"
-        return read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return RunResult.read(read_json(path), self.path)
+        except ValueError as error:
+            raise InputError(
+                f"{path}: is not what a run writes ({one_line(error, 200)}); start over with --fresh"
+            ) from None
 
     def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""
@@ -122,15 +133,22 @@ class RunFolder:
 
     def truncate(self, size: int) -> None:
         """Forget metrics that came after the checkpoint: those steps will be done again."""
+        path = self.path / "metrics.jsonl"
         try:
-            with (self.path / "metrics.jsonl").open("ab") as file:
-                if file.tell() < size:
+            with path.open("a+b") as file:
+                if file.seek(0, os.SEEK_END) < size:
                     raise InputError(
-                        f"{self.path / 'metrics.jsonl'}: lines are missing that the checkpoint counts on; start over with --fresh"
+                        f"{path}: lines are missing that the checkpoint counts on; start over with --fresh"
                     )
+                file.seek(0)
+                for number, line in enumerate(file.read(size).splitlines(), 1):
+                    if not _is_object(line):
+                        raise InputError(
+                            f"{path}:{number}: is no line of metrics; restore the file, or start over with --fresh"
+                        )
                 file.truncate(size)
         except OSError as error:
-            raise cannot_write(self.path / "metrics.jsonl", error) from None
+            raise cannot_write(path, error) from None
 
     def record(self, values: Mapping[str, Any]) -> None:
         try:
@@ -152,6 +170,13 @@ class RunFolder:
         self.checkpoint_path.unlink(missing_ok=True)
 
 
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _device(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
@@ -160,12 +185,12 @@ def _completed(config: Any) -> Any:
     """A stored configuration, with the defaults of settings that came after it."""
     try:
         return comparable(loads(yaml.safe_dump(config)))
-    except (InputError, yaml.YAMLError):  # none that this version can read
+    except (InputError, RecursionError, yaml.YAMLError):  # none that this version can read
         return config
 
 
 def comparable(config: Config) -> dict[str, Any]:
-    """What makes two runs the same: all but the place of the folder and what it is compared with."""
+    """What makes two runs the same: everything but where the folder is and what it is compared with."""
     plain: dict[str, Any] = to_dict(config)
     del plain["output"], plain["compare"], plain["data"]["cache"]
     return plain
@@ -181,4 +206,4 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
             for key in keys
             for text in differences(old.get(key, missing), new.get(key, missing), f"{path}.{key}" if path else key)
         ]
-    return [] if old == new else [f"{path}: {old!r} there, {new!r} here"]
+    return [] if old == new else [f"{path}: {old!r:.100} there, {new!r:.100} here"]

@@ -1,21 +1,33 @@
-"""What a finished run found."""
+"""What a finished run found, and what a reader needs to know about the machine and the code behind its figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from attittud_lab.files import without_nan
 
 
-@dataclass(frozen=True)
-class Diverged:
-    """What a run found whose loss was not a number any more."""
+class PhaseSummary(TypedDict):
+    """A finished phase."""
 
-    reason: str
+    name: str
+    steps: int
+    best_step: int
+    seconds: float
+    """The time of training alone."""
+    stopped: str | None
+    """What ended it before its last step: patience or seconds."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +40,7 @@ class RunResult:
     """The figure that chose the model."""
     validation: dict[str, float]
     test: dict[str, float]
-    phases: list[dict[str, Any]]
-    """For each: name, steps, best_step, seconds (of training alone), stopped (patience, seconds or null)."""
+    phases: list[PhaseSummary]
     parameters: int
     examples: dict[str, int]
     run_dir: Path = field(compare=False)
@@ -42,12 +53,18 @@ class RunResult:
 
     @classmethod
     def read(cls, values: Mapping[str, Any], run_dir: Path) -> RunResult:
-        """From a file: the run was finished before."""
-        figures = {
-            part: {name: math.nan if value is None else value for name, value in values[part].items()}
-            for part in ("validation", "test")
-        }
-        return cls(**(dict(values) | figures), run_dir=run_dir, skipped=True)
+        """From a file: the run was finished before. ValueError where it is not what a run writes."""
+        try:
+            figures = {
+                part: {name: math.nan if value is None else value for name, value in values[part].items()}
+                for part in ("validation", "test")
+            }
+            found = cls(**typed(cls, {**values, **figures}), run_dir=run_dir, skipped=True)
+            if not {found.metric, "loss"} <= found.validation.keys() & found.test.keys():
+                raise ValueError(f"the figures {found.metric} and loss are not in it")
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+        return found
 
     @property
     def seconds(self) -> float:
@@ -56,3 +73,47 @@ class RunResult:
     @property
     def steps(self) -> int:
         return int(sum(phase["steps"] for phase in self.phases))
+
+
+def typed(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values from a file for the fields of a dataclass; ValueError where one has another type."""
+    wanted = {entry.name for entry in fields(cls)}
+    hints = {name: hint for name, hint in get_type_hints(cls).items() if name in wanted}
+    if not values.keys() <= hints.keys():
+        raise ValueError(f"{next(iter(values.keys() - hints.keys()))!r} is unknown")
+    try:
+        return {name: TypeAdapter(hints[name]).validate_python(value, strict=True) for name, value in values.items()}
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))} {first['msg']}") from None
+
+
+def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
+    """Versions, code revision (of a git checkout) and processor; no names of machines or users."""
+    found: dict[str, str | int | None] = {"python": platform.python_version()}
+    for package in ("attittud", "torch", *packages):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a source tree that was never installed
+            found[package] = None
+    return found | {"revision": _revision(), "processor": _processor(), "cores": os.cpu_count()}
+
+
+def _revision() -> str | None:
+    if "ATTITTUD_REVISION" in os.environ:  # of a copy without its history
+        return os.environ["ATTITTUD_REVISION"]
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return result.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,1 +1,17 @@
-"""How the gradients of the primary and the auxiliary tasks become one update."""
+"""How the gradients of the primary and the auxiliary tasks become one update: strategies by name."""
+
+import attittud_lab.strategies.guided
+import attittud_lab.strategies.mixing  # noqa: F401 - importing them registers their strategies
+from attittud_lab.strategies.base import (
+    Entry,
+    StepKind,
+    StepLosses,
+    Strategy,
+    Telemetry,
+    find,
+    make_strategy,
+    names,
+    register,
+)
+
+__all__ = ["Entry", "StepKind", "StepLosses", "Strategy", "Telemetry", "find", "make_strategy", "names", "register"]

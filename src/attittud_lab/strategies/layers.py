@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attittud.autograd.forward import isolated_forward
-from attittud.guide import Guide
-from attittud_lab.training.compiling import eagerly
+from attittud import Guide, isolated_forward
+from attittud_lab.models.compiling import eagerly
 
 if TYPE_CHECKING:
-    from attittud_lab.strategies.registry import MicroLosses
+    from attittud_lab.strategies.base import MicroLosses
 
 PARTS = ("helpful", "harmful", "neutral")
 MOST_GROUPS = 24

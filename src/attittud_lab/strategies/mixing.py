@@ -1,153 +1,277 @@
-"""Strategies that need only the mean gradients of the two sides: sums, ratios, cosine gates and Bloop."""
+"""Strategies that need only the mean gradient of each task: sums, ratios, cosine gates, Bloop, and TorchJD's baselines.
+
+Which parameters are shared, and what the others receive, is as in a `Guide`: parameters that the primary and at least
+one auxiliary loss reach are shared; all others get the gradients of their own tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from attittud_lab.errors import InputError, needs, one_line
+from attittud_lab.strategies.base import MicroLosses, StepKind, StepLosses, Strategy, Telemetry, register
+from attittud_lab.strategies.guided import Guided
 
-from attittud_lab.config.schema import StrategyConfig
-from attittud_lab.strategies.gradients import Sides, cosine
-from attittud_lab.training.capture import StepKind
+if TYPE_CHECKING:  # torch is imported where it is used: names are listed without it
+    from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from attittud_lab.strategies.registry import MicroLosses, StepLosses, Telemetry
+    from attittud_lab.config.schema import StrategyConfig
+
+Gradients = Sequence["Tensor | None"]
 
 
 @dataclass
-class Pair:
-    """Mean gradients over the shared parameters; `auxiliary` is the weighted sum over the sources."""
+class TaskGradients:
+    """One flat vector per loss over the shared parameters; the first is the primary task's."""
 
-    primary: Tensor
-    auxiliary: Tensor
-    decay: float
-    memory: dict[str, Tensor]
-    """What the strategy keeps from step to step; it goes into checkpoints."""
+    shared: list[nn.Parameter]
+    rows: list[Tensor]
 
+    @classmethod
+    def of(cls, model: nn.Module, parts: Iterable[Sequence[Tensor]]) -> TaskGradients:
+        """Differentiate the losses (separate graphs) and hand all but the shared parameters their gradients.
 
-Formula = Callable[[Pair], Tensor]
+        Each part has the losses of one micro-batch; their gradients add up.
+        """
+        import torch
 
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        found: list[Gradients] = []
+        for losses in parts:  # the next one is computed when the graphs of this one are gone
+            new: list[Gradients] = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
+            found = [_sum(a, b) for a, b in zip(found, new, strict=True)] if found else new
+            del losses
+        shared = []
+        for position, parameter in enumerate(parameters):
+            own = [gradients[position] for gradients in found]
+            reached = [gradient for gradient in own if gradient is not None]
+            if own[0] is not None and len(reached) > 1:
+                shared.append(position)
+            elif reached:
+                parameter.grad = torch.stack(reached).sum(0) if len(reached) > 1 else reached[0].clone()
+        rows = [
+            torch.cat([_flat(gradients[position], parameters[position]) for position in shared])
+            for gradients in found
+            if shared
+        ]
+        return cls([parameters[position] for position in shared], rows)
 
-@dataclass(frozen=True)
-class Mixer:
-    """A formula for what the shared parameters receive of the auxiliary gradient, beside the weighted primary one."""
+    def write(self, update: Tensor) -> None:
+        """Give the shared parameters their slices of the update."""
+        import torch
 
-    formula: Formula
-    about: str
-    primary_weight: float = 1.0
-    auxiliary: bool = True
-    replay: bool = False
-    head: bool = True
-    """Whether the primary head is trained; one that is not lets its loss choose the model, since its accuracy means nothing."""
-
-
-def _all(pair: Pair) -> Tensor:
-    return pair.auxiliary
-
-
-def _gate(pair: Pair) -> Tensor:
-    """Du et al. 2018, unweighted: the auxiliary gradient counts in full or not at all."""
-    return torch.where(cosine(pair.primary, pair.auxiliary) >= 0, 1.0, 0.0) * pair.auxiliary
-
-
-def _weighted_gate(pair: Pair) -> Tensor:
-    """Du et al. 2018, weighted: it counts by max(0, cosine)."""
-    return cosine(pair.primary, pair.auxiliary).clamp(min=0) * pair.auxiliary
-
-
-def _bloop(pair: Pair) -> Tensor:
-    """Hsieh et al. 2024: what of the auxiliary gradient is orthogonal to a running mean of the primary gradient."""
-    if "mean" in pair.memory:
-        pair.memory["mean"].lerp_(pair.primary, 1 - pair.decay)  # in place: a captured step goes on where it lies
-    else:
-        pair.memory["mean"] = pair.primary.clone()
-    mean = pair.memory["mean"]
-    square = torch.dot(mean, mean)
-    share = torch.where(square > 0, torch.dot(mean, pair.auxiliary) / square, 0.0)
-    return pair.auxiliary - share * mean
+        slices = update.split([parameter.numel() for parameter in self.shared])
+        for parameter, part in zip(self.shared, slices, strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
 
 
-MIXERS: dict[str, Mixer] = {
-    "primary_only": Mixer(
-        _all, "ignore the auxiliary data: the baseline that every other row has to beat", auxiliary=False
-    ),
-    "pretrain": Mixer(
-        _all, "auxiliary data alone shapes the body; the primary head learns beside it", primary_weight=0.0
-    ),
-    "pretrain_as_released": Mixer(
-        _all,
-        "pretrain with an untrained primary head whose loss chooses the model, as in the paper's release; to compare with",
-        primary_weight=0.0,
-        head=False,
-    ),
-    "multitask": Mixer(_all, "add the two losses: the strongest simple baseline once its weights are tuned"),
-    "replay": Mixer(_all, "one mixture of primary (share strategy.ratio) and auxiliary examples", replay=True),
-    "cosine_gate": Mixer(_gate, "Du et al. 2018: use the auxiliary gradient only while its cosine is not negative"),
-    "cosine_weighted": Mixer(_weighted_gate, "Du et al. 2018: weight the auxiliary gradient by max(0, cosine)"),
-    "bloop": Mixer(_bloop, "Hsieh et al. 2024: project on the complement of a running primary gradient"),
-}
+def _sum(first: Gradients, second: Gradients) -> Gradients:
+    return [b if a is None else a if b is None else a + b for a, b in zip(first, second, strict=True)]
 
 
-class Mixed:
-    """A step of one of the formulas above."""
+def _flat(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:
+    return parameter.new_zeros(parameter.numel()) if gradient is None else gradient.reshape(-1)
 
-    resumable = True
 
-    def __init__(self, mixer: Mixer, model: nn.Module, config: StrategyConfig, weights: Mapping[str, float]) -> None:
-        self.mixer, self.model, self.config, self.weights = mixer, model, config, weights
-        self.needs_auxiliary = mixer.auxiliary
-        self.primary_weight = mixer.primary_weight if config.primary_weight is None else config.primary_weight
+Formula = Callable[["Mixed", "Tensor", "Tensor"], "Tensor"]
+"""What the shared parameters receive of the auxiliary gradient, in addition to the weighted primary one.
+
+It is given the strategy, the primary gradient, and the weighted sum of the auxiliary gradients.
+"""
+
+
+def _ratio(value: Tensor, by: Tensor) -> Tensor:
+    """0 where `by` is not above 0."""
+    import torch
+
+    return torch.where(by > 0, value / by, 0.0)
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return _ratio(a.dot(b), a.norm() * b.norm())
+
+
+class Mixed(Strategy):
+    """A step of one of the formulas below."""
+
+    def __init__(
+        self,
+        formula: Formula,
+        config: StrategyConfig,
+        model: nn.Module,
+        weights: Mapping[str, float],
+        *,
+        primary_weight: float = 1.0,
+        auxiliary: bool = True,
+        replay: bool = False,
+        trains_head: bool = True,
+    ) -> None:
+        self.formula, self.config, self.model, self.weights = formula, config, model, weights
+        self.needs_auxiliary, self.replay, self.trains_head = auxiliary, replay, trains_head
+        self.primary_weight = primary_weight if config.primary_weight is None else config.primary_weight
         self.memory: dict[str, Tensor] = {}
+        """What a formula keeps from step to step; it goes into checkpoints."""
 
     def step(self, losses: StepLosses) -> Telemetry:
         parts = losses.micro
-        if not self.mixer.auxiliary:
+        if not self.needs_auxiliary:
             for part in parts:
                 (part.primary().mean() / len(parts)).backward()
             return dict
-        ratio, primary_weight = self.config.ratio, self.primary_weight
-        # Replay is the mean loss of a batch in which a share `ratio` of the examples is primary.
-        factor = 1 - ratio if self.mixer.replay else 1.0
-        sides = Sides.of(self.model, (self._losses(part, factor, 1 / len(parts)) for part in parts))
-        return self._combine(sides, ratio if self.mixer.replay else primary_weight)
+        found = TaskGradients.of(self.model, (self._losses(part, 1 / len(parts)) for part in parts))
+        if not found.shared:
+            return dict
+        primary, auxiliary, *others = found.rows
+        for row in others:
+            auxiliary = auxiliary + row
+        if any(kept.shape != primary.shape for kept in self.memory.values()):
+            raise InputError("strategy: the checkpoint is of another model; delete it to start from the beginning")
+        weight = self.config.ratio if self.replay else self.primary_weight
+        found.write(self.formula(self, primary, auxiliary) + primary * weight)
+        return partial(_read, _cosine(primary, auxiliary))
 
-    def _losses(self, losses: MicroLosses, factor: float, share: float) -> list[Tensor]:
-        if self.mixer.replay:
+    def _losses(self, losses: MicroLosses, share: float) -> list[Tensor]:
+        factor = 1.0
+        if self.replay:
+            # The mean loss of a batch in which a share `ratio` of the examples is primary.
             ratio = self.config.ratio
-            primary = losses.primary(count=max(1, round(losses.auxiliary_examples * ratio / max(1 - ratio, 1e-9))))
+            factor = 1 - ratio
+            primary = losses.primary(count=max(1, round(losses.auxiliary_examples * ratio / max(factor, 1e-9))))
         else:
             # With weight 0 a plain sum has no use for more than the gradient of the primary head.
-            head_alone = self.primary_weight == 0 and self.mixer.formula is _all
-            primary = losses.primary(detach=head_alone) * (1.0 if self.mixer.head else 0.0)
+            head_alone = self.primary_weight == 0 and self.formula is _all
+            primary = losses.primary(detach=head_alone) * (1.0 if self.trains_head else 0.0)
         tasks = [loss * (self.weights[name] * factor * share) for name, loss in losses.auxiliary().items()]
         return [primary.mean() * share, *tasks]
 
-    def _combine(self, sides: Sides, primary_weight: float) -> Telemetry:
-        if not sides.shared:
-            return dict
-        auxiliary = sides.rows[1]
-        for row in sides.rows[2:]:
-            auxiliary = auxiliary + row
-        pair = Pair(sides.rows[0], auxiliary, self.config.decay, self.memory)
-        sides.write(self.mixer.formula(pair) + pair.primary * primary_weight)
-        return partial(_read, cosine(pair.primary, auxiliary))
-
     def kind(self) -> StepKind | None:
         return StepKind()
-
-    def replayed(self, kind: StepKind) -> None:
-        """What is kept from step to step is on the device."""
 
     def state_dict(self) -> dict[str, Any]:
         return {name: tensor.clone() for name, tensor in self.memory.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not all(getattr(value, "ndim", 0) == 1 and value.is_floating_point() for value in state.values()):
+            raise ValueError("what the strategy keeps are vectors")
         self.memory = dict(state)
 
 
 def _read(similarity: Tensor) -> dict[str, float]:
     return {"cosine": float(similarity)}
+
+
+def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formula]:
+    """Register a formula as a strategy; the settings are those of `Mixed`."""
+
+    def add(function: Formula) -> Formula:
+        def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int) -> Strategy:
+            if config.eta is None and config.basis is None:
+                return Mixed(function, config, model, weights, **settings)
+            return Guided(config, model, weights, seed)  # the preset of this name, with an Eta or a basis of one's own
+
+        # Elsewhere the weight is 0, replaced by a ratio, or of no effect.
+        tunes = settings.get("auxiliary", True) and not settings.get("replay") and settings.get("primary_weight") != 0
+        register(name, about, build, tunes_primary_weight=tunes, trains_head=settings.get("trains_head", True))
+        return function
+
+    return add
+
+
+@formula("replay", "one mixture of primary (share strategy.ratio) and auxiliary examples", replay=True)
+@formula("multitask", "add the two losses: the strongest simple baseline once its weights are tuned")
+@formula(
+    "pretrain_as_released",
+    "pretrain with an untrained primary head whose loss chooses the model, as in the paper's release; to compare with",
+    primary_weight=0.0,
+    trains_head=False,
+)
+@formula("pretrain", "auxiliary data alone shapes the body while the primary head learns on it", primary_weight=0.0)
+@formula("primary_only", "ignore the auxiliary data: the baseline that every other row has to beat", auxiliary=False)
+def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
+    return auxiliary
+
+
+@formula("cosine_gate", "Du et al. 2018: use the auxiliary gradient only while its cosine is not negative")
+def _gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    return (_cosine(primary, auxiliary) >= 0) * auxiliary
+
+
+@formula("cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, cosine)")
+def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
+
+
+@formula("bloop", "Hsieh et al. 2024: project on the complement of a running primary gradient")
+def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    if "mean" in strategy.memory:
+        strategy.memory["mean"].lerp_(
+            primary, 1 - strategy.config.decay
+        )  # in place: a captured step goes on from there
+    else:
+        strategy.memory["mean"] = primary.clone()
+    mean = strategy.memory["mean"]
+    return auxiliary - _ratio(mean.dot(auxiliary), mean.dot(mean)) * mean
+
+
+class Symmetric(Strategy):
+    """An aggregator of TorchJD, to which the primary task is one of several equals."""
+
+    needs_shared = True
+
+    def __init__(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any],
+        config: StrategyConfig,
+        model: nn.Module,
+        weights: Mapping[str, float],
+    ) -> None:
+        try:
+            from torchjd import aggregation
+        except ImportError:
+            raise needs("torchjd", "torchjd", f"strategy {config.name!r}") from None
+        try:
+            self.aggregator = getattr(aggregation, kind)(**arguments)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"strategy {config.name!r}: TorchJD cannot provide {kind} here: {one_line(error)}"
+            ) from None
+        self.model, self.weights = model, weights
+
+    def step(self, losses: StepLosses) -> Telemetry:
+        import torch
+
+        share = 1 / len(losses.micro)
+        found = TaskGradients.of(self.model, (self._rows(part, share) for part in losses.micro))
+        found.write(self.aggregator(torch.stack(found.rows)))
+        return dict
+
+    def _rows(self, losses: MicroLosses, share: float) -> list[Tensor]:
+        tasks = [loss * (self.weights[name] * share) for name, loss in losses.auxiliary().items()]
+        return [losses.primary().mean() * share, *tasks]
+
+
+def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any) -> None:
+    """Register an aggregator by its name in TorchJD; the arguments are those that it has no default for."""
+
+    def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], _seed: int) -> Strategy:
+        given = {key: value(weights) if callable(value) else value for key, value in arguments.items()}
+        strategy = Symmetric(kind, given, config, model, weights)
+        strategy.resumable = resumable
+        return strategy
+
+    register(name, f"symmetric baseline {kind} of TorchJD (needs the extra torchjd)", build)
+
+
+_symmetric("torchjd_pcgrad", "PCGrad")
+_symmetric("torchjd_gradvac", "GradVac", resumable=False)  # it keeps a state that TorchJD does not give away
+_symmetric("torchjd_cagrad", "CAGrad", c=0.4)  # the value of its paper's experiments
+_symmetric("torchjd_mgda", "MGDA")
+_symmetric("torchjd_upgrad", "UPGrad")
+_symmetric("torchjd_nashmtl", "NashMTL", resumable=False, n_tasks=lambda weights: len(weights) + 1)
+_symmetric("torchjd_imtl_g", "IMTLG")
+_symmetric("torchjd_aligned_mtl", "AlignedMTL")
+_symmetric("torchjd_config", "ConFIG")

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.training.compiling import eagerly
+from attittud_lab.models.compiling import eagerly
 
 
 @torch.no_grad()
@@ -26,12 +26,13 @@ def evaluate(
     model.eval()
     try:
         with eagerly(model):
-            parts = examples.parts(batch_size)
-            pieces = [(rows, model(part.to(device), head=task.head).float()) for rows, part in parts]
+            parts = [
+                (rows, model(part.to(device), head=task.head).float()) for rows, part in examples.parts(batch_size)
+            ]
     finally:
         model.train(training)
-    places = torch.cat([rows for rows, _ in pieces])
-    outputs = torch.cat([piece for _, piece in pieces]).cpu()[places.argsort()]
+    order = torch.cat([rows for rows, _ in parts])
+    outputs = torch.cat([part for _, part in parts]).cpu()[order.argsort()]
     assert examples.targets is not None
     targets = examples.targets.cpu()
     if task.objective == "multi_label":

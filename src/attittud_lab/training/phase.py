@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Set
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import PhaseConfig
+from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
+from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.errors import InputError
-from attittud_lab.strategies.registry import Guided, Strategy, Telemetry
-from attittud_lab.training.capture import Steps
-from attittud_lab.training.compiling import clock
+from attittud_lab.errors import InputError, one_line
+from attittud_lab.models.compiling import clock
+from attittud_lab.models.network import Network, check_shared, matching
+from attittud_lab.runs.checkpoint import check_like
+from attittud_lab.runs.result import typed
+from attittud_lab.strategies import Strategy, Telemetry, make_strategy
+from attittud_lab.training.devices import CapturedSteps, CudaRecorder
+from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.streams import Streams
 
+logger = logging.getLogger("attittud")
+
+FEW_JUDGES = 8
+"""Fewer validation examples than these say more about themselves than about the task."""
+MOMENTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
+"""What optimizers keep for each parameter, in addition to the number of the step."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
 
@@ -48,7 +60,14 @@ class PhaseState:
     plateau: int = 0
     scale: float = 1.0
     seconds: float = 0.0
-    stopped: str | None = None
+    stopped: Literal["patience", "seconds"] | None = None
+
+    def possible(self, steps: int, figures: Set[str]) -> bool:
+        """Whether a phase of so many steps can stand here; an evaluation has at least these figures."""
+        known = figures <= self.best_values.keys() & self.last_values.keys()
+        counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
+        evaluated = self.best is None or (known and len(self.best) == 2)
+        return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
 
 class Phase:
@@ -64,15 +83,13 @@ class Phase:
         *,
         metric: str,
         evaluate: Callable[[], dict[str, float]],
-        log_every: int,
-        log_layers: bool,
-        checkpoint_every: int | None,
-        captured: Steps[_Update] | None = None,
+        job: Config,
+        captured: CapturedSteps[_Update] | None = None,
     ) -> None:
         self.name, self.config, self.steps, self.streams, self.strategy = name, config, steps, streams, strategy
         self.model = streams.model
         self.metric, self._evaluate = metric, evaluate
-        self.log_every, self.log_layers, self.checkpoint_every = log_every, log_layers, checkpoint_every
+        self.log_every, self.log_layers, self.checkpoint_every = job.log_every, job.log_layers, job.checkpoint_every
         self.captured = captured
         self.evaluate_every = max(1, steps // config.evaluations)
         self.optimizer = _optimizer(self.model, config, streams.device if captured else None)
@@ -91,7 +108,7 @@ class Phase:
     ) -> None:
         """Go on to the end. `record` takes a line of metrics, `checkpoint` is called where all is consistent."""
         state, device = self.state, self.streams.device
-        started, reported = clock(), state.step
+        started, reported, shown = clock(), state.step, dict[str, float]()
         while not self.done:
             telemetry = self.step()
             last = state.step == self.steps
@@ -104,16 +121,24 @@ class Phase:
                 torch.cuda.synchronize(device)
             state.seconds += clock() - started
             if logging:
-                values = self.read(telemetry)
-                record({"step": state.step, "seconds": state.seconds, "lr": self._lr(state.step - 1), **values})
-                advanced(state.step - reported, values)
-                reported = state.step
+                shown = self.read(telemetry)
+                record(
+                    {
+                        "step": state.step,
+                        "seconds": state.seconds,
+                        "lr": learning_rate(self.config, state.step - 1, self.steps, state.scale),
+                        **shown,
+                    }
+                )
             if self.config.seconds is not None and state.seconds >= self.config.seconds:
                 state.stopped, evaluating = "seconds", True
+            if logging or evaluating:
+                advanced(state.step - reported, shown)
+                reported = state.step
             if evaluating:
                 found = self._look()
                 values = {f"validation/{name}": value for name, value in found.items()}
-                if isinstance(self.strategy, Guided) and self.log_layers:
+                if self.log_layers:
                     # The seconds of training have stopped counting.
                     values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
                 record({"step": state.step, "seconds": state.seconds, **values})
@@ -132,21 +157,35 @@ class Phase:
         """One update of the model; what is returned reads its figures."""
         number, streams, strategy = self.state.step, self.streams, self.strategy
         streams.load(number)
+        lr = learning_rate(self.config, number, self.steps, self.state.scale)
         for group in self.optimizer.param_groups:
-            _set_lr(group, self._lr(number))
+            if isinstance(group["lr"], Tensor):  # where a captured step reads it
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
         if self.captured is None:
-            telemetry = self._update().telemetry
+            telemetry = self._guarded_update().telemetry
         else:
-            # A graph has one random seed for all of a step; it is set anew as dropout shall depend on the step alone.
+            # A graph has one random seed for all of a step; it is set again so that dropout depends on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
-            name = None if kind is None else f"{kind}{streams.shape(kind)}"
+            name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
             update, replayed = self.captured.run(name, self._update)
             if replayed and kind is not None:
                 strategy.replayed(kind)
             streams.values, telemetry = dict(update.values), update.telemetry
         self.state.step += 1
         return telemetry
+
+    def _guarded_update(self) -> _Update:
+        """An update; where it fails because numbers are not finite any more, that is what is said."""
+        try:
+            return self._update()
+        except RuntimeError as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
+            tensors = (*self.streams.values.values(), *self.model.parameters())
+            if "overflow" not in str(error) and all(bool(tensor.isfinite().all()) for tensor in tensors):
+                raise
+            raise self._diverged(one_line(error, 120)) from None
 
     def _update(self) -> _Update:
         """All of a step that happens on the device."""
@@ -161,23 +200,28 @@ class Phase:
         """Losses and figures of the last step, which waits for the device; refuses to go on where they diverged."""
         values = {name: float(value) for name, value in self.streams.values.items()}
         if not math.isfinite(values["loss/primary"]):
-            raise DivergedError(
-                f"training diverged in step {self.state.step} of phase {self.name}: the primary loss is "
-                f"{values['loss/primary']}; lower training.{self.name}.lr, or set training.{self.name}.clip"
-            )
+            raise self._diverged(f"the primary loss is {values['loss/primary']}")
         return values | {f"attittud/{name}": float(value) for name, value in telemetry().items()}
+
+    def _diverged(self, why: str) -> DivergedError:
+        return DivergedError(
+            f"training diverged in step {self.state.step} of phase {self.name}: {why}; lower training.{self.name}.lr, or set "
+            f"training.{self.name}.clip"
+        )
 
     def _look(self) -> dict[str, float]:
         """Evaluate, and draw the consequences."""
         state, config = self.state, self.config
         found = self._evaluate()
         value = -found["loss"] if self.metric == "loss" else found[self.metric]
-        score = [
-            value if math.isfinite(value) else -math.inf,
-            -found["loss"] if math.isfinite(found["loss"]) else -math.inf,
-        ]
+        finite = math.isfinite(found["loss"])
+        if not finite and not (self.done and self.best_weights):
+            raise self._diverged(f"the validation loss is {found['loss']}")
+        if not finite:
+            logger.warning("training diverged at its end; the model of step %d is kept", state.best_step)
+        score = [value if math.isfinite(value) else -math.inf, -found["loss"]]
         state.last_values = found
-        if state.best is None or score > state.best:
+        if finite and (state.best is None or score > state.best):
             state.best, state.best_step, state.best_values, state.worse, state.plateau = score, state.step, found, 0, 0
             if config.select == "best":
                 self.best_weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -189,20 +233,6 @@ class Phase:
             state.stopped = "patience"
         return found
 
-    def _lr(self, step: int) -> float:
-        config = self.config
-        if step < config.warmup:
-            return config.lr * (step + 1) / config.warmup
-        end = min(config.lr_min, config.lr)
-        if config.schedule == "plateau":
-            return max(end, config.lr * self.state.scale)
-        done = (step - config.warmup) / max(1, self.steps - config.warmup)
-        if config.schedule == "cosine":
-            return end + (config.lr - end) * (1 + math.cos(math.pi * done)) / 2
-        if config.schedule == "linear":
-            return config.lr + (end - config.lr) * done
-        return config.lr
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": asdict(self.state),
@@ -212,14 +242,21 @@ class Phase:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
         device = self.streams.device
-        self.state = PhaseState(**saved["state"])
-        best = saved["best"]
-        self.best_weights = None if best is None else {name: tensor.to(device) for name, tensor in best.items()}
-        self.optimizer.load_state_dict(saved["optimizer"])
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"] = group["lr"].to(device)
+        self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
+        if not self.state.possible(self.steps, {self.metric, "loss"}):
+            raise ValueError("phase/state has values that no run writes")
+        if self.config.select == "best" and self.state.best is not None:
+            check_like(best, self.model.state_dict(), "best")
+            self.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
+        # Groups hold only settings, which are those of this run, and the learning rate, which every step sets.
+        moments, groups = saved["optimizer"]["state"], self.optimizer.state_dict()["param_groups"]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for number, found in moments.items():
+            like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
+            check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         strategy = {
             key: value.to(device) if isinstance(value, Tensor) else value for key, value in saved["strategy"].items()
         }
@@ -245,8 +282,110 @@ def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device 
     return found
 
 
-def _set_lr(group: dict[str, Any], value: float) -> None:
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(value)
-    else:
-        group["lr"] = value
+def learning_rate(config: PhaseConfig, step: int, steps: int, scale: float) -> float:
+    """The learning rate of a step; `scale` is how far schedule plateau has lowered it."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    end = min(config.lr_min, config.lr)
+    if config.schedule == "plateau":
+        return max(end, config.lr * scale)
+    done = (step - config.warmup) / max(1, steps - config.warmup)
+    if config.schedule == "cosine":
+        return end + (config.lr - end) * (1 + math.cos(math.pi * done)) / 2
+    return config.lr + (end - config.lr) * done if config.schedule == "linear" else config.lr
+
+
+def make_phase(
+    name: str,
+    config: Config,
+    data: Prepared,
+    model: Network,
+    device: torch.device,
+    metric: str,
+    *,
+    captured: bool = False,
+) -> Phase:
+    """A phase of a job, at its beginning. `captured`: its steps become CUDA graphs."""
+    settings: PhaseConfig = getattr(config.training, name)
+    strategy_config = config.strategy if name == "guided" else StrategyConfig(name="primary_only")
+    weights = {source: config.data.auxiliary[source].weight for source in data.auxiliary}
+    strategy = make_strategy(strategy_config, model, weights=weights, seed=mix(config.seed, name, "guide"))
+    batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
+    _check_strategy(strategy, strategy_config, model, data)
+    strategy.check_batches(name, settings)
+    _check_batches(name, settings, strategy_config, data, batches if strategy.needs_auxiliary else {})
+    if not strategy.trains_head:
+        metric, settings = "loss", replace(settings, select="best")
+    streams = Streams(
+        model,
+        data.primary,
+        data.auxiliary,
+        name,
+        config.seed,
+        settings.primary_batch,
+        batches,
+        strategy_config.basis_batch,
+        device,
+        accumulate=settings.accumulate,
+        bf16=config.training.precision == "bf16",
+        judges=data.validation if strategy.uses_held_out else None,
+        held=captured,
+    )
+
+    def look() -> dict[str, float]:
+        with streams.autocast():
+            return evaluate(model, data.primary, data.validation, device)
+
+    steps = phase_steps(name, settings, data, batches)
+    recorded: CapturedSteps[_Update] | None = CapturedSteps(CudaRecorder(device)) if captured else None
+    return Phase(name, settings, steps, streams, strategy, metric=metric, evaluate=look, job=config, captured=recorded)
+
+
+def _check_strategy(strategy: Strategy, config: StrategyConfig, model: Network, data: Prepared) -> None:
+    """Refuse a strategy that has nothing to work on; warn about one that has little."""
+    if strategy.needs_auxiliary and not data.auxiliary:
+        raise InputError(
+            f"strategy {config.name!r} needs auxiliary data, but data.auxiliary is empty; name a source there, or use "
+            "strategy: primary_only"
+        )
+    matching(model, config.exclude, "strategy.exclude")
+    if strategy.needs_shared:
+        check_shared(model, config.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
+    if strategy.uses_held_out and len(data.validation) < FEW_JUDGES:
+        logger.warning(
+            "strategy %s: the validation examples decide the weights, and there are only %d; so few can hardly tell what "
+            "helps. Raise data.primary.validation, or use strategy: primary_only or multitask",
+            config.name,
+            len(data.validation),
+        )
+
+
+def _check_batches(
+    name: str, settings: PhaseConfig, config: StrategyConfig, data: Prepared, batches: Mapping[str, int]
+) -> None:
+    """Refuse batches that are larger than the primary set, or that cannot be taken in equal micro-batches."""
+    primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
+    for key, size in {primary: settings.primary_batch, "strategy.basis_batch": config.basis_batch or 0}.items():
+        if size > available:
+            raise InputError(
+                f"{key} asks for {size} primary examples at once, but the primary training set has only {available}; lower {key} "
+                f"to at most {available}, or raise data.primary.train"
+            )
+    sizes = {primary: settings.primary_batch}
+    sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
+    for key, size in sizes.items():
+        if size % settings.accumulate:
+            raise InputError(
+                f"training.{name}.accumulate: {key} is {size}, which cannot be taken in {settings.accumulate} equal "
+                f"micro-batches; make it a multiple of {settings.accumulate}"
+            )
+
+
+def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mapping[str, int]) -> int:
+    """Updates of a phase; epochs are passes over the largest auxiliary source, or over the primary set."""
+    if settings.epochs is None:
+        return settings.steps
+    passes = [len(data.primary.examples) / settings.primary_batch]
+    if name == "guided" and data.auxiliary:
+        passes = [len(task.examples) / batches[source] for source, task in data.auxiliary.items()]
+    return max(1, math.ceil(settings.epochs * max(passes)))

@@ -16,15 +16,15 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder, only_one_process
 from attittud_lab.models.build import build_model, reader
+from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress, Quiet
+from attittud_lab.runs.checkpoint import check_like
 from attittud_lab.runs.folder import RunFolder
-from attittud_lab.runs.result import RunResult
-from attittud_lab.training.capture import own_stream
-from attittud_lab.training.compiling import compile_body, compiling, is_compiled
-from attittud_lab.training.devices import captures, choose_device, on_device, repeatable
+from attittud_lab.runs.result import PhaseSummary, RunResult, typed
+from attittud_lab.training.devices import captures, choose_device, enough_memory, on_device, own_stream, repeatable
 from attittud_lab.training.evaluate import default_metric, evaluate, has_both
-from attittud_lab.training.make_phase import make_phase
+from attittud_lab.training.phase import make_phase
 
 
 def default_run_dir(config: Config, name: str) -> Path:
@@ -70,39 +70,28 @@ def run(
         folder = RunFolder(path, config, fresh=fresh)
         finished = folder.result()
         if finished is not None:
-            return _read_result(finished, path)
+            return finished
         device = choose_device(config.device)
         prepared = on_device(data or load_data(config), device)
         forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
         training = config.training
         compiled = compiling(training.compile, deterministic=training.deterministic)
-        with forked, repeatable(training.deterministic, device), streamed, compiled, ExitStack() as opened:
+        exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
+        with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Quiet())
-            # Last: a run that is refused, or was finished before, shall not appear there.
+            # Last, so that a run that is refused, or was finished before, does not appear there.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
             result = job.run()
         folder.finish(result.plain())
         return result
 
 
-def _read_result(values: Any, path: Path) -> RunResult:
-    try:
-        return RunResult.read(values, path)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path}/result.json: is not what a run writes ({error}); start over with --fresh") from None
-
-
 class _Job:
     """The phases of one run, one after the other."""
 
     def __init__(
-        self,
-        config: Config,
-        data: Prepared,
-        device: torch.device,
-        folder: RunFolder,
-        progress: Progress,
+        self, config: Config, data: Prepared, device: torch.device, folder: RunFolder, progress: Progress
     ) -> None:
         self.config, self.data, self.device, self.folder = config, data, device, folder
         self.progress = progress
@@ -122,7 +111,7 @@ class _Job:
                 "data.primary.validation: no label has both positive and negative validation examples, so the AUC that chooses "
                 "the model is not defined; raise data.primary.validation, or use training.metric: macro_f1"
             )
-        self.summaries: list[dict[str, Any]] = []
+        self.summaries: list[PhaseSummary] = []
         self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be had takes no folder.
         names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
@@ -149,8 +138,11 @@ class _Job:
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()
             phase.captured = None  # graphs hold as much memory as a step needs
-            summary = {"name": name, "steps": state.step, "best_step": state.best_step}
-            self.summaries.append(summary | {"seconds": state.seconds, "stopped": state.stopped})
+            self.summaries.append(
+                PhaseSummary(
+                    name=name, steps=state.step, best_step=state.best_step, seconds=state.seconds, stopped=state.stopped
+                )
+            )
         test = evaluate(self.model, self.data.primary, self.data.test, self.device)
         if self.config.training.compile:
             self.folder.note("compiled", is_compiled(self.model))
@@ -160,12 +152,16 @@ class _Job:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go back to a checkpoint."""
         try:
-            self.summaries, self.validation = saved["summaries"], saved["validation"]
+            known = {"phases": saved["summaries"], "validation": saved["validation"]}
+            self.summaries, self.validation = typed(RunResult, known).values()
             self.phase = self.phases[len(self.summaries)]
+            check_like(saved["model"], self.model.state_dict(), "model")
             self.model.load_state_dict(saved["model"])
             self.phase.load_state_dict(saved["phase"])
-            size = int(saved["metrics_bytes"])
-        except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            size = saved["metrics_bytes"]
+            if type(size) is not int or size < 0:
+                raise ValueError("metrics_bytes is no number of bytes")
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)}); "
                 "delete it to start from the beginning"

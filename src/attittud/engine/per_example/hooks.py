@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +51,9 @@ class Hooks(Loop):
         self.checked = Checked()
         self.axes = KnownAxes()
         self.record: Recorder | None = None
+        self.plan: Plan | None = None
+        self._model: nn.Module | None = None
+        self._norms: list[tuple[str, nn.Module]] = []
 
     @property
     def instead(self) -> str:
@@ -60,7 +66,9 @@ class Hooks(Loop):
     def watch(self, model: nn.Module) -> Iterator[None]:
         if self.record is not None:  # of a step that failed
             self.record.close()
-        refuse_coupled(model, self.instead)
+        if self._model is not model:
+            self._model, self._norms = model, [(n, m) for n, m in model.named_modules() if isinstance(m, BatchNorm)]
+        refuse_coupled(self._norms, self.instead)
         self.record = record = Recorder(model)
         try:
             record.begin()
@@ -86,7 +94,10 @@ class Hooks(Loop):
             )
         self.seen()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        if not self.axes.confirmed >= jacobian.axes().keys() or self.checked.due(layout):
+        due = self.checked.due(layout)
+        if jacobian.follow(self.plan) and not due:
+            return jacobian
+        if due or not self.axes.confirmed >= jacobian.axes().keys():
             try:
                 self._verify(jacobian)
             except UnsupportedError:
@@ -95,6 +106,7 @@ class Hooks(Loop):
                 # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
                 self.axes = KnownAxes()
                 self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
+        self.plan = jacobian.planned()
         return jacobian
 
     def _verify(self, jacobian: HookedJacobian) -> None:
@@ -104,15 +116,34 @@ class Hooks(Loop):
         self.checked.add(jacobian.layout, silent)
 
 
-def refuse_coupled(model: nn.Module, instead: str) -> None:
-    """Modules known to mix the examples of a batch."""
-    for name, module in model.named_modules():
-        if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
+@dataclass(frozen=True)
+class Plan:
+    """Where the examples are in calls that have been confirmed: it holds while the same calls come with the same shapes."""
+
+    calls: list[Any]
+    axes: list[BatchAxis]
+    arguments: list[dict[int, BatchAxis | None]]
+
+
+def refuse_coupled(norms: Sequence[tuple[str, nn.Module]], instead: str) -> None:
+    """BatchNorm mixes the examples of a batch."""
+    for name, module in norms:
+        if module.training or module.running_mean is None:
             raise UnsupportedError(
                 f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
                 "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
                 f"{instead}"
             )
+
+
+def _budget(layout: Layout) -> int:
+    """Elements of per-example gradients that may exist at once: as many as the model has parameters, twice that on a GPU.
+
+    Then m gradients of all layers take at most m more products than there are layers; on a GPU half as many.
+    """
+    if layout.device.type != "cuda":
+        return layout.size
+    return min(max(2 * layout.size, LEAST_BUDGET), MOST_BUDGET)
 
 
 class HookedJacobian(Jacobian):
@@ -127,21 +158,33 @@ class HookedJacobian(Jacobian):
         """Whether a gradient came in half precision."""
         self._names = {id(p): name for name, p in layout.named}
         self._calls = {id(call): call for call in record.calls if self._wanted(call)}
-        self._uses = self._numbered()
+        self._plan: Plan | None = None
+        self._numbers = {key: number for number, key in enumerate(self._calls)}
+        self.budget = _budget(layout)
         self._edges = frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
 
     def over(self, layout: Layout) -> HookedJacobian:
         """The columns of J that belong to other parameters."""
         return HookedJacobian(self.engine, self.record, self.losses, layout)
 
-    @property
-    def budget(self) -> int:
-        """Elements of per-example gradients that may exist at once: as many as the model has parameters, twice that on a GPU.
+    def _signature(self) -> list[Any]:
+        """What axes depend on."""
+        names, examples = self._names, self.examples
+        return [
+            (examples, call.func, call.shape, call.in_attention, call.shapes, [names.get(id(t)) for t in call.met])
+            for call in self._calls.values()
+        ]
 
-        Then m gradients of all layers take at most m more products than there are layers; on a GPU half as many.
-        """
-        size = self.layout.size
-        return min(max(2 * size, LEAST_BUDGET), MOST_BUDGET) if self.layout.device.type == "cuda" else size
+    def follow(self, plan: Plan | None) -> bool:
+        """Take over what an earlier refresh found, where its calls were the same."""
+        if plan is not None and plan.calls == self._signature():
+            self._plan = plan
+        return self._plan is not None
+
+    def planned(self) -> Plan:
+        calls = self._calls.values()
+        arguments = [{at: self._axis_of_argument(call, at) for at in call.shapes} for call in calls]
+        return Plan(self._signature(), [self._axis(call) for call in calls], arguments)
 
     def axes(self) -> dict[Form, BatchAxis | None]:
         found: dict[Form, BatchAxis | None] = {}
@@ -280,7 +323,8 @@ class HookedJacobian(Jacobian):
             f"{self.engine.instead}"
         )
 
-    def _numbered(self) -> dict[int, Use]:
+    @cached_property
+    def _uses(self) -> dict[int, Use]:
         count, uses = Counter[str](), {}
         for key, call in self._calls.items():
             what = self._describe(call)
@@ -293,6 +337,8 @@ class HookedJacobian(Jacobian):
         return f"{what}, argument {at}", number
 
     def _axis(self, call: Call) -> BatchAxis:
+        if self._plan is not None:
+            return self._plan.axes[self._numbers[id(call)]]
         if call.in_attention:
             return "second" if len(call.shape) > 2 else "interleaved"
         shape = tuple(call.shape)
@@ -307,6 +353,8 @@ class HookedJacobian(Jacobian):
         return axis
 
     def _axis_of_argument(self, call: Call, at: int) -> BatchAxis | None:
+        if self._plan is not None:
+            return self._plan.arguments[self._numbers[id(call)]][at]
         shape = call.shapes[at]
         guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
         # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual dimension.

@@ -62,9 +62,14 @@ class Recorder(TorchFunctionMode):
         self.derived: dict[int, Tensor] = {}
         """Tensors computed from parameters and constants alone: position embeddings, a normalised weight."""
         self.on_call: Callable[[Call, Gradients], None] | None = None
-        self._parameters = {id(p): p for p in model.parameters() if p.requires_grad}
         # Tensors that no example's data went into. They are held, so that no other tensor gets their id.
-        self._constant: dict[int, Tensor] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+        self._constant: dict[int, Tensor] = {}
+        self._parameters: dict[int, Tensor] = {}
+        for module in model.modules():
+            self._constant |= {id(t): t for t in module._buffers.values() if t is not None}
+            self._parameters |= {id(p): p for p in module._parameters.values() if p is not None}
+        self._constant |= self._parameters
+        self._parameters = {key: p for key, p in self._parameters.items() if p.requires_grad}
         self._anchor = torch.zeros((), requires_grad=True)
         self._recording = True
         self._active = False

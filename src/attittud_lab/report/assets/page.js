@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const metric = `validation/${data.metric}`;
-  const state = { table: 0, x: "step", curve: metric, row: null, part: "harmful", hidden: new Set() };
+  const state = { table: data.open, x: "step", curve: metric, row: null, part: "harmful", hidden: new Set() };
   const PARTS = ["helpful", "harmful", "neutral"];
   let plots = [];
 

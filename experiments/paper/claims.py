@@ -1,0 +1,125 @@
+"""What the paper says about its numbers, and whether ours bear it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import stdev
+
+from attittud_lab.statistics import ALPHA, FEWEST, ROUNDING, Difference, Summary, holm
+
+from .rows import Row
+
+MISSING = "not run yet"
+DIVERGED = "diverged"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`first` is better than `second`; `points` is the paper's difference, where it prints one.
+
+    With `flat` the claim is that they do not differ.
+    """
+
+    text: str
+    first: str
+    second: str
+    points: float | None = None
+    flat: bool = False
+
+
+def judged(claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[tuple[Claim, Difference | None, str]]:
+    """Every claim with our paired difference and a verdict; p-values are Holm-corrected over the claims that were tested."""
+    found = [rows[c.first].minus(rows[c.second]) if c.first in rows and c.second in rows else None for c in claims]
+    adjusted = iter(holm([difference.p for difference in found if difference is not None]))
+    corrected = [None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in found]
+    return [
+        (claim, d, DIVERGED if d is None and _lost(claim, rows) else verdict(d, flat=claim.flat))
+        for claim, d in zip(claims, corrected, strict=True)
+    ]
+
+
+def _lost(claim: Claim, rows: Mapping[str, Row]) -> bool:
+    """Whether there is nothing to wait for: a row has no run at all, or both were run with seeds of which too few are left."""
+    pair = [rows[name] for name in (claim.first, claim.second) if name in rows]
+    common = set.intersection(*({*row.runs, *row.diverged} for row in pair)) if len(pair) == 2 else ()
+    return any(not row.runs for row in pair) or len(common) >= FEWEST
+
+
+def verdict(difference: Difference | None, *, flat: bool = False) -> str:
+    if difference is None:
+        return MISSING
+    if difference.p >= ALPHA:
+        return "not significant, as the paper has it" if flat else "not significant"
+    if flat:
+        return "does not hold: the difference is significant"
+    return "holds" if difference.mean > 0 else "does not hold: the opposite is significant"
+
+
+def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
+    """Whether the standard deviation over seeds is smaller in the last row than in the first: seeds, verdict, figures.
+
+    Both rows have the same seeds, so the test is Pitman and Morgan's for paired values: where two variances are equal,
+    sum and difference are uncorrelated.
+    """
+    if len(rows) < 2:
+        return 0, MISSING, ""
+    (at, first), *_, (end, last) = ((m, row.test) for m, row in rows.items())
+    seeds = [seed for seed in first if seed in last]
+    if len(seeds) < 3:
+        return len(seeds), MISSING, ""
+    a, b = ([values[seed] for seed in seeds] for values in (first, last))
+    sums, differences = [x + y for x, y in zip(a, b, strict=True)], [x - y for x, y in zip(a, b, strict=True)]
+    p = 1.0  # of values that are all the same, or differ by the same
+    if min(stdev(sums), stdev(differences)) > ROUNDING:
+        from scipy.stats import pearsonr
+
+        p = float(pearsonr(sums, differences)[1])
+    said = "not significant"
+    if p < ALPHA:
+        said = "holds" if stdev(b) < stdev(a) else "does not hold: the opposite is significant"
+    figures = f"std {100 * stdev(a):.1f} at {at}, {100 * stdev(b):.1f} at {end}"
+    return len(seeds), said, f"{figures}; Pitman-Morgan test over {len(seeds)} common seeds, p = {p:.3f}"
+
+
+def against_paper(ours: Summary, mean: float, half: float) -> str:
+    """Whether the two 95 % intervals meet."""
+    if ours.n < FEWEST:
+        return "one seed" if ours.n == 1 else f"{ours.n} seeds"
+    if 100 * ours.low > mean + half:
+        return "above"
+    return "below" if 100 * ours.high < mean - half else "agrees"
+
+
+def claim_table(claims: Sequence[Claim], rows: Mapping[str, Row]) -> str:
+    lines = ["| claim | paper | ours, points | 95 % | n | p | verdict |", "|---|---|---|---|---|---|---|"]
+    for claim, found, said in judged(claims, rows):
+        paper = "" if claim.points is None else f"{claim.points:+.1f}"
+        lines.append(f"| {claim.text} | {paper} | {' | '.join(difference_cells(found))} | {said} |")
+    return "\n".join(lines)
+
+
+def difference_cells(found: Difference | None) -> list[str]:
+    if found is None:
+        return ["", "", "", ""]
+    interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+    return [f"{100 * found.mean:+.1f}", interval, str(found.n), "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"]
+
+
+def summary_cells(found: Summary | None) -> list[str]:
+    """Mean, standard deviation, 95 % t-interval and n."""
+    if found is None:
+        return [MISSING, "", "", "0"]
+    if found.n < FEWEST:
+        return [f"{100 * found.mean:.1f}", "", "", str(found.n)]
+    return [
+        f"{100 * found.mean:.1f}",
+        f"{100 * found.std:.1f}",
+        f"{100 * found.low:.1f} to {100 * found.high:.1f}",
+        str(found.n),
+    ]
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *rows])

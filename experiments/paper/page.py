@@ -1,0 +1,227 @@
+"""docs/reproduction.md and its plots from the committed results: `python -m experiments.paper.page`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attittud_lab.statistics import Summary
+from experiments.reproduce.results import read_lines
+
+from . import multicifar, printed, table1, table3
+from .claims import MISSING, Claim, against_paper, judged, spread_falls, table
+from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
+from .plots import DOCS, PLOTS, draw
+from .rows import HERE, RESULTS, Row
+from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, NAMES, TABLE2_CLAIMS, everything, outcome, table2, with_chosen
+from .table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
+
+PAGE = DOCS / "reproduction.md"
+
+ABOUT = """\
+# Do the paper's results hold?
+
+The paper's tables and figures run again, on open data where its own cannot be had: our numbers beside the paper's, with a
+verdict on each claim. The verdicts come first; then [how to read them, and how to run it all again](#how-to-read-this-page),
+the tables, what it cost, and at the end the [protocols](#how-the-papers-vision-experiments-are-run-again), written before the
+runs, with all that differs from the paper."""
+
+READING = """\
+## How to read this page
+
+Figures are on test, in per cent: accuracy where nothing else is said. std has ddof = 1, intervals are 95 % t-intervals over
+seeds, differences are taken seed by seed (paired t-test), p-values are Holm-corrected within a table. A claim *holds* where
+the difference has its sign and p < 0.05. *Not significant* is not *equal*: the interval beside it says which differences are
+still possible. The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search
+that had the chosen settings are among the seeds: their validation figures chose, their test figures did not.
+
+ATTITTUD's rows are named by the weights of the neutral, the helpful and the harmful part: `orthogonal` is (1, 0, 0),
+`orthogonal_flip` (1, 0, −1), `drop_harmful` (1, 1, 0) and `flip` (1, 1, −1). `primary_only` trains on the primary data alone,
+`pcgrad` is one-sided; `auto` finds the weights while it trains.
+
+The page is made by `python -m experiments.paper.page` from the runs in `experiments/results/`. To run one again, from a checkout:
+
+    python -m experiments.reproduce                                     # lists the experiments, and the data each needs
+    python -m experiments.reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
+
+Finished runs are not repeated; move `experiments/results/` away to start from scratch. `--part table2-cat-vs-dog` runs
+the five rows of the paper alone; `--workers 2` shares the runs among two processes."""
+
+COMPILED = """\
+Compiled runs had `training.compile=true` added to the command: other rounding, dropout masks and time, the same weights to begin
+with and the same batches. Rows of a table, and seeds of a row, may be of both kinds. Of runs side by side, each has its share of
+the minutes."""
+
+
+def page() -> str:
+    """The whole page; what was not run yet says so."""
+    vision = [table2(), table4(), samples(), rank(), captured(), multicifar.section()]
+    sections = [
+        ABOUT,
+        in_short(),
+        READING,
+        *vision,
+        table1.section(),
+        table3.section(),
+        *diverged(),
+        costs(),
+        protocol(),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def in_short() -> str:
+    """Every claim with its verdict, and the means beside the paper's; one line for a study on other data with one verdict."""
+    found, column = everything(), multicifar.column()
+    rows = with_chosen(found)
+    groups = [
+        ("Table 2", TABLE2_CLAIMS, rows),
+        ("Table 2", CHOSEN_CLAIMS, rows),
+        ("Table 2, beyond the paper", MORE_CLAIMS, rows),
+        ("Table 4", TABLE4_CLAIMS, best_rows()),
+        ("Figure 2", SAMPLES_CLAIMS, samples_rows()),
+        ("Figure 2", RANK_CLAIMS, rank_rows()),
+        ("Figure 3", FIGURE3_CLAIMS, shares()),
+        ("Table 2, MultiCifar100", multicifar.CLAIMS, column.claimed),
+    ]
+    every = [line for group in groups for line in verdicts(*group)]
+    n, said, _ = spread_falls(by_samples())
+    place = [line[1] for line in every].index(SAMPLES_CLAIMS[-1].text) + 1
+    every.insert(place, ["Figure 2", SPREAD, str(n), said])
+    n, said, _ = multicifar.best_verdict(column)
+    every.append(["Table 2, MultiCifar100", multicifar.BEST, str(n), said])
+    elsewhere = [*table1.groups(), ("Table 3, other data", table3.CLAIMS, table3.rows().claimed)]
+    others = [verdicts(*group) for group in elsewhere]
+    count = Counter(line[-1] for line in itertools.chain(every, *others))
+    waiting = count.pop(MISSING, 0)
+    counted = ", ".join(f"*{said}* {n}" for said, n in count.most_common())
+    lines = [
+        [*line, f"**{said}**" if "hold" in said else said]
+        for *line, said in itertools.chain(every, *map(at_once, others))
+        if said != MISSING
+    ]
+    means = [
+        f"{NAMES.get(label, name)} {beside(found.rows[label].summary, mean, half) if label in found.rows else MISSING}"
+        for label, (name, mean, half) in printed.TABLE2.items()
+    ]
+    return "\n\n".join(
+        [
+            "## In short",
+            f"Our means on Cat-vs-Dog: {'; '.join(means)}.",
+            *outcome(found),
+            f"Verdicts on {sum(count.values())} claims, the paper's and further ones: {counted}.",
+            table(["", "claim", "seeds", "verdict"], lines),
+            *([f"Claims that wait for their runs, in the sections below: {waiting}."] if waiting else []),
+        ]
+    )
+
+
+def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[list[str]]:
+    """Where, claim, seeds and verdict of each."""
+    return [
+        [where, claim.text, "" if difference is None else str(difference.n), said]
+        for claim, difference, said in judged(claims, rows)
+    ]
+
+
+def at_once(lines: list[list[str]]) -> list[list[str]]:
+    """One line in place of all, where they differ in nothing but the claim."""
+    where, _, *rest = lines[0]
+    return [[where, f"all {len(lines)}", *rest]] if all(line[2:] == rest for line in lines) else lines
+
+
+def beside(ours: Summary, mean: float, half: float) -> str:
+    return f"{100 * ours.mean:.1f} (paper {mean}, {against_paper(ours, mean, half)})"
+
+
+def every_line() -> Iterator[tuple[str, dict[str, Any]]]:
+    """All results, with the experiment of each."""
+    return ((path.stem, line) for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path))
+
+
+def diverged() -> list[str]:
+    """Every run without a result, so that none is missing from a table without a word; nothing where there is none."""
+    found = {  # once, though other parts may have a copy of the line
+        line["fingerprint"]: [experiment, f"`{line['run']}`", line["diverged"]]
+        for experiment, line in every_line()
+        if line.get("diverged") is not None
+    }
+    lines = found.values()
+    head = ["experiment", "run", "what happened"]
+    about = "They are counted in no mean and can be chosen by no search; the tables have the other seeds."
+    return [f"## Runs that diverged\n\n{about}\n\n{table(head, lines)}"] if lines else []
+
+
+def costs() -> str:
+    """Minutes of the device by experiment and machine: of runs side by side, each has its share."""
+    seen: set[str] = set()
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for experiment, line in every_line():
+        if line["fingerprint"] not in seen:
+            seen.add(line["fingerprint"])
+            about: dict[str, Any] = line["made_with"]
+            shared = about.get("side_by_side", 1)
+            key = (
+                experiment,
+                about["device"],
+                f"torch {about['torch']}, revision {about.get('revision', 'unknown')}",
+                "yes" if about.get("compiled") else "no",
+                "yes" if about["repeatable"] else "no",
+                str(shared),
+            )
+            sums.setdefault(key, []).append(line["seconds"] / shared)
+    lines = [[*key, str(len(values)), f"{sum(values) / 60:.1f}"] for key, values in sums.items()]
+    if not lines:
+        return f"## What it cost\n\nNothing has been run: {MISSING}."
+    head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit", "side by side", "runs", "minutes"]
+    every = list(itertools.chain(*sums.values()))
+    in_all = f"In all {len(every)} runs, {sum(every) / 60:.1f} minutes. {five_rows()}"
+    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), in_all, *made_again()])
+
+
+def made_again() -> list[str]:
+    """Whether runs of which there is more than one line had the same figures each time; nothing where there is none."""
+    every: dict[str, dict[str, str]] = {}
+    for _, line in every_line():
+        if line.get("diverged") is None:
+            figures = [line["result"]["validation"], line["result"]["test"], line["curves"]]
+            started = line["made_with"].get("started", "")  # other parts have a copy of the line
+            every.setdefault(line["fingerprint"], {})[started] = json.dumps(figures, sort_keys=True)
+    times = [list(found.values()) for found in every.values() if len(found) > 1]
+    if not times:
+        return []
+    same = sum(len(set(found)) == 1 for found in times)
+    often = f"{len(times)} runs, up to {max(map(len, times))} times"
+    return [f"Made more than once: {often}. Every time the same figures to the last digit: {same} of {len(times)}."]
+
+
+def five_rows() -> str:
+    """What the paper's own column takes."""
+    name = "table2-cat-vs-dog"
+    found = [line for line in read_lines(RESULTS / f"{name}.jsonl") if line["part"] == name]
+    minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in found) / 60
+    return (
+        f"The five rows of the paper's Cat-vs-Dog column, with their search: {len(found)} runs, {minutes:.1f} minutes."
+    )
+
+
+def protocol() -> str:
+    """The protocols as they were written down, below this page's headings."""
+    texts = []
+    for path in sorted(HERE.glob("protocol*.md"), key=lambda path: path.stem):  # that of the first tables first
+        title, _, text = path.read_text(encoding="utf-8").partition("\n")
+        texts.append(f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip())
+    return "\n\n".join(texts)
+
+
+def main() -> None:
+    draw(PLOTS)
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()

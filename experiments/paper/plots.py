@@ -1,0 +1,177 @@
+"""The figures of docs/reproduction.md as SVG, the same for the same results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from attittud_lab.statistics import FEWEST, Difference, Summary
+
+from . import printed
+from .rows import Part, Row
+
+DOCS = Path(__file__).parents[2] / "docs"
+PLOTS = DOCS / "reproduction"
+
+
+def shown(name: str) -> list[str]:
+    """A figure in the page, if there is one."""
+    return [f"![{name}](reproduction/{name}.svg)"] if (PLOTS / f"{name}.svg").exists() else []
+
+
+def draw(folder: Path) -> None:
+    """Draw the figures for which there are runs."""
+    from .figure2 import rank_parts, samples_part
+    from .table4 import everything, labels
+
+    _beside_multitask(folder / "cat-vs-dog.svg")
+    table4 = everything().rows
+    curves = {
+        basis: [row for label in labels(basis) if (row := table4.get(label))]
+        for basis in printed.TABLE4
+        if basis != "canonical"
+    }
+    _by_superclass(folder / "multicifar100.svg")
+    _lines({50: samples_part()}, "examples m that build the basis", folder / "samples.svg")
+    _lines(rank_parts(), "rank", folder / "rank.svg")
+    if any(curves.values()):
+        _captured({basis: rows for basis, rows in curves.items() if rows}, folder / "captured.svg")
+
+
+FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "markeredgewidth": 0}
+"""A seed."""
+
+
+def _half(found: Summary | Difference) -> float:
+    """Return half of the interval, in points."""
+    return 100 * (found.high - found.mean) if found.n >= FEWEST else 0.0
+
+
+def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams |= {"svg.hashsalt": "attittud", "svg.fonttype": "none", "font.size": 9}
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
+
+
+def _beside_multitask(path: Path) -> None:
+    """Every row of Table 2 with its seeds and the paper's, and how far it is from multitask over the seeds of both."""
+    from .table2 import NAMES, everything
+
+    found, names = everything().rows, {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES
+    rows = {label: found[label] for label in reversed(names) if label in found and found[label].runs}
+    if "multitask" not in rows or len(rows) < 2:
+        return
+    figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(rows))
+    for at, (label, row) in enumerate(rows.items()):
+        ours, values = row.summary, [100 * value for value in row.test.values()]
+        left.plot(values, [at] * len(values), "o", **FAINT)
+        solid: dict[str, Any] = {"fmt": "o", "capsize": 3, "color": "#4477aa"}
+        left.errorbar(100 * ours.mean, at, xerr=_half(ours), label="ours, and its seeds", **solid)
+        if label in printed.TABLE2:
+            _, mean, half = printed.TABLE2[label]
+            left.errorbar(mean, at - 0.3, xerr=half, fmt="D", capsize=2, color="#cc6677", markersize=4, label="paper")
+        difference = row.minus(rows["multitask"])
+        if label != "multitask" and difference is not None:
+            right.errorbar(100 * difference.mean, at, xerr=_half(difference), **solid)
+            right.annotate(
+                f"{difference.n} seeds", (1.02, at), xycoords=("axes fraction", "data"), va="center", fontsize=7
+            )
+    left.set_yticks(range(len(rows)), [names[label] for label in rows])
+    left.set(xlabel="test accuracy, 95 % interval", title="Cat-vs-Dog")
+    right.set(
+        xlabel="points, 95 % interval", title="less multitask, over common seeds", yticks=[], ylim=left.get_ylim()
+    )
+    right.axvline(0, color="#999999", linestyle="--", linewidth=1)
+    figure.tight_layout()
+    handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, fontsize=7)
+    _save(figure, path)
+
+
+COLORS = ("#bbbbbb", "#ccbb44", "#66ccee", "#4477aa", "#cc6677", "#228833", "#aa3377")
+MARKERS = "xv^osDP"
+
+
+def _by_superclass(path: Path) -> None:
+    """Draw every row of MultiCifar100 on every superclass, and how far the better ones are from multitask."""
+    from .multicifar import JOINT, MORE, SHORT, column
+
+    found = column().rows
+    rows = {label: found[label] for label in SHORT if label in found and found[label].runs}
+    if "multitask" not in rows or len(rows) < 2:
+        return
+    looks = dict(zip(SHORT, zip(COLORS, MARKERS, strict=True), strict=True))
+    test = {label: row.test for label, row in rows.items()}
+    order = sorted(test["multitask"], key=lambda name: test["multitask"][name])
+    figure, (left, right) = _figure(9, 2, height=1 + 0.24 * len(order))
+    for label, (color, marker) in looks.items():
+        points = [(100 * test[label][name], at) for at, name in enumerate(order) if name in test.get(label, ())]
+        if points:
+            left.plot(*zip(*points, strict=True), marker, color=color, markersize=4, label=SHORT[label], linestyle="")
+    left.set_yticks(range(len(order)), [str(name).replace("_", " ") for name in order])
+    left.set(xlabel="test accuracy", title="MultiCifar100")
+    compared = [label for label in (*JOINT, *MORE) if label in rows and label != "multitask"]
+    for at, label in enumerate(reversed(compared)):
+        difference = rows[label].minus(rows["multitask"])
+        if difference is not None:
+            color, marker = looks[label]
+            right.errorbar(100 * difference.mean, at, xerr=_half(difference), fmt=marker, capsize=3, color=color)
+    right.set_yticks(range(len(compared)), [SHORT[label] for label in reversed(compared)])
+    right.set(xlabel="points, 95 % interval", title="less multitask", ylim=(-0.5, len(compared) - 0.5))
+    right.axvline(0, color="#999999", linestyle="--", linewidth=1)
+    figure.tight_layout()
+    handles = left.get_legend_handles_labels()
+    figure.legend(*handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, fontsize=7)
+    _save(figure, path)
+
+
+def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path) -> None:
+    """Means with intervals, every seed as a faint dot, and multitask's mean in the same setting to compare with."""
+    from .figure2 import with_results
+
+    made = {size: (found, rows) for size, (found, labels) in parts.items() if (rows := with_results(found, labels))}
+    if not made:
+        return
+    figure, axes = _figure(3.6 * len(made), len(made))
+    for ax, (size, (found, rows)) in zip(axes, made.items(), strict=True):
+        if "multitask" in found.rows:
+            mean = 100 * found.rows["multitask"].summary.mean
+            ax.axhline(mean, color="#999999", linestyle="--", linewidth=1, label="multitask, primary_weight 1")
+        dots = [(1.08 * number, 100 * value) for number, row in rows.items() for value in row.test.values()]
+        ax.plot(*zip(*dots, strict=True), "o", label="its seeds", **FAINT)
+        summaries = [row.summary for row in rows.values()]
+        half = [_half(found) for found in summaries]
+        means = [100 * s.mean for s in summaries]
+        ax.errorbar(list(rows), means, yerr=half, fmt="o-", capsize=3, color="#4477aa", label="ATTITTUD (1, 0, 0)")
+        ax.set(xlabel=what, ylabel="test accuracy, 95 % interval", title=f"{size:,} per class", xscale="log")
+        ax.set_xticks(list(rows), [str(number) for number in rows])
+        ax.minorticks_off()
+    figure.tight_layout()
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, fontsize=7
+    )
+    _save(figure, path)
+
+
+def _captured(groups: dict[str, list[Row]], path: Path) -> None:
+    figure, axes = _figure(8, 2)
+    for ax, side in zip(axes, ("auxiliary", "primary"), strict=True):
+        for basis, rows in groups.items():
+            curves = [line["curves"] for row in rows for line in row.runs.values()]
+            points = [fmean(values) for values in zip(*(curve[f"captured_{side}"] for curve in curves), strict=True)]
+            ax.plot(curves[0]["step"], [100 * point for point in points], label=basis)
+        ax.set(xlabel="step", ylabel="squared norm in the basis, per cent", title=f"{side} gradient", ylim=(-3, 103))
+    axes[0].legend(fontsize=7)
+    figure.tight_layout()
+    _save(figure, path)

@@ -1,0 +1,155 @@
+"""Table 2, Cat-vs-Dog: the paper's rows, those beyond it, and the two that get more seeds."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from . import printed
+from .claims import MISSING, Claim, claim_table, difference_cells, judged, table
+from .plots import shown
+from .rows import Part, Row, part
+from .tables import beside_paper, beyond_paper, searched
+
+TABLE2_CLAIMS = [
+    Claim("vanilla pre-training beats none", "pretrain", "primary_only", 10.9),
+    Claim("multitask beats vanilla pre-training", "multitask", "pretrain", 0.8),
+    Claim("PCGrad beats vanilla pre-training (its table says the opposite)", "pcgrad", "pretrain", -0.3),
+    Claim("ATTITTUD (1, 0, 0) beats vanilla pre-training", "orthogonal", "pretrain", 2.6),
+    Claim("ATTITTUD (1, 0, 0) beats PCGrad", "orthogonal", "pcgrad", 2.9),
+    Claim("ATTITTUD (1, 0, 0) beats multitask", "orthogonal", "multitask", 1.8),
+]
+SEEDS = "Rows with different numbers of seeds (n) are compared by the claims, over the seeds that both have, not by their means."
+UNCORRECTED = (
+    "These intervals are those of single comparisons; the p-values of the claims are corrected for their number."
+)
+RELEASED = """\
+*As released* is vanilla pre-training with the rule of the authors' release: the primary head is not trained beside it, and the
+lowest loss of that head chooses the model. In the row above its head learns beside it on detached features, and the last model or
+the best by accuracy is kept, as in all other rows. Each of the two has the settings that its own search chose."""
+SUBSETS = """\
+Mean accuracy on test by the subset of 100 training images that a seed has; intervals above treat all seeds alike, so they speak
+of these three subsets."""
+FURTHER = [f"table2-cat-vs-dog-{name}" for name in ("more", "zero", "15")]
+MORE = {
+    "orthogonal_flip": "ATTITTUD (1, 0, −1)",
+    "drop_harmful": "ATTITTUD (1, 1, 0)",
+    "flip": "ATTITTUD (1, 1, −1)",
+    "orthogonal-primary_weight=0": "ATTITTUD (1, 0, 0), primary_weight 0",
+    "orthogonal_flip-primary_weight=0": "ATTITTUD (1, 0, −1), primary_weight 0",
+    "drop_harmful-primary_weight=0": "ATTITTUD (1, 1, 0), primary_weight 0",
+    "flip-primary_weight=0": "ATTITTUD (1, 1, −1), primary_weight 0",
+    "auto": "auto, judged by validation images",
+    "pretrain_as_released": "Vanilla pre-training as released",
+    "cosine_gate": "cosine gate (Du et al. 2018)",
+    "bloop": "Bloop (Hsieh et al. 2024)",
+}
+NAMES = {"orthogonal": "ATTITTUD (1, 0, 0)"} | MORE
+ATTITTUD = ["orthogonal", *(label for label, name in MORE.items() if name.startswith("ATTITTUD"))]
+CHOSEN = "chosen"
+CHOSEN_CLAIMS = [
+    Claim(f"ATTITTUD as validation chose it beats {name}", CHOSEN, label, points)
+    for name, label, points in (
+        ("vanilla pre-training", "pretrain", 2.6),
+        ("PCGrad", "pcgrad", 2.9),
+        ("multitask", "multitask", 1.8),
+    )
+]
+MORE_CLAIMS = [
+    Claim("vanilla pre-training beats itself as released", "pretrain", "pretrain_as_released"),
+    *(Claim(f"{MORE[label]} beats multitask", label, "multitask") for label in ATTITTUD[1:]),
+    Claim("ATTITTUD (1, 0, 0) beats the cosine gate", "orthogonal", "cosine_gate"),
+    Claim("ATTITTUD (1, 0, 0) beats Bloop", "orthogonal", "bloop"),
+    Claim("auto beats multitask", "auto", "multitask"),
+]
+
+
+def everything() -> Part:
+    """All parts together: they have the same search, and further strategies or seeds."""
+    return part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER)
+
+
+def table2() -> str:
+    found = everything()
+    best = best_two(found)
+    names = " and ".join(NAMES[label] for label in best) if best else f"{MISSING}, as their runs are not complete"
+    rows = with_chosen(found)
+    return "\n\n".join(
+        [
+            "## Table 2, Cat-vs-Dog",
+            *(each for figure in shown("cat-vs-dog") for each in (figure, UNCORRECTED)),
+            beside_paper(found, printed.TABLE2),
+            SEEDS,
+            claim_table(TABLE2_CLAIMS, rows),
+            "Beyond the paper, with the same search:",
+            beyond_paper(found, MORE),
+            RELEASED,
+            claim_table(MORE_CLAIMS, rows),
+            f"The two rows of ATTITTUD with the best mean on validation over the first five seeds: {names}.",
+            "The paper's own row is the one that validation chose; so is the first of these two:",
+            claim_table(CHOSEN_CLAIMS, rows),
+            "### By subset",
+            SUBSETS,
+            by_subset(found),
+            "### What the search saw",
+            "Accuracy on the 200 validation images of the first seed; each chose its best, ties by loss.",
+            searched(found),
+        ]
+    )
+
+
+def outcome(found: Part) -> list[str]:
+    """What the claims say together, for those who read no table; nothing until all have been judged."""
+    rows = with_chosen(found)
+    judgements = [each for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS, MORE_CLAIMS) for each in judged(claims, rows)]
+    every = [(claim, difference, said) for claim, difference, said in judgements if difference is not None]
+    if len(every) < len(judgements):
+        return []
+    less = [(100 * d.mean, said) for claim, d, said in every if claim.first in ATTITTUD and claim.second == "multitask"]
+    better, worse = (sum(said.startswith(word) for _, said in less) for word in ("holds", "does not hold"))
+    leads = [(claim.points, d) for claim, d, _ in every if claim.first in ("orthogonal", CHOSEN) and claim.points]
+    outside = sum(100 * d.high < points for points, d in leads)
+    fair, released = rows["pretrain"], rows["pretrain_as_released"]
+    points, interval, n, _ = difference_cells(fair.minus(released))
+    common = [seed for seed in released.test if seed in fair.test]
+    before, after = (100 * fmean(row.test[seed] for seed in common) for row in (released, fair))
+    smallest, *_, largest = sorted(points for points, _ in leads)
+    lead = printed.TABLE2["orthogonal"][1] - printed.TABLE2["pretrain"][1]
+    multitask = f"""\
+* ATTITTUD beside a multitask with the same search: of {len(less)} rows {better or "none"} significantly better, {worse or "none"}
+  significantly worse; they differ from it by {min(less)[0]:+.1f} to {max(less)[0]:+.1f} points."""
+    leading = f"""\
+* The paper's leads over vanilla pre-training, PCGrad and multitask ({smallest} to {largest} points) lie above our 95 %
+  interval in {outside} of {len(leads)} comparisons: those of (1, 0, 0), and those of the row that validation chose."""
+    pretrain = f"""\
+* Vanilla pre-training has {before:.1f} as released, where the loss of an untrained head chooses the model, and {after:.1f} by the
+  rule of all other rows: {points} points over the same {n} seeds (95 % {interval}). The paper's lead over it is {lead:.1f}."""
+    return ["\n".join([multitask, leading, pretrain])]
+
+
+def by_subset(found: Part) -> str:
+    """Rows that have more than one subset; the count of seeds beside each mean."""
+    lines = []
+    for label, name in {**{label: name for label, (name, *_) in printed.TABLE2.items()}, **MORE}.items():
+        values: dict[int, list[float]] = {}
+        for seed, value in found.rows[label].test.items() if label in found.rows else ():
+            values.setdefault(found.rows[label].runs[seed]["split"], []).append(value)
+        if len(values) > 1:
+            cells = [f"{100 * fmean(values[s]):.1f} ({len(values[s])})" if s in values else "" for s in range(3)]
+            lines.append([name, *cells])
+    return table(["row", "subset 0", "subset 1", "subset 2"], lines) if lines else MISSING
+
+
+def best_two(found: Part) -> list[str]:
+    """Labels of the rows of ATTITTUD that get more seeds, chosen by validation; none until all rows have five seeds."""
+    seeds = range(5)
+    rows = [found.rows[label] for label in ATTITTUD if label in found.rows]
+    if not all(found.searched(label) for label in ATTITTUD) or not all(row.over(seeds) for row in rows):
+        return []
+    whole = [row for row in rows if row.whole(seeds)]
+    return [row.label for row in sorted(whole, key=lambda row: row.validation(seeds), reverse=True)[:2]]
+
+
+def with_chosen(found: Part) -> dict[str, Row]:
+    """All that claims are about: with the best row of ATTITTUD on validation once that is known."""
+    best = best_two(found)
+    return found.claimed | ({CHOSEN: found.rows[best[0]]} if best else {})

@@ -1,0 +1,78 @@
+"""Tables that every study has: rows beside the paper's, rows beyond it, and what the search saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attittud_lab.statistics import FEWEST, summarise
+
+from .claims import DIVERGED, MISSING, against_paper, summary_cells, table
+from .rows import Part, Row
+
+Printed = tuple[str, float, float]
+"""A row's name in the paper, its mean and the half-width of its interval."""
+
+
+def beside_paper(found: Part, printed: Mapping[str, Printed], *, same_data: bool = True) -> str:
+    """Rows by label, ours beside the paper's; on other data than the paper's there is nothing for intervals to agree about."""
+    met = ["intervals"] if same_data else []
+    lines = []
+    for label, (name, mean, half) in printed.items():
+        row = found.rows.get(label)
+        ours = row.summary if row else None
+        agrees = [against_paper(ours, mean, half) if ours else ""] if same_data else []
+        lines.append([name, f"{mean} ± {half}", *cells(found, label), *agrees, settings(found, label)])
+    return table(["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines)
+
+
+def beyond_paper(found: Part, names: Mapping[str, str]) -> str:
+    """Rows by label, with what to call them."""
+    lines = []
+    for label, name in names.items():
+        lines.append([name, *cells(found, label), settings(found, label)])
+    return table(["row", "ours", "std", "95 %", "n", "settings chosen on validation"], lines)
+
+
+def cells(found: Part, label: str) -> list[str]:
+    if label in found.rows:
+        return summary_cells(found.rows[label].summary)
+    return [missing(found, label), "", "", "0"]
+
+
+def missing(found: Part, *labels: str) -> str:
+    """Why none of them has a result."""
+    return DIVERGED if all(found.searched(label) for label in labels) else MISSING
+
+
+def settings(found: Part, label: str) -> str:
+    """What the search chose, or how far it is."""
+    if label in found.rows:
+        row = found.rows[label]
+        lost = ", ".join(str(seed) for seed in sorted(row.diverged))
+        return row.settings + (f"; diverged with seed {lost}" if lost else "")
+    if found.searched(label):
+        return "diverged with every setting"
+    tried = len(found.tried.get(label, []))
+    return f"search not finished, {tried} tried" if tried else ""
+
+
+def searched(found: Part) -> str:
+    """Show every try of every label, by its mean on validation over the seeds of the search."""
+    lines = [
+        [
+            label,
+            row.settings,
+            f"{100 * row.validation(found.tuning)[0]:.1f}" if row.whole(found.tuning) else DIVERGED,
+            "chosen" if label in found.rows and found.rows[label].changes == row.changes else "",
+        ]
+        for label, rows in found.tried.items()
+        for row in rows
+        if row.over(found.tuning)
+    ]
+    return table(["strategy", "settings", "validation", ""], lines) if lines else f"The search: {MISSING}."
+
+
+def summarise_figures(row: Row, name: str) -> str:
+    """Mean and half of the 95 % interval over seeds of another figure than the metric."""
+    found = summarise(list(row.figures(name).values()))
+    return f"{100 * found.mean:.1f}" + (f" ± {100 * (found.high - found.mean):.1f}" if found.n >= FEWEST else "")

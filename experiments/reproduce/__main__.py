@@ -1,0 +1,150 @@
+"""`python -m experiments.reproduce`: the paper's experiments, run again. Inside a checkout, from its root."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attittud_lab.cli import run_and_exit
+from attittud_lab.commands.help import Command
+
+HERE = Path(__file__).parents[1]
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An experiment, or several; without it, they are listed.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME|KEY=VALUE",
+            help="Further experiments, and settings to change in all configurations, such as compare.seeds=15.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder with the data, as the dataset hub has them; the list says which."),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder with a pretrained text encoder, for table1-text.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A smoke test on made-up data on the CPU: seconds, and no result of interest."),
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Begin no run that would not be over after this time, such as 9m or 500s."),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Processes that share the runs and the device; results say so beside their seconds.",
+        ),
+    ] = 1,
+    beside: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Other processes on the device, to be recorded too: seconds depend on them."
+        ),
+    ] = 0,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this part of the experiments; repeat it for several, in this order. An unknown name lists them.",
+        ),
+    ] = None,
+    configs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")] = HERE / "configs",
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for the results. Default: experiments/results; with --quick WORK/results."
+        ),
+    ] = None,
+    work: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for run folders and their weights.")] = Path(
+        "runs/reproduce"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Run one of the paper's experiments again, with the strategies, the search and the training of `attittud compare`.
+
+    A line is added to RESULTS/NAME.jsonl after every run; a run whose line is there is not repeated, also on another machine,
+    nor one that diverged, whose line says so.
+    `python -m experiments.paper.page` turns them into docs/reproduction.md, beside the paper's own numbers.
+
+    Every part is a whole comparison: primary_only, multitask and the configuration's own strategy are in it whatever
+    compare.strategies says, and runs that another part has made are copied into its lines. A line does not tell which
+    settings were changed by KEY=VALUE: keep other models, data or training apart by `--results FOLDER`.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from attittud_lab.compare.progress import CompareBars, Lines, Runs, parse_duration
+    from attittud_lab.errors import InputError
+    from attittud_lab.output.interrupts import interruptible
+    from experiments.reproduce.experiments import EXPERIMENTS
+    from experiments.reproduce.run import reproduce as run
+    from experiments.reproduce.run import side_by_side
+
+    console = Console()
+    if name is None:
+        table = Table(box=None, show_header=False)
+        for known, experiment in EXPERIMENTS.items():
+            encoder = "" if experiment.encoder is None else "; --model: a folder with a text encoder"
+            table.add_row(known, f"{experiment.about}. --data: {experiment.data}{encoder}")
+        console.print(table)
+        return
+    names = [name, *(word for word in overrides or [] if "=" not in word)]
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
+    if data is None and not quick:
+        encoder = "" if EXPERIMENTS[name].encoder is None else " and that with a text encoder by --model"
+        raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick")
+    results = results or (work / "results" if quick else HERE / "results")
+    settings: dict[str, Any] = {
+        "configs": configs,
+        "results": results,
+        "work": work / "quick" if quick else work,
+        "overrides": [word for word in overrides or [] if "=" in word],
+        "quick": quick,
+        "budget": None if budget is None else parse_duration(budget),
+        "only": part or [],
+        "model": model,
+        "side_by_side": workers + beside,
+    }
+    with ExitStack() as stack:
+        stack.enter_context(interruptible(lambda: f"finished runs are kept in {results}, the same command goes on"))
+        if workers > 1:
+            outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
+        else:
+            progress = Runs() if quiet or quick else Lines(console)
+            if sys.stderr.isatty() and not quiet:
+                progress = stack.enter_context(CompareBars())
+            outcome = run(names, data, progress=progress, **settings)
+    if outcome.missing:
+        console.print(f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on.")
+    for path in outcome.results:
+        console.print(f"Results: {path}", soft_wrap=True)
+
+
+def build() -> typer.Typer:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    app.command(cls=Command)(reproduce)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    run_and_exit(build, sys.argv[1:] if arguments is None else arguments, "python -m experiments.reproduce")
+
+
+if __name__ == "__main__":
+    main()

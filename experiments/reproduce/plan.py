@@ -1,0 +1,102 @@
+"""Which runs an experiment is made of: first those of a search on validation, then all seeds with the settings it chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from attittud_lab.compare.candidates import Budget, Candidate, Variant, candidates, job, run_dir, variants
+from attittud_lab.config.schema import Config
+from experiments.reproduce.results import Job, Line, merit
+
+Find = Callable[[Job], Line | None]
+
+
+@dataclass(eq=False)  # two plans are the same if they are the same object
+class Plan:
+    """Comparisons that share one search. Most have one part; the search of others is made on some parts for all."""
+
+    experiment: str
+    parts: Mapping[str, Config]
+    searched: Sequence[str]
+    """Parts whose validation examples choose the settings."""
+    wanted: Sequence[str]
+    """Parts that are run with all seeds."""
+    steps: Callable[[Config], Budget]
+    """Returns the updates of a part, which may have to look at its data."""
+    _jobs: dict[tuple[str, str, Variant, int], Job] = field(default_factory=dict, repr=False)
+    _steps: dict[str, Budget] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        first = self.parts[self.searched[0]]
+        self.candidates = candidates(first)
+        self.variants = {c.label: variants(c.strategy, first.compare, tuned=c.tuned) for c in self.candidates}
+        self.seeds = [first.seed + i for i in range(first.compare.seeds)]
+        self.tuning_seeds = self.seeds[: first.compare.tuning_seeds]
+
+    def jobs(self, find: Find, share: float = 0.0) -> Iterator[Job]:
+        """Yield all runs that are known to be needed, the most urgent first; the search may not have chosen yet.
+
+        `share` says how far down the list of parts to begin, from 0 to 1, so that processes that share the work read
+        different data.
+        """
+        yield from self._search(share)
+        chosen = [(c, variant) for c in self.candidates if (variant := self.chosen(c, find)) is not None]
+        for seed in self.seeds:
+            for part in _turned(self.wanted, share):
+                for candidate, variant in chosen:
+                    yield self.job(part, candidate, variant, seed)
+
+    def missing(self, find: Find) -> set[str]:
+        """Return the wanted parts of which runs are missing; all of them while the search is not over."""
+        if any(find(job) is None for job in self._search(0.0)):
+            return set(self.wanted)
+        return {job.part for job in self.jobs(find) if find(job) is None}
+
+    @property
+    def count(self) -> int:
+        """Return the number of runs, those of the search among them."""
+        further = sum(len(some) - 1 for some in self.variants.values())
+        seeds = len(self.seeds) * len(self.wanted)
+        return further * len(self.tuning_seeds) * len(self.searched) + len(self.candidates) * seeds
+
+    def _search(self, share: float) -> Iterator[Job]:
+        most = max(map(len, self.variants.values()))
+        for part in _turned(self.searched, share):
+            for seed in self.tuning_seeds:
+                for number in range(most):  # strategies take turns: an interrupted search has as many tries of each
+                    for candidate in self.candidates:
+                        for variant in self.variants[candidate.label][number : number + 1]:
+                            yield self.job(part, candidate, variant, seed)
+
+    def chosen(self, candidate: Candidate, find: Find) -> Variant | None:
+        """Return the settings with the best mean on validation; None where the search is not over, or all diverged."""
+        tries = {
+            variant: [
+                find(self.job(part, candidate, variant, seed)) for part in self.searched for seed in self.tuning_seeds
+            ]
+            for variant in self.variants[candidate.label]
+        }
+        if len(tries) == 1:
+            return next(iter(tries))
+        if any(line is None for lines in tries.values() for line in lines):
+            return None
+        whole = {variant: lines for variant, lines in tries.items() if not any("diverged" in line for line in lines)}
+        return max(whole, key=lambda variant: merit(whole[variant]), default=None)
+
+    def job(self, part: str, candidate: Candidate, variant: Variant, seed: int) -> Job:
+        key = (part, candidate.label, variant, seed)
+        if key not in self._jobs:
+            config = self.parts[part]
+            if part not in self._steps:
+                self._steps[part] = self.steps(config)
+            path = run_dir(Path(), candidate, variant, self._steps[part], seed)
+            made = replace(job(config, candidate, variant, self._steps[part]), seed=seed)
+            self._jobs[key] = Job(self.experiment, part, path.relative_to("runs").as_posix(), made)
+        return self._jobs[key]
+
+
+def _turned(names: Sequence[str], share: float) -> list[str]:
+    start = int(share * len(names))
+    return [*names[start:], *names[:start]]

@@ -1,0 +1,175 @@
+"""Trains the runs of plans in one process: what is missing and no other process is at, until the time is over."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from attittud_lab.compare.candidates import Budget
+from attittud_lab.compare.progress import Runs
+from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.data.prepare import Prepared, split_seed
+from attittud_lab.training.phase import DivergedError, phase_steps
+from attittud_lab.training.train import load_data
+from attittud_lab.training.train import run as train
+from experiments.reproduce.fingerprint import fingerprint
+from experiments.reproduce.plan import Plan
+from experiments.reproduce.results import Job, Results
+
+WAIT = 0.5
+"""Seconds between two looks at what other processes are doing."""
+KEPT_BYTES = 1 << 30
+"""Data in memory from which on those of other parts are read again when their turn comes."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has been done of some experiments."""
+
+    finished: list[str]
+    """Parts that are complete."""
+    missing: list[str]
+    """Parts for which the time was too short."""
+    results: list[Path]
+
+
+class Clock:
+    """How much time there is, in seconds from now on; `seconds` None for as much as it takes."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._took: list[float] = []
+
+    def over(self) -> bool:
+        """Return whether a run that takes as long as the longest one so far would not end in time."""
+        usual = self._took[1:] or self._took  # the first run of a process may have compiled its network
+        return self._end is not None and time.monotonic() + max(usual, default=0.0) > self._end
+
+    def took(self, seconds: float) -> None:
+        self._took.append(seconds)
+
+
+@dataclass
+class Runner:
+    """Trains runs of plans in this process."""
+
+    results: Results
+    work: Path
+    progress: Runs
+    clock: Clock
+    share: float = 0.0
+    _data: dict[str, Prepared] = field(default_factory=dict, repr=False)
+    _starts: dict[str, tuple[str, Config]] = field(default_factory=dict, repr=False)
+    """By the path of their weights: the experiment and the configuration of runs that others start from."""
+
+    def run(self, plans: Sequence[Plan]) -> Outcome:
+        """Train until nothing is missing or the time is over. Runs that other processes are at are waited for."""
+        known = {job.fingerprint for plan in plans for job in plan.jobs(self.results.find) if self.results.find(job)}
+        self.progress.comparison(sum(plan.count for plan in plans) - len(known))
+        missing = self._missing(plans)
+        while missing and not self.clock.over():
+            job = next(
+                (job for plan in plans for job in plan.jobs(self.results.find, self.share) if self._take(job)), None
+            )
+            if job is None:
+                time.sleep(WAIT)
+            else:
+                self._train(job, self._folder(job))
+            missing = self._missing(plans)
+        every = [part for plan in plans for part in plan.wanted]
+        files = dict.fromkeys(self.results.path(plan.experiment) for plan in plans)
+        return Outcome(
+            [part for part in every if part not in missing], [part for part in every if part in missing], [*files]
+        )
+
+    def _missing(self, plans: Sequence[Plan]) -> set[str]:
+        self.results.read()
+        return {part for plan in plans for part in plan.missing(self.results.find)}
+
+    def _take(self, job: Job) -> bool:
+        """Claim a run that is missing, and see to the weights that it starts from."""
+        if self.results.find(job) is not None or not self.results.claim(job):
+            return False
+        self.results.read()  # another process may have ended it a moment ago
+        if self.results.find(job) is None and self._start(job):
+            return True
+        self.results.release(job)
+        return False
+
+    def _folder(self, job: Job) -> Path:
+        return self.work / job.experiment / job.part / "runs" / job.run
+
+    def _train(self, job: Job, folder: Path) -> None:
+        """Train a run that was claimed, and release it."""
+        result: Any
+        try:
+            self.progress.begin(f"{job.part}: {job.run}")
+            data = None if (folder / "result.json").exists() else self._prepared(job.config)
+            began = time.perf_counter()
+            try:
+                result = train(job.config, run_dir=folder, data=data, progress=self.progress)
+            except DivergedError as error:
+                result = str(error)
+            seconds = time.perf_counter() - began
+            self.clock.took(seconds)
+            self.results.keep(job, folder, result, seconds)
+            self.progress.end()
+        finally:
+            self.results.release(job)
+
+    def _prepared(self, config: Config) -> Prepared:
+        key = json.dumps([to_dict(config.data), split_seed(config.data, config.seed), config.model.name])
+        if key not in self._data:
+            if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
+                self._data.clear()
+            self._data[key] = load_data(config, known=list(self._data.values()))
+        return self._data[key]
+
+    def steps(self, config: Config) -> Budget:
+        """Return the updates of the two phases; only epochs need the data for that."""
+        training, sources = config.training, config.data.auxiliary
+        guided, finetune = training.guided, None if training.mode == "joint" else training.finetune
+        counts = [phase.steps for phase in (guided, finetune) if phase is not None]
+        if any(phase is not None and phase.epochs is not None for phase in (guided, finetune)):
+            data = self._prepared(config)
+            batches = {name: source.batch_size or guided.batch_size for name, source in sources.items()}
+            phases = {"guided": guided} | ({} if finetune is None else {"finetune": finetune})
+            counts = [phase_steps(name, phase, data, batches) for name, phase in phases.items()]
+        return Budget(counts[0], counts[1] if finetune is not None else 0)
+
+    def started(self, experiment: str, start: Config, config: Config) -> Config:
+        """Return a configuration whose runs start from the weights of `start`, seed by seed, if it starts from any."""
+        if config.model.weights is None:
+            return config
+        # Named by its fingerprint, so that other settings are another start.
+        folder = self.work / experiment / "start" / "runs" / "start" / fingerprint(start)
+        weights = str(folder / "seed-{seed}" / "weights.safetensors")
+        self._starts[weights] = experiment, start
+        return replace(config, model=replace(config.model, weights=weights))
+
+    def _start(self, job: Job) -> bool:
+        """Train what a run starts from, unless it is there; False where another process is at it."""
+        if job.config.model.weights not in self._starts:
+            return True
+        experiment, config = self._starts[job.config.model.weights]
+        folder = Path(job.config.model.weights.replace("{seed}", str(job.config.seed))).parent
+        # Its line may be there without its weights, which are not committed.
+        run = folder.relative_to(folder.parents[2]).as_posix()
+        start = Job(experiment, "start", run, replace(config, seed=job.config.seed))
+        if _made(folder):
+            return True
+        if not self.results.claim(start):
+            return False
+        if _made(folder):  # by another process, a moment ago
+            self.results.release(start)
+        else:
+            self._train(start, folder)
+        return True
+
+
+def _made(folder: Path) -> bool:
+    return (folder / "result.json").exists() and (folder / "weights.safetensors").exists()

@@ -1,0 +1,146 @@
+"""What a strategy is: the losses that it may ask for, what it declares about itself, and the registry of names.
+
+A strategy fills `.grad`, no more. It asks `StepLosses` for the losses that it needs, so that `primary_only` does not
+pay for auxiliary forward passes. Nothing here imports torch: `attittud train --help` lists the strategies without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attittud_lab.errors import unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from attittud_lab.config.schema import PhaseConfig, StrategyConfig
+
+Telemetry = Callable[[], Mapping[str, float]]
+"""Reads the figures of a step, which waits for the device; called only for steps that are logged."""
+
+
+class MicroLosses(Protocol):
+    """The losses of a step, or of an equal part of it, computed when asked for."""
+
+    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
+        """Per-example primary losses (a vector); `detach` trains the head alone, `count` takes only the first ones."""
+
+    def auxiliary(self) -> dict[str, Tensor]:
+        """Mean loss of each auxiliary source."""
+
+    @property
+    def auxiliary_examples(self) -> int:
+        """How many auxiliary examples there are."""
+
+
+class StepLosses(MicroLosses, Protocol):
+    """The losses of one step."""
+
+    @property
+    def micro(self) -> Sequence[MicroLosses]:
+        """The micro-batches that the step is taken in; without accumulation the step itself."""
+
+    def basis(self) -> Tensor:
+        """Per-example primary losses of other examples (strategy.basis_batch of them)."""
+
+    def judge(self) -> Tensor:
+        """Per-example losses of held-out primary examples, for strategies that declare `uses_held_out`."""
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """What a step does in addition to the usual; all steps of one kind are the same work on the device."""
+
+    refresh: bool = False
+    judge: bool = False
+    """Whether held-out examples are evaluated."""
+
+    def __str__(self) -> str:
+        extras = [name for name, there in (("a refresh", self.refresh), ("held-out examples", self.judge)) if there]
+        return " with ".join(["step", " and ".join(extras)] if extras else ["step"])
+
+
+class Strategy:
+    """One way to fill `.grad`. Its attributes declare what it needs and what may be done with it."""
+
+    needs_auxiliary: bool = True
+    needs_shared: bool = False
+    """Whether it has nothing to do unless the tasks share a trained parameter."""
+    uses_held_out: bool = False
+    """Whether it asks for `judge()`, the losses of validation examples."""
+    trains_head: bool = True
+    """Whether the primary head is trained. If not, the loss chooses the model, since the accuracy means nothing."""
+    resumable: bool = True
+    """Whether `state_dict` holds everything; if not, an interrupted phase starts over."""
+
+    def step(self, losses: StepLosses) -> Telemetry:
+        """Fill `.grad`."""
+        raise NotImplementedError
+
+    def check_batches(self, phase: str, settings: PhaseConfig) -> None:
+        """Refuse the batch sizes of a phase that no step can be made from."""
+
+    def kind(self) -> StepKind | None:
+        """The kind of the next step; None if it cannot be captured as a CUDA graph."""
+        return None
+
+    def replayed(self, kind: StepKind) -> None:
+        """A captured step of this kind was repeated on the device in place of a call of `step`."""
+
+    def layers(self, losses: StepLosses) -> dict[str, float]:
+        """Figures by layer, for now and then: they may need forward passes of their own."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Values that JSON can hold, and tensors: all that a resumed run needs."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`. What does not fit raises ValueError."""
+
+
+Build = Callable[["StrategyConfig", "nn.Module", Mapping[str, float], int], Strategy]
+"""Makes a strategy from its settings, the model, the weights of the auxiliary sources by name, and a seed."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered strategy, and what has to be known about it before it is built."""
+
+    about: str
+    build: Build
+    inherits: tuple[str, ...] = ()
+    """Settings that an entry of compare.strategies takes from the section `strategy` unless it names them itself."""
+    tunes_primary_weight: bool = True
+    """Whether a comparison may tune strategy.primary_weight."""
+    trains_head: bool = True
+
+
+_ENTRIES: dict[str, Entry] = {}
+
+
+def register(name: str, about: str, build: Build, **declared: Any) -> None:
+    """Add a strategy. `about` is its line in `--help`, `build` often its class; see `Entry` for the rest."""
+    if name in _ENTRIES:
+        raise ValueError(f"there is a strategy {name!r} already; choose another name")
+    _ENTRIES[name] = Entry(about, build, **declared)
+
+
+def names() -> dict[str, str]:
+    """Every strategy with one line about it."""
+    return {name: entry.about for name, entry in _ENTRIES.items()}
+
+
+def find(name: str) -> Entry:
+    """The entry of a name; what is no strategy is refused with the nearest name."""
+    if name not in _ENTRIES:
+        raise unknown("strategy", name, _ENTRIES)
+    return _ENTRIES[name]
+
+
+def make_strategy(config: StrategyConfig, model: nn.Module, *, weights: Mapping[str, float], seed: int) -> Strategy:
+    """The strategy that a configuration names. `weights` are those of the auxiliary sources, by name."""
+    scaled = {source: weight * config.auxiliary_weight for source, weight in weights.items()}
+    return find(config.name).build(config, model, scaled, seed)

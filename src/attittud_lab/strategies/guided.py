@@ -1,0 +1,180 @@
+"""Strategies that are a `Guide`: presets of Eta, weights of one's own, and weights that held-out examples decide.
+
+torch and the library are imported when a strategy is built, so that their names can be listed without them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attittud_lab.errors import InputError
+from attittud_lab.strategies.base import MicroLosses, StepKind, StepLosses, Strategy, Telemetry, register
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from attittud import Report
+    from attittud_lab.config.schema import PhaseConfig, StrategyConfig
+
+SETTINGS = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
+"""What strategies of a comparison share unless they say otherwise."""
+
+
+class Guided(Strategy):
+    """Every Eta, preset and basis: the step is a `Guide`'s."""
+
+    needs_shared = True
+
+    def __init__(self, config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int) -> None:
+        from attittud import Guide
+
+        arguments = self.arguments(config, weights, seed)
+        try:
+            with warnings.catch_warnings():  # several strategies share a rank that one of them may not use
+                warnings.filterwarnings("ignore", message=".*rank=.* is not used")
+                self.guide = Guide(model, **arguments)
+        except ValueError as error:  # settings that do not go together, or an engine that does not exist
+            raise InputError(f"strategy: {error}") from None
+        self.config = config
+        # It has to see the forward pass that the basis comes from, so it is given a callable.
+        self._watches = self.guide.engine.name == "hooks"
+
+    def arguments(self, config: StrategyConfig, weights: Mapping[str, float], seed: int) -> dict[str, Any]:
+        return guide_arguments(config, weights, seed)
+
+    def check_batches(self, phase: str, settings: PhaseConfig) -> None:
+        basis, own_batch = self.guide.basis, self.config.basis_batch
+        smallest = own_batch or settings.primary_batch
+        if basis.needs == "jacobian" and smallest < 2:
+            raise InputError(
+                f"training.{phase}.primary_batch is {smallest}, but a basis needs at least 2 primary examples; raise it, or set "
+                "strategy.basis_batch"
+            )
+        if settings.accumulate > 1 and own_batch is None and not basis.adds_up:
+            raise InputError(
+                f"training.{phase}.accumulate: basis {basis.name} cannot be built from {settings.accumulate} micro-batches; set "
+                "strategy.basis_batch, or use basis: sketch"
+            )
+
+    def step(self, losses: StepLosses) -> Telemetry:
+        from attittud import UnsupportedError
+
+        try:
+            report = self._backward(losses) if len(losses.micro) == 1 else self._accumulated(losses)
+        except MemoryError as error:  # says which settings of a `Guide` fit
+            raise InputError(f"strategy: {error}") from None
+        except UnsupportedError as error:
+            raise InputError(f"strategy.engine={self.config.engine} cannot be used with this model: {error}") from None
+        return report.to_dict
+
+    def _backward(self, losses: StepLosses) -> Report:
+        return self.guide.backward(
+            losses.primary if self._watches else losses.primary(),
+            losses.auxiliary(),
+            basis_losses=None if self.config.basis_batch is None else losses.basis,
+            judge=losses.judge if self.uses_held_out else None,
+        )
+
+    def _accumulated(self, losses: StepLosses) -> Report:
+        guide, parts = self.guide, losses.micro
+
+        def primary(part: MicroLosses) -> Tensor:
+            return part.primary() / len(parts)
+
+        for number, part in enumerate(parts):
+            own_batch = self.config.basis_batch is not None and number == 0
+            guide.primary(
+                partial(primary, part) if self._watches else primary(part),
+                basis_losses=losses.basis if own_batch else None,
+            )
+        if self.uses_held_out:
+            guide.judge(losses.judge)
+        for part in parts:
+            guide.auxiliary({name: loss / len(parts) for name, loss in part.auxiliary().items()})
+        return guide.combine()
+
+    def kind(self) -> StepKind | None:
+        if self.guide.basis.keeps_graph:
+            return None
+        return StepKind(refresh=self.guide.refresh_due, judge=self.guide.judge_due)
+
+    def replayed(self, kind: StepKind) -> None:
+        self.guide.replayed(refresh=kind.refresh, judge=kind.judge)
+
+    def layers(self, losses: StepLosses) -> dict[str, float]:
+        """Norms of the three parts by layer; where a step has micro-batches, those of the first."""
+        from attittud_lab.strategies.layers import layer_norms
+
+        return {f"layers/{name}": value for name, value in layer_norms(self.guide, losses.micro[0]).items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.guide.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        judges = state.get("judges") or {}
+        counts = [state[name] for name in ("since_refresh", "refreshes", "skipped_refreshes")]
+        counts += [judges.get(name, 0) for name in ("age", "count")]
+        if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
+            raise ValueError("a guide counts in whole numbers")
+        self.guide.load_state_dict(state)
+
+
+class Auto(Guided):
+    """Weights that held-out primary examples decide while the model is trained."""
+
+    uses_held_out = True
+
+    def arguments(self, config: StrategyConfig, weights: Mapping[str, float], seed: int) -> dict[str, Any]:
+        if config.eta is not None:
+            raise InputError(
+                "strategy.eta: strategy auto finds the weights itself; leave them out, or use name: custom"
+            )
+        return guide_arguments(config, weights, seed, {"eta": "auto", "judge_every": config.judge_every})
+
+
+_AUTO = "held-out primary examples, those of validation, decide the weight of every part: no weights to choose"
+register("auto", _AUTO, Auto, inherits=SETTINGS)
+for _name, _about in {
+    "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
+    "flip": "Eta(1, 1, -1): reverse that part",
+    "orthogonal": "Eta(1, 0, 0): keep only what the primary task is indifferent to",
+    "orthogonal_flip": "Eta(1, 0, -1): the same, with the harmful part reversed",
+    "helpful_only": "Eta(0, 1, 0): keep only what agrees with the primary task",
+    "custom": "your own strategy.eta",
+}.items():
+    register(_name, _about, Guided, inherits=SETTINGS)
+_PCGRAD = "one-sided PCGrad: drop harm against the current mean primary gradient"
+register("pcgrad", _PCGRAD, Guided, inherits=SETTINGS[:3])  # refreshed in every step, from the batch of that step
+
+
+def guide_arguments(
+    config: StrategyConfig, weights: Mapping[str, float], seed: int, own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Keyword arguments of a `Guide`; `own` are those of the strategy itself, if not those of the preset of its name."""
+    from attittud import Eta, preset, presets
+    from attittud_lab.models.network import matches
+
+    arguments = dict(own or (preset(config.name) if config.name in presets() else {}))
+    if config.eta is not None:
+        arguments["eta"] = Eta(config.eta.neutral, config.eta.helpful, config.eta.harmful)
+    if "eta" not in arguments:
+        raise InputError(
+            f"strategy {config.name!r} needs its three weights, for example "
+            "strategy: {name: custom, eta: {neutral: 1, helpful: 1, harmful: -1}}"
+        )
+    for key in ("primary_weight", "basis", "refresh_every"):
+        if getattr(config, key) is not None:
+            arguments[key] = getattr(config, key)
+    if config.exclude:
+        arguments["parameters"] = lambda name, _: not matches(name, config.exclude)
+    return {
+        **arguments,
+        "rank": config.rank,
+        "include_mean": config.include_mean,
+        "engine": config.engine,
+        "auxiliary_weight": dict(weights),
+        "seed": seed,
+    }
