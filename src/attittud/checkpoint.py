@@ -78,6 +78,7 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
     if writes is None:
         writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
     folder, rows = Path(folder), next((tensor.shape[0] for tensor in basis.values()), None)
+    _wait(guide)  # somebody may still be loading the files that are replaced here
     if writes:
         # A folder without its JSON is incomplete, and no shard of an older guide may stay among the new ones.
         (folder / BASIS).mkdir(parents=True, exist_ok=True)
@@ -90,8 +91,13 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
     if writes:
         (folder / STATE).write_text(json.dumps(state | {"rows": rows}), encoding="utf-8")
+    _wait(guide)  # nobody loads before the state is there
+
+
+def _wait(guide: Guide) -> None:
+    """Wait for all workers, where they share the files."""
     if guide.sharded:
-        dist.all_gather_object([None] * dist.get_world_size(), None)  # nobody loads before the state is there
+        dist.all_gather_object([None] * dist.get_world_size(), None)
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:
