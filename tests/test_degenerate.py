@@ -411,6 +411,31 @@ def test_the_promise_for_gradients_of_very_different_sizes():
     assert model.x.grad @ g_prim >= 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("left", [1e-3, 1e-4, 1e-5])
+def test_the_mean_beside_rows_that_were_rounded_when_they_were_stored(left, dtype):
+    """‖g_prim‖² - ‖p‖² is next to nothing, because the row is a little too long; the residual of g_prim is not."""
+    row = torch.tensor([0.6, 0.8, 0.0], dtype=dtype)
+    stored = row.bfloat16().double()
+    assert stored @ stored > 1.003
+    inside = (1 - left) / (stored @ stored)
+    g_prim = stored / stored.norm() * inside.sqrt() + torch.tensor([0.0, 0.0, 1.0]) * (1 - inside).sqrt()
+    assert 1 - (stored @ g_prim) ** 2 == pytest.approx(left)
+    model, g_aux = Vector(3).to(dtype), torch.tensor([0.0, 0.0, 1.0], dtype=dtype)
+    guide = Guide(
+        model, eta=Eta(1, 0, 0), primary_weight=0, rank=1, basis="exact", include_mean=True, basis_dtype=torch.bfloat16
+    )
+    report = guide.backward(
+        primary=(g_prim.to(dtype) @ model.x).expand(2),
+        auxiliary=g_aux @ model.x,
+        basis_losses=lambda: torch.stack([row, 2 * row]) @ model.x,
+    )
+    # All of g_aux is along the residual, so nothing of it is neutral, up to the rounding of the row.
+    assert model.x.grad.norm() < 0.1
+    assert report.helpful == pytest.approx(1, abs=0.01)
+    assert report.captured_primary <= 1
+
+
 @pytest.mark.parametrize("callable_", [False, True])
 @pytest.mark.parametrize("verbs", [False, True])
 @pytest.mark.parametrize("basis", FROM_J)

@@ -166,7 +166,6 @@ class AutoWeights:
             layout.add_(flat, found, fresh=True)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
-        self.count += 1
         return flat
 
     def weights(self, name: str, device: torch.device) -> Weights:
@@ -181,6 +180,7 @@ class AutoWeights:
             self.scores[name].add(found)
         if asked:
             self.age = 0
+            self.count += 1
         if self.age is not None:
             self.age += 1
 
