@@ -31,6 +31,8 @@ class Spec:
     """Which parameters are decomposed, as `parameters=` of a Guide."""
     stores_basis: bool = True
     """Whether k x D fits; else only engines that store no basis are measured."""
+    sweep: tuple[int, ...] = (16, 64)
+    """Other values of m, to see how memory grows."""
 
     def tiny(self) -> Spec:
         return replace(self, k=2, m=4, auxiliary=4, vocabulary=self.vocabulary and 64)
@@ -212,7 +214,14 @@ SPECS = {
             for length in (128, 512)
         ),
         Spec(
-            "decoder_lora", 10, 16, 16, _decoder(lora=True), f"{_DECODER}, LoRA of rank 16 on queries and values", 32000
+            "decoder_lora",
+            10,
+            16,
+            16,
+            _decoder(lora=True),
+            f"{_DECODER}, LoRA of rank 16 on queries and values",
+            vocabulary=32000,
+            sweep=(32,),
         ),
         Spec(
             "decoder_full",
