@@ -137,8 +137,8 @@ class Plain(Method):
         harmful = self.basis.T @ torch.where(agree, 0.0, a)
         neutral = g_a - helpful - harmful
         update = ETA.neutral * neutral + ETA.helpful * helpful + ETA.harmful * harmful + g_p
-        for parameter, piece in zip(self.shared, update.split([p.numel() for p in self.shared]), strict=True):
-            parameter.grad = torch.empty_like(parameter).copy_(piece.view(parameter.shape))
+        for parameter, part in zip(self.shared, update.split([p.numel() for p in self.shared]), strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
         for parameter, x, y in zip(self.own, of_primary[count:], of_auxiliary[count:], strict=True):
             parameter.grad = x if y is None else y if x is None else x + y
 

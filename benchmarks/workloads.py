@@ -86,7 +86,7 @@ class Workload:
         self.primary, self.auxiliary = batch(m), batch(spec.auxiliary)
         cuda = self.device.type == "cuda"
         self.half = torch.bfloat16 if cuda else None
-        # A step so small that the weights stay sane however often it is repeated.
+        # The step is so small that the weights stay finite however often it is repeated.
         options: dict[str, Any] = {"fused": True, "capturable": True} if cuda else {}
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=1e-6, **options)
@@ -108,7 +108,7 @@ class Workload:
         }
 
     def flops(self) -> int:
-        """Of the forward pass of one primary example."""
+        """FLOPs of the forward pass of one primary example."""
         from torch.utils.flop_counter import FlopCounterMode
 
         try:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attittud import Eta, Guide
-from benchmarks import eager, methods
+from benchmarks import eager, methods, steps
 from benchmarks.__main__ import arguments as arguments_of_the_command
 from benchmarks.figures import figures
 from benchmarks.goals import NAMES, Goal, goals
@@ -403,3 +403,33 @@ def test_what_compiling_gains_is_what_was_measured():
         begun = found["seconds_to_begin"]
         first.append(begun["compiled"] - begun["usual"])
     assert f"took {first[0]:.0f} s and {first[1]:.0f} s" in text
+
+
+def test_graphs_and_cycles_are_timed_for_what_can_be_captured(monkeypatch):
+    # A CPU has no graphs; the captured action is the action itself.
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(steps, "captured", lambda action, *_: action)
+    spec = SPECS["wrn22"].tiny()
+    bench = steps.Bench(spec, steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1)
+    for name, make in methods.methods_for(bench.work, 2, ["loop", "auto"]).items():
+        if name in ("multitask", "two passes", "attittud loop", "attittud auto", "authors' algorithm"):
+            bench.prepare(name, make)
+    bench.graphs()
+    modes = {name: row.keys() - {"peak_step"} for name, row in bench.rows.items()}
+    assert modes["multitask"] == modes["attittud loop"] == {"graph", "cycle"}
+    assert modes["authors' algorithm"] == {"graph"}
+    assert not modes["two passes"] and not modes["attittud auto"]
+    assert bench.rows["attittud loop"]["graph"].keys() == {"step", "refresh"}
+
+
+@pytest.mark.parametrize(
+    ("job", "names"),
+    [
+        ("wrn22", ["k=5 m=64", "k=20 m=64", "k=5 m=16"]),
+        ("roberta512", ["k=10 m=32", "k=5 m=32", "k=20 m=32", "k=10 m=16", "k=10 m=64"]),
+        ("decoder_lora", ["k=10 m=16", "k=5 m=16", "k=20 m=16", "k=10 m=32"]),
+        ("decoder_full", ["k=10 m=16"]),
+    ],
+)
+def test_sweeps_change_one_setting_at_a_time(job, names):
+    assert [point.name for point in steps.points(SPECS[job], quick=False)] == names
