@@ -5,8 +5,9 @@
 
 Two things are measured at the base point of each model:
 
-* the median time of each kind of step, over rounds in which every kind has its turn. A refresh is the median difference to
-  the plain step that follows it. Slow methods that we only compare with have their turn in every third round;
+* the median time of each kind of step, over rounds in which every method has its turn: a refresh and three plain steps. What a
+  refresh adds is its median difference to the plain step that follows it. Slow methods that we only compare with have their
+  turn in every third round;
 * the plain step of a guide over two backward passes without one. The two are neighbours in time, and the ratio is the median
   over at least 200 pairs, with the 95 % interval of that median.
 """
@@ -29,16 +30,17 @@ import torch
 
 from benchmarks.methods import Method, methods_for
 from benchmarks.results import Record, provenance
-from benchmarks.steps import ENGINES, note
+from benchmarks.steps import ENGINES, note, warm_up
 from benchmarks.timing import seconds as seconds_of
 from benchmarks.workloads import SPECS, Workload
 
 MODELS = tuple(name for name, spec in SPECS.items() if spec.stores_basis)
 PAIRS, ROUNDS, FEWEST_ROUNDS = 200, 40, 9
+PLAIN = 3
 PAIRED = ("attittud loop", "attittud hooks")
 RARE_EVERY = 3
 RARE = ("authors' algorithm", "TorchJD sketch, one by one", "TorchJD PCGrad", "Opacus + SVD", "attittud implicit")
-WITHOUT_VMAP = "TorchJD sketch, vmapped"
+VMAPPED = "TorchJD sketch, vmapped"
 
 
 def measure(
@@ -60,31 +62,29 @@ def measure(
     for label, make in methods_for(work, spec.k, ENGINES).items():
         try:
             method = make()
-            for refresh in method.kinds:
-                for _ in range(3):
-                    method.step(refresh)
+            warm_up(method)
             ready[label], rows[label] = method, {}
         except Exception as error:  # a peer that is missing, or an engine that refuses this model, is a result
             rows[label] = {"note": note(error)}
             print(f"    {label}: {rows[label]['note']}", flush=True)
     # Where TorchJD cannot use vmap, its other sketch is the one to compare with.
-    rare = RARE if WITHOUT_VMAP in ready else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
-    times: dict[str, dict[str, list[float]]] = {
-        label: {"refresh" if kind else "step": [] for kind in method.kinds} for label, method in ready.items()
-    }
+    rare = RARE if VMAPPED in ready else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
+    plain: dict[str, list[float]] = {label: [] for label in ready}
+    added: dict[str, list[float]] = {label: [] for label in ready}
     start, done = time.perf_counter(), 0
     while done < fewest or (done < rounds and time.perf_counter() - start < seconds):
         for label, method in ready.items():
             if label not in rare or done % RARE_EVERY == 0:
-                for kind, found in times[label].items():
-                    found.append(seconds_of(partial(method.step, kind == "refresh"), work.device))
+                refresh = seconds_of(partial(method.step, True), work.device) if method.has_refresh else None
+                steps = [seconds_of(partial(method.step, False), work.device) for _ in range(PLAIN)]
+                plain[label] += steps
+                added[label] += [] if refresh is None else [refresh - steps[0]]
         done += 1
-    for label, kinds in times.items():
-        step = statistics.median(kinds["step"])
-        rows[label] = {"eager": {"step": step}, "rounds": len(kinds["step"])}
-        if "refresh" in kinds:
-            added = [one - other for one, other in zip(kinds["refresh"], kinds["step"], strict=True)]
-            rows[label]["eager"]["refresh"] = step + statistics.median(added)
+    for label in ready:
+        step = statistics.median(plain[label])
+        rows[label] = {"eager": {"step": step}, "rounds": len(plain[label]) // PLAIN}
+        if added[label]:
+            rows[label]["eager"]["refresh"] = step + statistics.median(added[label])
     return {
         "k": spec.k,
         "m": spec.m,

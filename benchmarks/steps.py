@@ -97,8 +97,7 @@ class Bench:
         base = allocated(self.device)
         try:
             method = make()
-            for refresh in method.kinds:
-                method.step(refresh)
+            warm_up(method)
             for refresh in method.kinds[::-1]:
                 peak = peak_bytes(partial(method.step, refresh), self.device)
                 self.work.optimizer.zero_grad(set_to_none=True)
@@ -152,6 +151,13 @@ class Bench:
             ours = {name: kinds for name, kinds in found.items() if name.startswith(("multitask", "attittud"))}
             cycles = {name: {"steps": partial(cycle, kinds)} for name, kinds in ours.items() if "step" in kinds}
             self.time("cycle", cycles)
+
+
+def warm_up(method: Method) -> None:
+    """Run refreshes and plain steps until all is compiled, and what a guide captures by itself is captured."""
+    for refresh in method.kinds:
+        for _ in range(2 if refresh else 5):
+            method.step(refresh)
 
 
 def note(error: Exception) -> str:
