@@ -116,6 +116,8 @@ class Layout:
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
         """`flat` (D, or r x D, contiguous) with only the pieces of `kept`, moved together in place; a view of it."""
+        if kept.size == self.size:  # what is left out has no elements, such as shards that are other workers'
+            return flat
         rows = flat.reshape(-1, self.size)
         memory, stays = rows.view(-1), kept.name_set
         to = 0

@@ -442,7 +442,7 @@ class Step(Gradients):
     def _narrow(self, kept: Layout) -> None:
         """Parameters that turned out to be the primary task's own leave the flat vectors."""
         assert self.layout is not None and self.refresh is not None
-        if kept.size == self.layout.size:
+        if len(kept.parameters) == len(self.layout.parameters):
             return
         if self.primary_gradient is not None:
             stays = set(kept.names)
