@@ -11,7 +11,7 @@ from torch import nn
 import attittud.engine.per_example.rules
 from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
-from attittud.engine.verify import probe
+from attittud.engine.base import probe
 
 
 def test_the_check_catches_a_wrong_rule(monkeypatch):
@@ -68,7 +68,7 @@ def test_a_forward_pass_for_both_tasks_is_noticed_whenever_it_comes():
         with engine.watch(given.model):
             losses = given.losses()[: len(few)]
             if refused:
-                with pytest.raises(UnsupportedError, match="others beside those of the losses"):
+                with pytest.raises(UnsupportedError, match="others than those of the losses"):
                     engine.jacobian(losses, layout)
             else:
                 engine.jacobian(losses, layout)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout
 from attittud.engine import Engine, UnsupportedError, make_engine
+from attittud.engine.base import verify
 from attittud.engine.per_example import hooks
-from attittud.engine.verify import verify
 
 M = 5
 

@@ -119,7 +119,7 @@ class Guide:
         dtypes = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
         check_choice("basis_dtype", basis_dtype, dtypes)
         check_choice("report_norms", report_norms, ("refresh", "always"))
-        self.model, self._workers = connect(model, process_group)
+        self.model, self._workers = connect(model, process_group, self.__repr__)
         self.report_norms = report_norms
         self.judge_every = check_count("judge_every", judge_every)
         self.eta = check_eta(eta)
@@ -135,7 +135,7 @@ class Guide:
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
         keep_saved_tensors(model)
-        self._shared = Shared(self.model, self._workers, parameters, self.__repr__)
+        self._shared = Shared(self.model, self._workers, parameters)
         self._refresher = Refresher(
             self.model,
             self._workers,

@@ -8,31 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attittud.autograd.layout import Layout
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.subspace import Finished, Subspace
 from attittud.decompose import Cosines, Judges, Weights, correction, harmful_mask
 from attittud.kernels import chunk_size, dot
 from attittud.report import Split, TaskReport
-from attittud.workers.one import Workers
 
 if TYPE_CHECKING:
     from attittud.step.step import Gradients
-
-
-class Canonical(Basis):
-    name = "canonical"
-    needs = "nothing"
-    stored = False
-
-    def finish(self, refresh: Refresh) -> Tensor:
-        refresh.rows = refresh.layout.empty(0)
-        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
-
-    def subspace(
-        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None, refresh: Refresh | None
-    ) -> Subspace:
-        return Coordinates(layout, rank, workers)
 
 
 class Coordinates(Subspace):
@@ -100,3 +83,14 @@ class Coordinates(Subspace):
                 parts, whole = judged[name]
                 cosines[name] = Cosines(parts[0], parts[1], whole, inside).values(judges, square, self.layout.dtype)
         return Finished(total, reports, partial(torch.ones_like, square), self.effective_rank, cosines)
+
+
+class Canonical(Basis):
+    name = "canonical"
+    needs = "nothing"
+    stored = False
+    subspace = Coordinates
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        refresh.rows = refresh.layout.empty(0)
+        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)

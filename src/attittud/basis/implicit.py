@@ -14,45 +14,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attittud.autograd.backward import written_into
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import Layout, written_into
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
-from attittud.basis.subspace import Directions, Subspace
+from attittud.basis.subspace import Directions
 from attittud.engine.base import Jacobian
 from attittud.engine.per_example.hooks import HookedJacobian
 from attittud.kernels import Products, dot
 from attittud.workers.one import Workers
 
 
-class Implicit(Basis):
-    name = "implicit"
-    same_as = "exact"
-    needs = "jacobian"
-    stored = False
-    keeps_graph = True
-    # K has an entry for every pair of examples, those of two micro-batches too.
-    adds_up = False
-
-    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        refresh.jacobian = jacobian
-
-    def finish(self, refresh: Refresh) -> Tensor:
-        refresh.rows = refresh.layout.empty(0)
-        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
-
-    def subspace(
-        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None, refresh: Refresh | None
-    ) -> Subspace:
-        return ProductsWithJ(layout, rank, workers, refresh)
-
-
 class ProductsWithJ(Directions):
     """V = AJ for one step."""
 
-    def __init__(self, layout: Layout, rank: int, workers: Workers, refresh: Refresh | None) -> None:
-        """`refresh`: the one that has J; None for a saved state, in which the next step is a refresh."""
-        super().__init__(layout, rank, workers)
+    def __init__(
+        self,
+        layout: Layout,
+        rank: int,
+        workers: Workers,
+        dtype: torch.dtype | None = None,
+        refresh: Refresh | None = None,
+    ) -> None:
+        super().__init__(layout, rank, workers, dtype)
         self._jacobian: HookedJacobian | None = None
         self._refresh = refresh
         if refresh is not None:
@@ -141,6 +124,24 @@ class ProductsWithJ(Directions):
         kept = values > smallest * values[0]
         self.active = kept
         return torch.where(kept[:, None], vectors.T / torch.where(kept, values, 1.0).sqrt()[:, None], 0.0)
+
+
+class Implicit(Basis):
+    name = "implicit"
+    same_as = "exact"
+    needs = "jacobian"
+    stored = False
+    subspace = ProductsWithJ
+    keeps_graph = True
+    # K has an entry for every pair of examples, those of two micro-batches too.
+    adds_up = False
+
+    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+        refresh.jacobian = jacobian
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        refresh.rows = refresh.layout.empty(0)
+        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
 
 
 def _mean(jacobian: Jacobian, refresh: Refresh, dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ from attittud.report import Split, TaskReport, ratio
 from attittud.workers.one import Workers
 
 if TYPE_CHECKING:
+    from attittud.basis.base import Refresh
     from attittud.step.step import AuxiliaryGradient, Gradients
 
 
@@ -36,12 +37,23 @@ class Finished:
 
 
 class Subspace(ABC):
-    """V (k x D) with orthonormal or zero rows, whether or not it is stored."""
+    """V (k x D) with orthonormal or zero rows, whether or not it is stored.
 
-    def __init__(self, layout: Layout, rank: int, workers: Workers) -> None:
+    Made with the type of storage, where that is not the layout's, and the refresh that it comes from (None: a saved state).
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        rank: int,
+        workers: Workers,
+        dtype: torch.dtype | None = None,
+        refresh: Refresh | None = None,
+    ) -> None:
         self.layout = layout
         self.workers = workers
         self.rank = rank
+        self.dtype = dtype or layout.dtype
         self.finite = torch.ones((), dtype=torch.bool, device=layout.device)
         """Whether the latest refresh succeeded."""
         self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)
@@ -237,10 +249,7 @@ def _captured(p: Tensor, residual: Tensor | None, square: Tensor) -> Tensor:
 class Stored(Directions):
     """V as a matrix, at one address for as long as its layout lasts: a captured CUDA graph may refer to it."""
 
-    def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None) -> None:
-        super().__init__(layout, rank, workers)
-        self.dtype = dtype or layout.dtype
-        self._rows: Tensor | None = None
+    _rows: Tensor | None = None
 
     @property
     def rows(self) -> Tensor:

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from attittud._torch import foreach_zero_, kept_graph
 from attittud.autograd.layout import Layout
-from attittud.engine.base import Engine, UnsupportedError, logger
+from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger
 from attittud.engine.loop import Loop
-from attittud.engine.verify import Checked, differing
 
 # What several rows may take in all where rows are short and only launches cost.
 CHUNK_BYTES = 1 << 28
@@ -35,7 +34,7 @@ def worthwhile(layout: Layout) -> bool:
 def rows_at_once(layout: Layout) -> int:
     """How many rows of ΠJ are computed together.
 
-    Beside the sketch they hold the gradient of one parameter at a time, for each row: two vectors of length D at most.
+    In addition to the sketch they hold the gradient of one parameter at a time, for each row: at most two vectors of length D.
     """
     row = max(1, layout.size * layout.dtype.itemsize)
     largest = max(parameter.numel() for parameter in layout.parameters)
@@ -50,28 +49,24 @@ class Batched(Engine):
         self.checked = Checked()
 
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
-        start, size, present = 0, rows_at_once(layout), set[int]()
-        check = fresh and self.fallback is None and self.checked.due(layout)
-        while start < weights.shape[0] and self.fallback is None:
-            rows = slice(start, start + size)
-            present = set()
-            try:
-                _vectorised(losses, layout, weights[rows], out[rows], fresh, present)
-                if check and start == 0:
-                    self._check(losses, layout, weights[rows][-1], out[rows][-1])
-            except RuntimeError as error:
-                reason = str(error).split("\n")[0]
-                logger.warning(
-                    "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", reason
-                )
-                self.fallback = Loop()
-                # What arrived before the failure must not be added twice; where it was written it is written again.
-                self.fallback.write(
-                    losses, layout, weights[rows], out[rows], fresh=fresh, present=set() if fresh else present
-                )
-            start += size
-        if self.fallback is not None and start < weights.shape[0]:
-            self.fallback.write(losses, layout, weights[start:], out[start:], fresh=fresh)
+        size, check = rows_at_once(layout), fresh and self.fallback is None and self.checked.due(layout)
+        for start in range(0, weights.shape[0], size):
+            rows, present = slice(start, start + size), set[int]()
+            if self.fallback is None:
+                try:
+                    _vectorised(losses, layout, weights[rows], out[rows], fresh, present)
+                    if check and start == 0:
+                        self._check(losses, layout, weights[rows][-1], out[rows][-1])
+                    continue
+                except RuntimeError as error:
+                    why = str(error).split("\n")[0]
+                    logger.warning(
+                        "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", why
+                    )
+                    self.fallback = Loop()
+            # What arrived before a failure must not be added twice; where it was written it is written again.
+            done = set[int]() if fresh else present
+            self.fallback.write(losses, layout, weights[rows], out[rows], fresh=fresh, present=done)
 
     def _check(self, losses: Tensor, layout: Layout, weights: Tensor, row: Tensor) -> None:
         """Raise where vectorising has given another row, because torch has a wrong rule for some operation.

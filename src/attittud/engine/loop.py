@@ -34,4 +34,4 @@ class Loop(Engine):
                 found = torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
             wanted = [None if id(p) in present else g for p, g in zip(layout.parameters, found, strict=True)]
             layout.add_(place, wanted, fresh=fresh)
-            del found, wanted  # before the next row is computed beside them
+            del found, wanted  # before the next row is computed

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud.autograd.backward import walk
+from attittud.autograd.layout import walk
 from attittud.integrations.refusals import check_batch, check_logits
 from attittud.losses import per_example, per_sequence
 

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from attittud._checks import as_losses, check_callable
-from attittud.autograd.backward import walk, written_into
 from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import Layout, walk, written_into
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
 from attittud.workers.one import Workers

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from attittud._checks import as_losses, check_dense
-from attittud.autograd.backward import walk
 from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import Layout, walk
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.memory import check_fits
 from attittud.basis.subspace import Subspace
@@ -121,7 +120,7 @@ class Refresher:
         """The same with losses that a callable returns, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
-        with refresh.scope(), self.workers.watch(self.engine, self.model), torch.enable_grad():
+        with refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
             with enough_examples("basis_losses", "return the losses of at least two, better of many"):
                 losses = as_losses(
                     self.workers.losses(basis_losses(), "basis_losses"),

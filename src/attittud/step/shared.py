@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud._torch import foreach_add_, sequence_number
-from attittud.autograd.backward import walk
-from attittud.autograd.layout import Layout, as_gradient, local
+from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
@@ -112,18 +111,12 @@ class Shared:
     """Remembers which parameters which losses reach. By name: a parameter may be replaced, a guide copied."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        workers: Workers,
-        parameters: Iterable[nn.Parameter] | Predicate | None,
-        settings: Callable[[], str],
+        self, model: nn.Module, workers: Workers, parameters: Iterable[nn.Parameter] | Predicate | None
     ) -> None:
         self.workers = workers
         self.listing = Listing(model, workers)
         self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
-        self._settings = settings
-        """Describes what must be the same on all workers."""
         self._latest: Layout | None = None
         """Mostly the next one too."""
         self._reached: dict[bytes, set[str]] = {}
@@ -173,11 +166,6 @@ class Shared:
             self._reached[pattern] = {name for (name, _), there in named if there}
         return self._reached[pattern]
 
-    def _agree(self, primary: set[str], auxiliary: set[str], **when: bool) -> tuple[set[str], set[str]]:
-        return self.workers.agree(
-            self.listing.trainable, primary, auxiliary, self._settings, **({"reset": False, "complete": False} | when)
-        )
-
     def begin(self, primary: set[str], auxiliary: set[str] | None) -> Layout:
         """The parameters that take part in a refresh: those that both losses reach and the user lets take part.
 
@@ -185,7 +173,9 @@ class Shared:
         reached, or, in a first step, all that the primary losses reach.
         """
         complete, known = auxiliary is not None, auxiliary if auxiliary is not None else self.auxiliary
-        primary, reached = self._agree(primary, known or set(), reset=True, complete=complete)
+        primary, reached = self.workers.agree(
+            self.listing.trainable, primary, known or set(), reset=True, complete=complete
+        )
         self.auxiliary = None if known is None else reached
         pairs = [
             (name, parameter)
@@ -200,14 +190,14 @@ class Shared:
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """The parameters of a layout that the auxiliary losses reach as well."""
-        _, reached = self._agree(primary, auxiliary)
+        _, reached = self.workers.agree(self.listing.trainable, primary, auxiliary)
         return _not_empty(Layout((name, parameter) for name, parameter in layout.named if name in reached))
 
     def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
         """What the losses of any worker reach, all losses of the step being known; remembers the auxiliary ones."""
         auxiliary = auxiliary | (self.auxiliary or set())
         if self.workers.size > 1:
-            primary, auxiliary = self._agree(primary, auxiliary, complete=True)
+            primary, auxiliary = self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
         self.auxiliary = auxiliary | (self.auxiliary or set())
         return primary, auxiliary
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
-from attittud.autograd.backward import LossGraph, walk, written_into
 from attittud.autograd.forward import enough_examples
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import Layout, LossGraph, walk, written_into
 from attittud.basis.base import Refresh
 from attittud.basis.subspace import Directions, Finished, Subspace
 from attittud.decompose import Judges, Weights
@@ -506,7 +505,7 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
         return
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
-    with step.workers.watch(refresher.engine, refresher.model) if watched else nullcontext():
+    with refresher.engine.watch(refresher.model) if watched else nullcontext():
         more = "return the losses of at least two, or put the BatchNorm layers into eval()"
         with torch.enable_grad(), enough_examples("primary", more):
             losses = as_losses(step.workers.losses(primary(), "primary"), "primary", may_be_empty=several)

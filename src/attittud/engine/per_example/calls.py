@@ -1,4 +1,4 @@
-"""Calls of functions in which a parameter met data: what is recorded of a forward pass, and where the examples are in it."""
+"""Calls of functions that combine a parameter with data: what is recorded of a forward pass, and where the examples are in it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from attittud.engine.base import UnsupportedError
 Function = Callable[..., Any]
 Gradients = tuple[Tensor | None, ...]
 
+# Examples are in the first dimension, channels in the second.
 LEADING: set[Function] = {
     *(F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
     *(F.group_norm, F.batch_norm, F.instance_norm),
 }
-"""Examples are in the first dimension, channels in the second."""
+# They repeat a parameter for every example.
 SPREADING: set[Function] = {
     *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile),
 }
-"""They repeat a parameter for every example."""
+# Their gradients need no data, as those of `SPREADING`: nothing has to be held for them.
 ADDITIONS: set[Function] = {
     *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
 }
-"""Their gradients need no data, as those of `SPREADING`: nothing has to be held for them."""
 
 
 class _Keep(torch.autograd.Function):
@@ -46,33 +46,33 @@ _keep: Function = _Keep.apply
 
 
 class Call:
-    """One function call in which parameters met data."""
+    """One function call that combines parameters with data."""
 
     def __init__(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], kept: set[int]) -> None:
         self.func = func
-        self.met = met
-        """The parameters, or tensors derived from parameters alone, among its arguments."""
-        self.shape = torch.Size()
-        """Of its first output that has a gradient."""
-        self.in_attention = False
-        """Whether it is a part of `nn.MultiheadAttention`, where examples always come after positions."""
-        self.outputs: list[int] = []
-        """Which of its outputs have a gradient."""
+        self.met = met  # the parameters, or tensors derived from parameters alone, among its arguments
+        self.shape = torch.Size()  # of its first output that has a gradient
+        self.in_attention = False  # a part of `nn.MultiheadAttention`, where examples always come after positions
+        self.outputs: list[int] = []  # which of its outputs have a gradient
         self.edges: list[torch.autograd.graph.GradientEdge] = []
         # Most calls have their tensors at the top, where the slow way through trees is not needed.
         self._names = tuple(kwargs)
         self._flat: list[Any] = [*args, *kwargs.values()]
         self._spec: Any = None
-        self.positional = len(args)
-        """So many axes in `shapes` are those of arguments without a name."""
+        self.positional = len(args)  # so many keys of `shapes` are those of arguments without a name
         if any(isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat):
             self._flat, self._spec = tree_flatten((args, kwargs))
             self.positional = len(tree_flatten(args)[0])
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
-        self.shapes = {at: tuple(self._flat[at].shape) for at in self._at}
-        """Of the data among the arguments, by its axis in them."""
+        self.shapes = {
+            at: tuple(self._flat[at].shape) for at in self._at
+        }  # of the data, by its number among the arguments
         self._kept: Any = None
         self._versions: list[int] = []
+
+    def shape_of(self, at: int | None) -> tuple[int, ...]:
+        """The shape of the result (None), or of some data among the arguments."""
+        return tuple(self.shape) if at is None else self.shapes[at]
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class Call:
             self._versions = [self._flat[at]._version for at in self._at]
 
     def arguments(self) -> tuple[Any, Any, dict[int, int]]:
-        """Positional and keyword arguments as they were, and the ids of the data among them with its axis in `shapes`."""
+        """Positional and keyword arguments as they were, and the ids of the data among them with its key in `shapes`."""
         flat = list(self._flat)
         if self._kept is not None:
             for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
@@ -97,12 +97,10 @@ class Call:
         elif any(flat[at]._version != version for at, version in zip(self._at, self._versions, strict=True)):
             raise UnsupportedError("an argument was overwritten in place, which its gradient would need")
         data = {id(flat[at]): at for at in self._at}
-        if self._spec is None:
-            count = len(flat) - len(self._names)
-            args, kwargs = flat[:count], dict(zip(self._names, flat[count:], strict=True))
-        else:
-            args, kwargs = tree_unflatten(flat, self._spec)
-        return args, kwargs, data
+        if self._spec is not None:
+            return *tree_unflatten(flat, self._spec), data
+        count = len(flat) - len(self._names)
+        return flat[:count], dict(zip(self._names, flat[count:], strict=True)), data
 
 
 def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
@@ -135,8 +133,13 @@ class KnownAxes:
 
     def __init__(self) -> None:
         self._of_forms: dict[Form, BatchAxis | None] = {}
-        self._usual: dict[tuple[Use, int], BatchAxis | None] = {}
-        """Of the latest forms, by number of dimensions."""
+        self._usual: dict[tuple[Use, int], BatchAxis | None] = {}  # of the latest forms, by number of dimensions
+
+    @staticmethod
+    def form(use: Use, shape: tuple[int, ...], examples: int) -> Form:
+        allowed = frozenset(axis for axis in get_args(BatchAxis) if fits(axis, shape, examples))
+        # One example confirms nothing for several: every row of whatever it is given is its own.
+        return use, len(shape), examples == 1, allowed
 
     @property
     def confirmed(self) -> Set[Form]:
@@ -148,17 +151,11 @@ class KnownAxes:
 
     def known(self, use: Use, shape: tuple[int, ...], examples: int, guess: BatchAxis | None) -> BatchAxis | None:
         """As it was confirmed; in a new form as in the latest one where the shape allows it, else as guessed."""
-        form = form_of(use, shape, examples)
+        form = self.form(use, shape, examples)
         if form in self._of_forms:
             return self._of_forms[form]
         usual = self._usual.get(form[:2], guess)
         return usual if usual is None or fits(usual, shape, examples) else guess
-
-
-def form_of(use: Use, shape: tuple[int, ...], examples: int) -> Form:
-    allowed = frozenset(axis for axis in get_args(BatchAxis) if fits(axis, shape, examples))
-    # One example confirms nothing for several: every row of whatever it is given is its own.
-    return use, len(shape), examples == 1, allowed
 
 
 def guess_axis(shape: tuple[int, ...], examples: int, *, leading: bool = False) -> BatchAxis | None:
@@ -188,9 +185,3 @@ def by_example(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
     if axis == "interleaved":
         return x.reshape(-1, examples, *x.shape[1:]).movedim(1, 0)
     return x.reshape(examples, -1, *x.shape[1:])
-
-
-def single(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
-    """m x what the model would see of one example alone, its dimension of examples kept."""
-    rows = by_example(x, axis, examples)
-    return rows.unsqueeze(2) if axis == "second" else rows

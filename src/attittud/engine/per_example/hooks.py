@@ -1,7 +1,7 @@
 """One forward and one backward pass: every function call forms its per-example gradients, contracts and drops them.
 
-For models in which the examples do not meet. What was recorded is compared with an ordinary gradient at the first
-refresh, and again where shapes leave room for another reading; a parameter that differs is named.
+For models in which examples do not influence each other. What was recorded is compared with an ordinary gradient at the
+first refresh, and again where shapes leave room for another reading; a parameter that differs is named.
 """
 
 from __future__ import annotations
@@ -15,28 +15,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
-from attittud._torch import BatchNorm, DisableTorchFunction
-from attittud.autograd.backward import frontier
+from attittud._torch import BatchNorm, DisableTorchFunction, sequence_number
 from attittud.autograd.layout import Layout
-from attittud.engine.base import Jacobian, UnsupportedError
+from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
 from attittud.engine.loop import Loop
-from attittud.engine.per_example.calls import (
-    LEADING,
-    BatchAxis,
-    Call,
-    Form,
-    Gradients,
-    KnownAxes,
-    Use,
-    form_of,
-    guess_axis,
-)
-from attittud.engine.per_example.generic import generic
+from attittud.engine.per_example.calls import LEADING, BatchAxis, Call, Form, Gradients, KnownAxes, Use, guess_axis
 from attittud.engine.per_example.gradients import Dense, PerExampleGradient
 from attittud.engine.per_example.recorder import Recorder
-from attittud.engine.per_example.rules import Bound, bind
-from attittud.engine.verify import Checked, probe, verify
+from attittud.engine.per_example.rules import Bound, bind, generic
 
 # Per-example gradients formed at once on a GPU, in elements: some MB keep it busy, and no more than that is needed.
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
@@ -46,6 +34,7 @@ Visit = Callable[[Tensor, PerExampleGradient], None]
 
 class Hooks(Loop):
     name = "hooks"
+    needs_forward = True
 
     def __init__(self) -> None:
         self.checked = Checked()
@@ -68,7 +57,13 @@ class Hooks(Loop):
             self.record.close()
         if self._model is not model:
             self._model, self._norms = model, [(n, m) for n, m in model.named_modules() if isinstance(m, BatchNorm)]
-        refuse_coupled(self._norms, self.instead)
+        for name, module in self._norms:
+            if module.training or module.running_mean is None:
+                raise UnsupportedError(
+                    f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
+                    "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
+                    f"{self.instead}"
+                )
         self.record = record = Recorder(model)
         try:
             record.begin()
@@ -97,7 +92,7 @@ class Hooks(Loop):
         due = self.checked.due(layout)
         if jacobian.follow(self.plan) and not due:
             return jacobian
-        if due or not self.axes.confirmed >= jacobian.axes().keys():
+        if due or not self.axes.confirmed >= jacobian.forms().keys():
             try:
                 self._verify(jacobian)
             except UnsupportedError:
@@ -112,7 +107,7 @@ class Hooks(Loop):
     def _verify(self, jacobian: HookedJacobian) -> None:
         weights = probe(jacobian.losses)
         silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
-        self.axes.confirm(jacobian.axes())
+        self.axes.confirm(jacobian.forms())
         self.checked.add(jacobian.layout, silent)
 
 
@@ -121,19 +116,7 @@ class Plan:
     """Where the examples are in calls that have been confirmed: it holds while the same calls come with the same shapes."""
 
     calls: list[Any]
-    axes: list[BatchAxis]
-    arguments: list[dict[int, BatchAxis | None]]
-
-
-def refuse_coupled(norms: Sequence[tuple[str, nn.Module]], instead: str) -> None:
-    """BatchNorm mixes the examples of a batch."""
-    for name, module in norms:
-        if module.training or module.running_mean is None:
-            raise UnsupportedError(
-                f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
-                "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
-                f"{instead}"
-            )
+    axes: list[dict[int | None, BatchAxis | None]]  # in the result (None) and in each argument with data
 
 
 def _budget(layout: Layout) -> int:
@@ -154,45 +137,21 @@ class HookedJacobian(Jacobian):
     def __init__(self, engine: Hooks, record: Recorder, losses: Tensor, layout: Layout) -> None:
         super().__init__(engine, losses, layout)
         self.record = record
-        self.half = False
-        """Whether a gradient came in half precision."""
+        self.half = False  # whether a gradient came in half precision
         self._names = {id(p): name for name, p in layout.named}
-        self._calls = {id(call): call for call in record.calls if self._wanted(call)}
-        self._plan: Plan | None = None
+        self._calls = {id(call): call for call in record.calls if any(map(self._asked, call.met))}
         self._numbers = {key: number for number, key in enumerate(self._calls)}
+        self._plan: Plan | None = None
         self.budget = _budget(layout)
-        self._edges = frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
+        self._edges = _frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
 
     def over(self, layout: Layout) -> HookedJacobian:
         """The columns of J that belong to other parameters."""
         return HookedJacobian(self.engine, self.record, self.losses, layout)
 
-    def _signature(self) -> list[Any]:
-        """What axes depend on."""
-        names, examples = self._names, self.examples
-        return [
-            (examples, call.func, call.shape, call.in_attention, call.shapes, [names.get(id(t)) for t in call.met])
-            for call in self._calls.values()
-        ]
-
-    def follow(self, plan: Plan | None) -> bool:
-        """Take over what an earlier refresh found, where its calls were the same."""
-        if plan is not None and plan.calls == self._signature():
-            self._plan = plan
-        return self._plan is not None
-
-    def planned(self) -> Plan:
-        calls = self._calls.values()
-        arguments = [{at: self._axis_of_argument(call, at) for at in call.shapes} for call in calls]
-        return Plan(self._signature(), [self._axis(call) for call in calls], arguments)
-
-    def axes(self) -> dict[Form, BatchAxis | None]:
-        found: dict[Form, BatchAxis | None] = {}
-        for key, call in self._calls.items():
-            found[form_of(self._uses[key], tuple(call.shape), self.examples)] = self._axis(call)
-            for at, shape in call.shapes.items():
-                found[form_of(self._argument(call, at), shape, self.examples)] = self._axis_of_argument(call, at)
-        return found
+    def _asked(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter of the layout, or computed from parameters alone."""
+        return id(tensor) in self._names or id(tensor) in self.record.derived
 
     # ------------------------------------------------------------------------------------------------ operations
 
@@ -224,28 +183,22 @@ class HookedJacobian(Jacobian):
         return out
 
     def right(self, vectors: Tensor | Sequence[Tensor]) -> Tensor:
-        with self.record.active():
-            return self._gram_and_right(vectors, gram=False)[1]
+        return self._gram_and_right(vectors, gram=False)[1]
 
     def gram(self) -> Tensor:
         return self.gram_and_right(())[0]
 
     def gram_and_right(self, vectors: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Both in one backward pass."""
-        with self.record.active():
-            return self._gram_and_right(vectors, gram=True)
+        return self._gram_and_right(vectors, gram=True)
 
     def _gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool) -> tuple[Tensor, Tensor]:
         m, device = self.examples, self.layout.device
         products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
         total = torch.zeros(m, m, dtype=torch.float64, device=device)
         by_vector = [self.layout.by_identity(vector) for vector in vectors]
-        for key, tensor in self._derived().items():
-            for columns in by_vector:
-                columns[key] = self._push(tensor, columns)
         uses = Counter(id(tensor) for call in self._calls.values() for tensor in call.met)
         waiting: dict[int, list[PerExampleGradient]] = {}
-        alone = self._alone()
 
         def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
             key = id(tensor)
@@ -256,14 +209,19 @@ class HookedJacobian(Jacobian):
             elif gram:
                 waiting.setdefault(key, []).append(per_example)
 
-        self._sweep(visit)
-        with torch.no_grad():
-            for several in self._complete(waiting):
-                for i, first in enumerate(several):
-                    total.add_(first.cross(first, self.budget))
-                    for second in several[i + 1 :]:
-                        both = first.cross(second, self.budget)
-                        total.add_(both).add_(both.T)
+        with self.record.active():
+            for key, tensor in self._derived().items():
+                for columns in by_vector:
+                    columns[key] = self._push(tensor, columns)
+            alone = self._alone()
+            self._sweep(visit)
+            with torch.no_grad():
+                for several in self._complete(waiting):
+                    for i, first in enumerate(several):
+                        total.add_(first.cross(first, self.budget))
+                        for second in several[i + 1 :]:
+                            both = first.cross(second, self.budget)
+                            total.add_(both).add_(both.T)
         return total, products
 
     # ------------------------------------------------------------------------------------------------ one pass
@@ -277,13 +235,12 @@ class HookedJacobian(Jacobian):
         if not self._edges:
             return
         self.record.on_call = on_call
+        ones = torch.ones_like(self.losses)
         try:
             # Only as far as the calls: the gradients of the parameters themselves are not computed. Autocast is for the
             # forward pass: it would round the operands of our own products.
             with torch.autocast(self.layout.device.type, enabled=False):
-                torch.autograd.grad(
-                    self.losses, self._edges, torch.ones_like(self.losses), retain_graph=True, allow_unused=True
-                )
+                torch.autograd.grad(self.losses, self._edges, ones, retain_graph=True, allow_unused=True)
         finally:
             self.record.on_call = None
 
@@ -292,26 +249,22 @@ class HookedJacobian(Jacobian):
             # Before stepping aside: checkpointing may have to run a part of the model for it, which is to be seen.
             args, kwargs, data = call.arguments()
             with DisableTorchFunction(), torch.no_grad():
-                found = bind(call, args, kwargs, data)
+                found, axis = bind(call, args, kwargs, data), self._axis(call)
+                assert axis is not None
                 if found is not None and len(gradients) == 1 and gradients[0] is not None:
                     rule, arguments = found
-                    formed = rule(Bound(call, arguments, gradients[0], self.examples, self._axis(call)))
+                    formed = rule(Bound(call, arguments, gradients[0], self.examples, axis))
                 else:
-                    where = {key: self._axis_of_argument(call, at) for key, at in data.items()}
-                    given = {key: axis for key, axis in where.items() if axis is not None}
-                    formed = generic(call, args, kwargs, gradients, self.examples, given, self._axis(call))
+                    where = {key: self._axis(call, at) for key, at in data.items()}
+                    given = {key: own for key, own in where.items() if own is not None}
+                    formed = generic(call, args, kwargs, gradients, self.examples, given, axis)
                 for tensor, per_example in formed:
-                    if id(tensor) in self._names or id(tensor) in self.record.derived:
+                    if self._asked(tensor):
                         visit(tensor, per_example)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError) as error:  # what a rule says, or runs into where it has misread a shape
             raise self._cannot_tell(call, str(error).split("\n")[0]) from error
-
-    # ------------------------------------------------------------------------------------------------ which calls
-
-    def _wanted(self, call: Call) -> bool:
-        return any(id(t) in self._names or id(t) in self.record.derived for t in call.met)
 
     def _describe(self, call: Call) -> str:
         names = [self._names.get(id(t), "a tensor computed from parameters") for t in call.met]
@@ -323,6 +276,34 @@ class HookedJacobian(Jacobian):
             f"{self.engine.instead}"
         )
 
+    # ------------------------------------------------------------------------------------------------ where examples are
+
+    def follow(self, plan: Plan | None) -> bool:
+        """Take over what an earlier refresh found, where its calls were the same."""
+        if plan is not None and plan.calls == self._signature():
+            self._plan = plan
+        return self._plan is not None
+
+    def planned(self) -> Plan:
+        calls = self._calls.values()
+        return Plan(self._signature(), [{at: self._axis(call, at) for at in (None, *call.shapes)} for call in calls])
+
+    def _signature(self) -> list[Any]:
+        """What axes depend on."""
+        names, examples = self._names, self.examples
+        return [
+            (examples, call.func, call.shape, call.in_attention, call.shapes, [names.get(id(t)) for t in call.met])
+            for call in self._calls.values()
+        ]
+
+    def forms(self) -> dict[Form, BatchAxis | None]:
+        """Every call and argument in its form, with the axis of its examples."""
+        return {
+            KnownAxes.form(self._use(call, at), call.shape_of(at), self.examples): self._axis(call, at)
+            for call in self._calls.values()
+            for at in (None, *call.shapes)
+        }
+
     @cached_property
     def _uses(self) -> dict[int, Use]:
         count, uses = Counter[str](), {}
@@ -332,19 +313,22 @@ class HookedJacobian(Jacobian):
             count[what] += 1
         return uses
 
-    def _argument(self, call: Call, at: int) -> Use:
+    def _use(self, call: Call, at: int | None) -> Use:
         what, number = self._uses[id(call)]
-        return f"{what}, argument {at}", number
+        return what if at is None else f"{what}, argument {at}", number
 
-    def _axis(self, call: Call) -> BatchAxis:
+    def _axis(self, call: Call, at: int | None = None) -> BatchAxis | None:
+        """Where the examples are in the result of a call, or in an argument of it; None: it belongs to all of them."""
         if self._plan is not None:
-            return self._plan.axes[self._numbers[id(call)]]
-        if call.in_attention:
-            return "second" if len(call.shape) > 2 else "interleaved"
-        shape = tuple(call.shape)
+            return self._plan.axes[self._numbers[id(call)]][at]
+        shape = call.shape_of(at)
+        if at is None and call.in_attention:
+            return "second" if len(shape) > 2 else "interleaved"
         guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
-        axis = self.engine.axes.known(self._uses[id(call)], shape, self.examples, guess)
-        if axis is None:
+        if at is not None and at >= call.positional and guess != "first":
+            guess = None  # what has a name is mostly shared (a mask over positions), unless its first dimension fits
+        axis = self.engine.axes.known(self._use(call, at), shape, self.examples, guess)
+        if axis is None and at is None:
             raise self._cannot_tell(
                 call,
                 f"the result has shape {shape}, in which no dimension is that of the {self.examples} examples (a constant from "
@@ -352,19 +336,10 @@ class HookedJacobian(Jacobian):
             )
         return axis
 
-    def _axis_of_argument(self, call: Call, at: int) -> BatchAxis | None:
-        if self._plan is not None:
-            return self._plan.arguments[self._numbers[id(call)]][at]
-        shape = call.shapes[at]
-        guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
-        # What has a name is mostly shared (a mask over positions): taken for the examples' only in their usual dimension.
-        guess = guess if guess == "first" or at < call.positional else None
-        return self.engine.axes.known(self._argument(call, at), shape, self.examples, guess)
-
     # ------------------------------------------------------------------------------------------------ derived tensors
 
     def _derived(self) -> dict[int, Tensor]:
-        """Tensors computed from parameters alone that then met data."""
+        """Tensors computed from parameters alone that were then combined with data."""
         met = {id(t): t for call in self._calls.values() for t in call.met}
         return {key: t for key, t in met.items() if key in self.record.derived}
 
@@ -376,14 +351,12 @@ class HookedJacobian(Jacobian):
 
     def _push(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
         """How a derived tensor changes along a vector over the parameters."""
+        parameters = self.layout.parameters
         with torch.enable_grad():
             dual = torch.ones_like(tensor, requires_grad=True)  # not zeros, as in Jacobian.right
-            gradients = torch.autograd.grad(tensor, self.layout.parameters, dual, create_graph=True, allow_unused=True)
-            inner = [
-                (gradient * columns[id(p)]).sum()
-                for p, gradient in zip(self.layout.parameters, gradients, strict=True)
-                if gradient is not None
-            ]
+            gradients = torch.autograd.grad(tensor, parameters, dual, create_graph=True, allow_unused=True)
+            pairs = zip(parameters, gradients, strict=True)
+            inner = [(gradient * columns[id(p)]).sum() for p, gradient in pairs if gradient is not None]
             if not inner:
                 return torch.zeros_like(tensor, dtype=self.layout.dtype)
             return torch.autograd.grad(torch.stack(inner).sum(), dual)[0].to(self.layout.dtype)
@@ -413,3 +386,26 @@ class HookedJacobian(Jacobian):
                     dense = Dense(torch.stack([g for g in found if g is not None]))
                     by_parameter.setdefault(id(p), []).append(dense)
         return list(by_parameter.values())
+
+
+def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
+    """Those of `edges` behind which no other one lies: a backward pass that reaches them passes all of them."""
+    wanted = {edge.node for edge in edges}
+    followers: dict[Any, list[Any]] = {}
+    stack: list[Any] = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node not in followers:
+            followers[node] = following = [n for n, _ in node.next_functions if n is not None]
+            stack.extend(following)
+    leads_on: set[Any] = set()
+    # A node of one thread has been made after all that it leads to, so that a second round mostly finds nothing.
+    inner = sorted([node for node, following in followers.items() if following], key=sequence_number)
+    before = -1
+    while len(leads_on) > before:
+        before = len(leads_on)
+        for node in inner:
+            following = followers[node]
+            if not (wanted.isdisjoint(following) and leads_on.isdisjoint(following)):
+                leads_on.add(node)
+    return [edge for edge in edges if edge.node in followers and edge.node not in leads_on]
