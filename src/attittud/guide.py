@@ -32,6 +32,7 @@ from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
+from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, Predicate, Shared
 from attittud.step.step import Given, Parts, Step
@@ -152,7 +153,9 @@ class Guide:
             self.model, self._workers, wanted=wanted, every=self.judge_every, seed=seed, batch_norm=batch_norm
         )
         self._warn = SkipWarning()
-        self._parts = Parts(self._workers, self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
+        self._parts = Parts(
+            self._workers, self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn
+        )
         self._step: Step | None = None
         self._told = False
         """A warning about accumulation has been given."""
@@ -206,7 +209,7 @@ class Guide:
             if judge is not None or self._auto.wanted:
                 self._ask(step, judge)
                 self._check_judged(step, tasks)
-            step.run(primary, tasks, basis_losses)
+            step.run(primary, tasks, basis_losses, primary_weight=self.primary_weight)
             report = step.finish(self.primary_weight)
         self._step = None
         return report

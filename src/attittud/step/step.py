@@ -21,6 +21,7 @@ from attittud.eta import Eta
 from attittud.kernels import dot
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
+from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, KnownGraph, Shared
 from attittud.workers.one import EVERYTHING, Share, Workers
@@ -88,6 +89,7 @@ class Parts:
     refresher: Refresher
     auto: AutoWeights
     graphs: GraphMemory
+    captured: CapturedUpdate
     warn: SkipWarning
 
 
@@ -278,6 +280,8 @@ class Step(Gradients):
         """Where the basis comes from, if not from the primary losses."""
         self.judge: Losses | None = None
         """Where the judges' losses come from, in a step in which they are asked."""
+        self.captured: CapturedUpdate | None = None
+        """Where the arithmetic of this step is a CUDA graph, on gradients in its memory."""
         self.kept: LossGraph | None = None
         """The graph of the primary losses, where it is needed until the step is over."""
         self.rest_primary: dict[str, Tensor] = {}
@@ -294,8 +298,17 @@ class Step(Gradients):
         """Let the judges, whose losses `judge` returns, be asked in this step."""
         self.judge, self.norms = judge, True
 
-    def run(self, primary: Tensor | Losses | None, tasks: Mapping[str, Given], basis_losses: Losses | None) -> None:
+    def run(
+        self,
+        primary: Tensor | Losses | None,
+        tasks: dict[str, Given],
+        basis_losses: Losses | None,
+        *,
+        primary_weight: float,
+    ) -> None:
         """Take in all losses of a step. That they are known together tells what is shared, and when a graph may go."""
+        if self.parts.captured.serves(self, tasks, primary_weight):
+            self.captured = self.parts.captured
         keeps_graph = self.refresher.basis.keeps_graph
         self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
         ahead = _ahead(self, tasks) if self.in_span else None
@@ -355,7 +368,7 @@ class Step(Gradients):
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1
         if not self.in_span:
-            self.primary_gradient = _added(self.layout, self.primary_gradient, pieces)
+            self.primary_gradient = self._added(0, self.primary_gradient, pieces)
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
             # The running sum itself: earlier calls are in it.
             contributes.rows = self.primary_gradient[None].clone()
@@ -391,7 +404,19 @@ class Step(Gradients):
             self._fold_others(name)
         pieces, rest = self.shared.split(self.layout, found.gradients)
         _add_to(self.rest_auxiliary, rest, task.weight, copied=self.replayed)
-        task.flat = _added(self.layout, task.flat, pieces) if found.flat is None else found.flat
+        task.flat = self._added(1, task.flat, pieces) if found.flat is None else found.flat
+
+    def _added(self, which: int, flat: Tensor | None, pieces: Sequence[Tensor | None]) -> Tensor:
+        """Gradients of the shared parameters (0: primary, 1: auxiliary) added to `flat`, where there is one already."""
+        assert self.layout is not None
+        if self.captured is not None:
+            if (taken := self.captured.take(which, pieces)) is not None:
+                return taken
+            self.captured = None
+        if flat is None:
+            return self.layout.flatten(pieces)
+        self.layout.add_(flat, pieces, fresh=False)
+        return flat
 
     # ------------------------------------------------------------------------------------------------ the basis
 
@@ -451,14 +476,17 @@ class Step(Gradients):
         rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
         if self.workers.size > 1:
             rest, unsummed = self.workers.rest(rest, others)
-        done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
+        if self.captured is not None:
+            done = self.captured.finish(self, primary_weight)
+        else:
+            done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
         shared.write(layout, done.update, rest)
         self.refresher.close(refreshed=self.refreshing)
         if self.parts.auto.wanted:
             _close_auto(self, done)
         return Report(
             done.captured_primary,
-            done.active,
+            done.effective_rank,
             skipped_refreshes=self.refresher.skipped.clone(),
             refreshed=self.refreshing,
             tasks=done.tasks,
@@ -571,14 +599,6 @@ def _early(
         found = _gradients(step, task.loss, share, graphs[name].retained)
         early[name] = Found([None if gradient is None else gradient.clone() for gradient in found])
     return early
-
-
-def _added(layout: Layout, flat: Tensor | None, pieces: Sequence[Tensor | None]) -> Tensor:
-    """Gradients of the shared parameters added to `flat`, where there is one already."""
-    if flat is None:
-        return layout.flatten(pieces)
-    layout.add_(flat, pieces, fresh=False)
-    return flat
 
 
 def _add_to(sums: dict[str, Tensor], found: Mapping[str, Tensor], weight: float, *, copied: bool) -> None:
