@@ -19,7 +19,7 @@ from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
 from attittud.basis.subspace import Directions
 from attittud.engine.base import Jacobian
-from attittud.engine.per_example.hooks import HookedJacobian
+from attittud.engine.hooks import HookedJacobian
 from attittud.kernels import Products, dot
 from attittud.workers.one import Workers
 

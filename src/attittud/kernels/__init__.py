@@ -17,7 +17,7 @@ from torch import Tensor
 def kernels() -> ModuleType | None:
     """The Triton versions; only torch's CUDA builds come with Triton."""
     try:
-        from attittud.kernels import rows as found
+        from attittud.kernels import cuda as found
     except ImportError:
         return None
     return found

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from attittud._torch import tree_flatten, tree_unflatten
 from attittud.engine.base import UnsupportedError, logger
-from attittud.engine.per_example.calls import (
+from attittud.engine.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows, Windows
+from attittud.engine.recorder import (
     ADDITIONS,
     LEADING,
     SPREADING,
@@ -29,7 +30,6 @@ from attittud.engine.per_example.calls import (
     guess_axis,
     tensors_in,
 )
-from attittud.engine.per_example.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows, Windows
 from attittud.kernels import kernels
 
 Found = Iterator[tuple[Tensor, PerExampleGradient]]
