@@ -154,8 +154,7 @@ class Guide:
         self._warn = SkipWarning()
         self._parts = Parts(self._workers, self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
         self._step: Step | None = None
-        self._told = False
-        """A warning about accumulation has been given."""
+        self._told = False  # a warning about accumulation has been given
 
     def __repr__(self) -> str:
         """For logs: what results depend on. It must be the same on all workers."""

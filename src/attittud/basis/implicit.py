@@ -42,10 +42,8 @@ class ProductsWithJ(Directions):
             assert isinstance(refresh.jacobian, HookedJacobian)
             # Over the parameters that turned out to be shared.
             self._jacobian, refresh.jacobian = refresh.jacobian.over(layout), None
-        self._gram: Tensor | None = None
-        """K."""
-        self._factor: Tensor | None = None
-        """A (k x m, k at most m); all zero where K is not finite."""
+        self._gram: Tensor | None = None  # K
+        self._factor: Tensor | None = None  # A (k x m, k at most m); all zero where K is not finite
 
     @property
     def jacobian(self) -> HookedJacobian:

@@ -16,10 +16,8 @@ from attittud.kernels import factorise, gram, transform_
 class Rows:
     """What orthonormalisation tells about the rows it was given."""
 
-    factor: Tensor
-    """k x k float64: original = factor @ orthonormal (columns of zeroed rows are zero)."""
-    finite: Tensor
-    """Whether the original held no NaN and no Inf (a boolean on the device)."""
+    factor: Tensor  # k x k float64: original = factor @ orthonormal (columns of zeroed rows are zero)
+    finite: Tensor  # whether the original held no NaN and no Inf (a boolean on the device)
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -28,12 +28,9 @@ class Finished:
 
     update: Tensor
     tasks: dict[str, TaskReport]
-    captured_primary: Callable[[], Tensor]
-    """Share of ‖g_prim‖² in the span."""
-    active: Tensor
-    """Which directions are not zeroed, or how many of them."""
-    cosines: dict[str, Tensor]
-    """Of each task's parts with the judges' gradient, where they were asked."""
+    captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
+    active: Tensor  # which directions are not zeroed, or how many of them
+    cosines: dict[str, Tensor]  # of each task's parts with the judges' gradient, where they were asked
 
 
 class Subspace(ABC):
@@ -54,10 +51,8 @@ class Subspace(ABC):
         self.workers = workers
         self.rank = rank
         self.dtype = dtype or layout.dtype
-        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)
-        """Whether the latest refresh succeeded."""
-        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)
-        """Which rows are not zero."""
+        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)  # whether the latest refresh succeeded
+        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)  # which rows are not zero
 
     @property
     def rows(self) -> Tensor | None:

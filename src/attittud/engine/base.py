@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,14 @@ logger = logging.getLogger("attittud")
 
 class UnsupportedError(RuntimeError):
     """What an engine cannot do with a model: the message names the part of the model and the engine to use instead."""
+
+
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Without torch's warning that it loops inside, for the few operations without a batching rule: slower, not wrong."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
+        yield
 
 
 class Engine(ABC):

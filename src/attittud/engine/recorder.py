@@ -29,12 +29,10 @@ LEADING: set[Function] = {
 }
 # They repeat a parameter for every example.
 SPREADING: set[Function] = {
-    *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile),
+    *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile)
 }
 # Their gradients need no data, as those of `SPREADING`: nothing has to be held for them.
-ADDITIONS: set[Function] = {
-    *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
-}
+ADDITIONS: set[Function] = {*(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)}
 
 
 class _Keep(torch.autograd.Function):
@@ -181,8 +179,7 @@ class Recorder(TorchFunctionMode):
         self._active = False
         self._attention = False
         self._handles: list[Any] = []
-        self.forward = ExitStack()
-        """Closed, the recorder steps aside until a backward pass comes."""
+        self.forward = ExitStack()  # closed, the recorder steps aside until a backward pass comes
         self._repeats = False
         """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
 

@@ -245,9 +245,7 @@ def _lift(rows, weights, x, y, scales, k, size, stride, K: tl.constexpr, BLOCK: 
     at = tl.program_id(0).to(tl.int64) * BLOCK + column
     inside = at < size
     tile = tl.load(
-        rows + row[:, None].to(tl.int64) * stride + at[None, :],
-        mask=(row[:, None] < k) & inside[None, :],
-        other=0.0,
+        rows + row[:, None].to(tl.int64) * stride + at[None, :], mask=(row[:, None] < k) & inside[None, :], other=0.0
     ).to(tl.float32)
     weight = tl.load(weights + row, mask=row < k, other=0.0)
     u = tl.load(x + at, mask=inside, other=0.0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud._checks import as_losses, check_dense
-from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
+from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, walk
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.subspace import Subspace
@@ -24,6 +24,28 @@ from attittud.workers.one import Share, Workers
 
 Losses = Callable[[], Tensor]
 """Computes losses when they are needed."""
+
+
+def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Layout | None = None) -> Tensor:
+    """The per-example losses that a callable returns. `layout`: they must reach some of its parameters.
+
+    `cure`: for a single example under BatchNorm, of which torch does not say whose it is.
+    """
+    try:
+        with torch.enable_grad():
+            given = call()
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(f"{where}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
+    losses = as_losses(workers.losses(given, where), where, may_be_empty=workers.size > 1)
+    # (A sharded model's graph ends in other tensors than its parameters.)
+    wanted = () if layout is None or losses.numel() == 0 or workers.splits_columns else layout.parameters
+    if wanted and walk(losses).leaves.isdisjoint(map(id, wanted)):
+        raise ValueError(
+            f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
+        )
+    return losses
 
 
 class Refresher:
@@ -49,8 +71,7 @@ class Refresher:
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """What decides the meaning of a saved basis."""
         self.subspace: Subspace | None = None
-        self.age: int | None = None
-        """Steps that the basis has served; None: there is none."""
+        self.age: int | None = None  # steps that the basis has served; None: there is none
         self.count = 0
         # On the device once that is known. A captured refresh must draw new numbers at every replay, so the index that
         # the random numbers depend on is a tensor too.
@@ -123,20 +144,9 @@ class Refresher:
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
         with refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
-            with enough_examples("basis_losses", "return the losses of at least two, better of many"):
-                losses = as_losses(
-                    self.workers.losses(basis_losses(), "basis_losses"),
-                    "basis_losses",
-                    may_be_empty=self.workers.size > 1,
-                )
+            more = "return the losses of at least two, better of many"
+            losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout)
             self.engine.seen()
-            # (A sharded model's graph ends in other tensors than its parameters.)
-            visible = losses.numel() > 0 and not self.workers.splits_columns
-            if visible and walk(losses).leaves.isdisjoint(map(id, refresh.layout.parameters)):
-                raise ValueError(
-                    "basis_losses: the losses reach none of the shared parameters; compute them from the model given to "
-                    "Guide"
-                )
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, scaled=False, complete=True)
             if self.basis.needs == "mean":

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
-from attittud.autograd.forward import enough_examples
 from attittud.autograd.layout import Layout, LossGraph, walk, written_into
 from attittud.basis.base import Refresh
 from attittud.basis.subspace import Directions, Finished, Subspace
@@ -21,7 +20,7 @@ from attittud.eta import Eta
 from attittud.kernels import dot
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
-from attittud.step.refresh import Losses, Refresher
+from attittud.step.refresh import Losses, Refresher, losses_of
 from attittud.step.shared import GraphMemory, KnownGraph, Shared
 from attittud.workers.one import EVERYTHING, Share, Workers
 
@@ -43,20 +42,13 @@ class AuxiliaryGradient:
 
     eta: Eta | Weights
     weight: float
-    whole: bool
-    """`flat` is over the examples of all workers."""
-    flat: Tensor | None = None
-    """Its gradient over the shared parameters, until it is folded into the common sum."""
-    a: Tensor | None = None
-    """V g_aux."""
-    square: Tensor | None = None
-    """‖g_aux‖²; None where the whole gradient was never held at once."""
-    inner: Tensor | None = None
-    """⟨g_prim, g_aux⟩, or None."""
-    judged: Tensor | None = None
-    """⟨g_judge, g_aux⟩, or None."""
-    primary_calls: int = 0
-    """How many there were when it was measured."""
+    whole: bool  # `flat` is over the examples of all workers
+    flat: Tensor | None = None  # its gradient over the shared parameters, until it is folded into the common sum
+    a: Tensor | None = None  # V g_aux
+    square: Tensor | None = None  # ‖g_aux‖²; None where the whole gradient was never held at once
+    inner: Tensor | None = None  # ⟨g_prim, g_aux⟩, or None
+    judged: Tensor | None = None  # ⟨g_judge, g_aux⟩, or None
+    primary_calls: int = 0  # how many there were when it was measured
     waiting: dict[str, Tensor] | None = None
     """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
 
@@ -67,8 +59,7 @@ class Found:
 
     gradients: Sequence[Tensor | None]
     layout: Layout | None = None
-    flat: Tensor | None = None
-    """Where it is given, the gradients of this layout's parameters are in this vector."""
+    flat: Tensor | None = None  # where it is given, the gradients of this layout's parameters are in this vector
 
     def over(self, layout: Layout | None, shared: Shared) -> Found:
         """The same where another layout turned out to be the shared parameters'."""
@@ -96,28 +87,21 @@ class Gradients:
 
     def __init__(self, workers: Workers, subspace: Subspace | None, *, include_mean: bool, norms: bool) -> None:
         self.workers = workers
-        self.subspace = subspace
-        """The basis to project on; None until it is fixed."""
+        self.subspace = subspace  # the basis to project on; None until it is fixed
         self.layout: Layout | None = None if subspace is None else subspace.layout
         """The shared parameters, as far as they are known by now."""
         self.include_mean = include_mean
-        self.norms = norms
-        """The report shall state norms although they cost an exchange."""
+        self.norms = norms  # the report shall state norms although they cost an exchange
         self.primary_gradient: Tensor | None = None
         self.primary_calls = 0
-        self.primary_complete = False
-        """No further primary call will come."""
-        self.primary_whole = not workers.splits_examples
-        """`primary_gradient` is over the examples of all workers."""
+        self.primary_complete = False  # no further primary call will come
+        self.primary_whole = not workers.splits_examples  # `primary_gradient` is over the examples of all workers
         self.primary_measured: tuple[int, Tensor, Tensor] | None = None
         """V g_prim and ‖g_prim‖² after so many primary calls."""
-        self.in_span = False
-        """The primary gradient is no vector: the subspace has J of its examples."""
-        self.judges: Tensor | None = None
-        """The judges' mean gradient, over the judges of all workers."""
+        self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
+        self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
         self.tasks: dict[str, AuxiliaryGradient] = {}
-        self.total: Tensor | None = None
-        """Over the tasks that were folded: neutral * weight * g_aux."""
+        self.total: Tensor | None = None  # over the tasks that were folded: neutral * weight * g_aux
 
     # ------------------------------------------------------------------------------------------------ several tasks
 
@@ -274,19 +258,13 @@ class Step(Gradients):
         """A refresh is due in this step, but may wait for a step with more examples."""
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
-        self.basis_losses: Losses | None = None
-        """Where the basis comes from, if not from the primary losses."""
-        self.judge: Losses | None = None
-        """Where the judges' losses come from, in a step in which they are asked."""
-        self.kept: LossGraph | None = None
-        """The graph of the primary losses, where it is needed until the step is over."""
+        self.basis_losses: Losses | None = None  # where the basis comes from, if not from the primary losses
+        self.judge: Losses | None = None  # where the judges' losses come from, in a step in which they are asked
+        self.kept: LossGraph | None = None  # the graph of the primary losses, where it is needed until the step is over
         self.rest_primary: dict[str, Tensor] = {}
-        self.rest_auxiliary: dict[str, Tensor] = {}
-        """Gradients of parameters that are not decomposed, by name."""
-        self.reached: set[str] = set()
-        """Parameters that the auxiliary losses reach."""
-        self.reach_complete = False
-        """No further auxiliary loss will come."""
+        self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
+        self.reached: set[str] = set()  # parameters that the auxiliary losses reach
+        self.reach_complete = False  # no further auxiliary loss will come
 
     # ------------------------------------------------------------------------------------------------ losses
 
@@ -498,17 +476,16 @@ def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
 @contextmanager
 def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
     """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
-    refresher, several = step.refresher, step.workers.size > 1
+    refresher = step.refresher
     if not callable(primary):
         losses = step.workers.losses(None, "primary") if primary is None else primary
-        yield as_losses(losses, "primary", may_be_empty=several)
+        yield as_losses(losses, "primary", may_be_empty=step.workers.size > 1)
         return
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
     with refresher.engine.watch(refresher.model) if watched else nullcontext():
         more = "return the losses of at least two, or put the BatchNorm layers into eval()"
-        with torch.enable_grad(), enough_examples("primary", more):
-            losses = as_losses(step.workers.losses(primary(), "primary"), "primary", may_be_empty=several)
+        losses = losses_of(primary, "primary", more, step.workers)
         refresher.engine.seen()
         yield losses
 
