@@ -39,6 +39,7 @@ from attittud.workers import Workers, connect
 
 DEFAULT_RANK = 10
 EtaLike = Eta | str | tuple[float, float, float]
+DTYPES = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
 
 
@@ -116,8 +117,7 @@ class Guide:
             raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
         self.seed = check_seed(seed)
         check_choice("batch_norm", batch_norm, ("batch", "frozen"))
-        dtypes = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
-        check_choice("basis_dtype", basis_dtype, dtypes)
+        check_choice("basis_dtype", basis_dtype, DTYPES)
         check_choice("report_norms", report_norms, ("refresh", "always"))
         self.model, self._workers = connect(model, process_group, self.__repr__)
         self.report_norms = report_norms
@@ -136,23 +136,11 @@ class Guide:
         self.basis_dtype = basis_dtype
         keep_saved_tensors(model)
         self._shared = Shared(self.model, self._workers, parameters)
-        self._refresher = Refresher(
-            self.model,
-            self._workers,
-            self._shared,
-            self.basis,
-            self.engine,
-            rank=self.rank,
-            seed=seed,
-            dtype=basis_dtype,
-            batch_norm=batch_norm,
-        )
+        self._refresher = Refresher(self._shared, self.basis, self.engine, self.rank, seed, basis_dtype, batch_norm)
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
-        self._auto = AutoWeights(
-            self.model, self._workers, wanted=wanted, every=self.judge_every, seed=seed, batch_norm=batch_norm
-        )
+        self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
-        self._parts = Parts(self._workers, self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
+        self._parts = Parts(self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
         self._step: Step | None = None
         self._told = False  # a warning about accumulation has been given
 
@@ -203,7 +191,7 @@ class Guide:
                 self._told = True
                 warnings.warn(ACCUMULATED, AccumulationWarning, stacklevel=2)
             if judge is not None or self._auto.wanted:
-                self._ask(step, judge)
+                step.ask(judge)
                 self._check_judged(step, tasks)
             step.run(primary, tasks, basis_losses)
             report = step.finish(self.primary_weight)
@@ -248,7 +236,7 @@ class Guide:
                     "judge() came twice or after auxiliary() in this step, whose gradients the judges must meet; call it "
                     "once, before the first auxiliary(). The unfinished step is discarded."
                 )
-            self._ask(step, judge)
+            step.ask(judge)
 
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
@@ -315,19 +303,9 @@ class Guide:
         space = self._refresher.subspace
         held = space is None or self._shared.holds(space.layout)
         refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
-        norms = refreshing or self.report_norms == "always"
-        self._step = Step(
-            self._parts,
-            refreshing=refreshing,
-            may_wait=refresh is None and not self.basis.keeps_graph,
-            include_mean=self.include_mean,
-            norms=norms,
-        )
-        return self._step
-
-    def _ask(self, step: Step, judge: Losses | None) -> None:
-        if self._auto.asks(judge) and judge is not None:
-            step.ask(judge)
+        may_wait, norms = refresh is None and not self.basis.keeps_graph, refreshing or self.report_norms == "always"
+        self._step = step = Step(self._parts, refreshing, may_wait, self.include_mean, norms)
+        return step
 
     def _check_judged(self, step: Step, tasks: Mapping[str, Given]) -> None:
         self._auto.check([name for name, task in tasks.items() if task.eta == "auto"], asked=step.judge is not None)

@@ -34,19 +34,9 @@ class Finished:
 
 
 class Subspace(ABC):
-    """V (k x D) with orthonormal or zero rows, whether or not it is stored.
+    """V (k x D) with orthonormal or zero rows, whether or not it is stored. `dtype`: of V, where it is not the layout's."""
 
-    Made with the type of storage, where that is not the layout's, and the refresh that it comes from (None: a saved state).
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        rank: int,
-        workers: Workers,
-        dtype: torch.dtype | None = None,
-        refresh: Refresh | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None = None) -> None:
         self.layout = layout
         self.workers = workers
         self.rank = rank
@@ -64,7 +54,7 @@ class Subspace(ABC):
         """Directions that are not zeroed."""
         return self.active.sum()
 
-    def replace(self, rows: Tensor, finite: Tensor) -> None:
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         """Take the result of a refresh; `finite`: whether it succeeded."""
         self.finite = finite
 
@@ -251,7 +241,7 @@ class Stored(Directions):
         assert self._rows is not None, "the basis is not fixed yet"
         return self._rows
 
-    def replace(self, rows: Tensor, finite: Tensor) -> None:
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         """Take new rows (at most `rank`) where they are finite, else keep the old ones.
 
         Before any success V is zero, and every gradient neutral. No more rows are stored than there were examples.

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attittud._checks import check_callable
 from attittud.autograd.forward import BatchNormMode, isolated_forward
@@ -23,7 +23,7 @@ from attittud.autograd.layout import Layout, written_into
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
 from attittud.step.refresh import Losses, losses_of
-from attittud.workers.one import Workers
+from attittud.step.shared import Shared
 
 MEMORY = 0.95
 """How much of the running scores is kept when the judges are asked again."""
@@ -108,10 +108,8 @@ class Scores:
 class AutoWeights:
     """Keeps the scores of a guide's auxiliary tasks, and asks the judges in the steps that are due."""
 
-    def __init__(
-        self, model: nn.Module, workers: Workers, *, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode
-    ) -> None:
-        self.model, self.workers = model, workers
+    def __init__(self, shared: Shared, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode) -> None:
+        self.model, self.workers = shared.listing.model, shared.workers
         self.wanted, self.every = wanted, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, Scores] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
@@ -53,18 +53,15 @@ class Refresher:
 
     def __init__(
         self,
-        model: nn.Module,
-        workers: Workers,
         shared: Shared,
         basis: Basis,
         engine: Engine,
-        *,
         rank: int,
         seed: int,
         dtype: torch.dtype | None,
         batch_norm: BatchNormMode,
     ) -> None:
-        self.model, self.workers, self.shared = model, workers, shared
+        self.shared, self.model, self.workers = shared, shared.listing.model, shared.workers
         self.basis, self.engine = basis, engine
         self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
         saved_as = basis.same_as or basis.name
@@ -164,8 +161,8 @@ class Refresher:
         assert refresh.rows is not None
         rows, refresh.rows = refresh.rows, None
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
-            self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype, refresh)
-        self.subspace.replace(rows, finite)
+            self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
+        self.subspace.replace(rows, finite, refresh)
         self.index += 1
         self.count += 1
         return self.subspace
@@ -203,7 +200,7 @@ class Refresher:
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             named = dict(self.shared.listing.named)
             layout = Layout((name, named[name]) for name in state["shared"])
-            subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype, None)
+            subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]))
         self.subspace = subspace

@@ -74,7 +74,6 @@ class Found:
 class Parts:
     """What a guide keeps from step to step."""
 
-    workers: Workers
     shared: Shared
     refresher: Refresher
     auto: AutoWeights
@@ -85,7 +84,7 @@ class Parts:
 class Gradients:
     """The primary gradient, those of the auxiliary tasks and of the judges, over the shared parameters."""
 
-    def __init__(self, workers: Workers, subspace: Subspace | None, *, include_mean: bool, norms: bool) -> None:
+    def __init__(self, workers: Workers, subspace: Subspace | None, include_mean: bool, norms: bool) -> None:
         self.workers = workers
         self.subspace = subspace  # the basis to project on; None until it is fixed
         self.layout: Layout | None = None if subspace is None else subspace.layout
@@ -247,10 +246,8 @@ class Gradients:
 class Step(Gradients):
     """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
 
-    def __init__(self, parts: Parts, *, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
-        super().__init__(
-            parts.workers, None if refreshing else parts.refresher.subspace, include_mean=include_mean, norms=norms
-        )
+    def __init__(self, parts: Parts, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
+        super().__init__(parts.shared.workers, None if refreshing else parts.refresher.subspace, include_mean, norms)
         self.parts, self.shared, self.refresher = parts, parts.shared, parts.refresher
         self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
         """Passes may be CUDA graphs, which write into the same memory again and again."""
@@ -268,9 +265,10 @@ class Step(Gradients):
 
     # ------------------------------------------------------------------------------------------------ losses
 
-    def ask(self, judge: Losses) -> None:
-        """Let the judges, whose losses `judge` returns, be asked in this step."""
-        self.judge, self.norms = judge, True
+    def ask(self, judge: Losses | None) -> None:
+        """Let the judges, whose losses `judge` returns, be asked in this step if they are due."""
+        if self.parts.auto.asks(judge):
+            self.judge, self.norms = judge, True
 
     def run(self, primary: Tensor | Losses | None, tasks: Mapping[str, Given], basis_losses: Losses | None) -> None:
         """Take in all losses of a step. That they are known together tells what is shared, and when a graph may go."""
