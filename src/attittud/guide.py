@@ -75,7 +75,7 @@ class Guide:
             parameters (its head) always receive its gradient with weight 1.
         basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
         rank: its dimension k (ignored by "mean" and "canonical").
-        refresh_every: the basis is computed anew in every n-th step.
+        refresh_every: the basis is recomputed in every n-th step.
         include_mean: append the current mean primary gradient as last direction, so that the neutral part is
             orthogonal to it.
         engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched", "hooks"
@@ -88,7 +88,7 @@ class Guide:
         process_group: the workers that train replicas of the model together. The update is that of one process on all
             workers' examples joined; the guide does all reductions itself.
         seed: of the random numbers of the bases; the global random state is never touched.
-        judge_every: with eta="auto" the judges are heard in every n-th step.
+        judge_every: with eta="auto" the judges are asked in every n-th step.
         report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model: spend
             it in steps with a "refresh", or "always". (They are NaN where it is not spent.)
     """
@@ -126,9 +126,8 @@ class Guide:
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = check_weights("auxiliary_weight", auxiliary_weight)
         basis, engine = _implicit(basis, engine, self._workers)
-        self.engine = make_engine(self._workers.engine(engine))
         self.basis = make_basis(basis)
-        self.engine.keeps_graph = self.basis.keeps_graph
+        self.engine = make_engine(self._workers.engine(engine), keeps_graph=self.basis.keeps_graph)
         self.rank = _check_rank(check_count("rank", rank), self.basis, self.model)
         self.refresh_every = 1 if self.basis.keeps_graph else check_count("refresh_every", refresh_every)
         self.include_mean = bool(include_mean)
@@ -233,7 +232,7 @@ class Guide:
             step = self._step or self._begin(None)
             if step.tasks or step.judge is not None:
                 raise RuntimeError(
-                    "judge() came twice or after auxiliary() in this step, whose gradients the judges must meet; call it "
+                    "judge() came twice or after auxiliary() in this step, whose gradients are compared with the judges'; call it "
                     "once, before the first auxiliary(). The unfinished step is discarded."
                 )
             step.ask(judge)
@@ -266,12 +265,12 @@ class Guide:
 
     @property
     def refresh_due(self) -> bool:
-        """Whether the next step computes the basis anew, if `refresh=` does not tell otherwise."""
+        """Whether the next step recomputes the basis, unless `refresh=` says otherwise."""
         return self._refresher.due(self.refresh_every)
 
     @property
     def judge_due(self) -> bool:
-        """Whether the next step hears the judges, if it is given some."""
+        """Whether the next step asks the judges, if it is given some."""
         return self._auto.due
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:

@@ -4,7 +4,7 @@ With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ.
 again instead of being kept. O(m²) memory, for models too large for k x D.
 
 The primary gradient is Jᵀ(1/m), so that its products come from K, and one more product wᵀJ brings it and the correction into
-the auxiliary gradient at once: beside `.grad` nothing is as long as the model.
+the auxiliary gradient at once: nothing but `.grad` is as long as the model.
 """
 
 from __future__ import annotations

@@ -138,8 +138,7 @@ class Directions(Subspace):
             parts = parts + torch.stack([vector for vector, _ in lifted])
             multiples = torch.stack([multiple for _, multiple in lifted])
         found = []
-        pieces = zip(*map(self.layout.views, (rows, primary, auxiliary)), strict=True)
-        for basis, own, gradient in pieces:
+        for basis, own, gradient in zip(*map(self.layout.views, (rows, primary, auxiliary)), strict=True):
             in_span = torch.tensordot(parts.to(own.dtype), basis.to(own.dtype), 1).double()
             helps, harms = in_span + multiples.view(2, *[1] * own.ndim) * own.double()
             found.append([part.square().sum() for part in (helps, harms, gradient.double() - helps - harms)])

@@ -21,8 +21,11 @@ def engines() -> tuple[str, ...]:
     return (*_ENGINES, "implicit")
 
 
-def make_engine(name: str) -> Engine:
-    return choose("engine", name, _ENGINES)()
+def make_engine(name: str, *, keeps_graph: bool = False) -> Engine:
+    """`keeps_graph`: the graph of the losses is also used after `watch`, until the step is over."""
+    engine = choose("engine", name, _ENGINES)()
+    engine.keeps_graph = keeps_graph
+    return engine
 
 
 __all__ = ["Engine", "Jacobian", "UnsupportedError", "engines", "make_engine", "register_engine"]

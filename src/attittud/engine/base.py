@@ -40,8 +40,7 @@ class Engine(ABC):
     name: str
     needs_forward = False
     """Whether it must see the forward pass of the losses, so that `primary=` has to be a callable (or `basis_losses=` given)."""
-    keeps_graph = False
-    """The graph of the losses is also used after `watch`, until the step is over: for the basis `implicit`."""
+    keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
     second_derivatives: bool | None = None  # whether the model's are right; None: no J·v has told yet
 
     @abstractmethod

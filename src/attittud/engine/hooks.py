@@ -258,7 +258,8 @@ class HookedJacobian(Jacobian):
 
     @cached_property
     def located(self) -> Located:
-        count, forms, axes = Counter[str](), dict[Form, BatchAxis | None](), {}
+        count, known = Counter[str](), self.engine.axes
+        forms, axes = dict[Form, BatchAxis | None](), {}
         for key, call in self._calls.items():
             what = _described(call, self._names)
             axes[key] = own = dict[int | None, BatchAxis | None]()
@@ -267,11 +268,13 @@ class HookedJacobian(Jacobian):
                 form = form_of(use, count[what], shape, self.examples)
                 if at is None and call.in_attention:
                     own[at] = "second" if len(shape) > 2 else "interleaved"
+                elif form in known.confirmed:
+                    own[at] = known.confirmed[form]
                 else:
                     guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
                     if at is not None and at >= call.positional and guess != "first":
                         guess = None  # what has a name is mostly shared (a mask over positions), unless its first dimension fits
-                    own[at] = self.engine.axes.known(form, guess)
+                    own[at] = known.likely(form, guess)
                 forms[form] = own[at]
             count[what] += 1
             if own[None] is None:

@@ -1,4 +1,4 @@
-"""Sees the forward pass: every function call in which a parameter meets data is recorded with what its gradient needs.
+"""Sees the forward pass: every function call that combines a parameter with data is recorded with what its gradient needs.
 
 Functions rather than modules, because parameters are used where no module sees it: raw parameters, tied weights in
 `F.linear(x, embedding.weight)`, `nn.MultiheadAttention`, which never calls its own output projection.
@@ -372,9 +372,11 @@ BatchAxis = Literal["first", "second", "flattened", "interleaved"]
 """Where the examples are in a tensor: in the first or second dimension, or flattened into one with what follows
 ("flattened") or with what comes before ("interleaved")."""
 
+_AXES: tuple[BatchAxis, ...] = get_args(BatchAxis)
+
 # Parameters in a function, or an argument of it, and the number of the call (another one may have its examples in another
 # axis); with what the shape allows. A later batch may allow others: as many positions as examples, another call.
-Form = tuple[str, int, int, bool, frozenset[BatchAxis]]
+Form = tuple[str, int, int, bool, tuple[BatchAxis, ...]]
 
 
 class KnownAxes:
@@ -388,16 +390,14 @@ class KnownAxes:
         self.confirmed |= axes
         self._usual |= {form[:3]: axis for form, axis in axes.items()}
 
-    def known(self, form: Form, guess: BatchAxis | None) -> BatchAxis | None:
-        """As it was confirmed; in a new form as in the latest one where the shape allows it, else as guessed."""
-        if form in self.confirmed:
-            return self.confirmed[form]
+    def likely(self, form: Form, guess: BatchAxis | None) -> BatchAxis | None:
+        """For a new form: as in the latest one where the shape allows it, else as guessed."""
         usual = self._usual.get(form[:3], guess)
         return usual if usual is None or usual in form[4] else guess
 
 
 def form_of(use: str, number: int, shape: tuple[int, ...], examples: int) -> Form:
-    allowed = frozenset(axis for axis in get_args(BatchAxis) if fits(axis, shape, examples))
+    allowed = tuple([axis for axis in _AXES if fits(axis, shape, examples)])
     # One example confirms nothing for several: every row of whatever it is given is its own.
     return use, number, len(shape), examples == 1, allowed
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 THREADS = 128  # the four warps that Triton gives a program
-MOST_ROWS = 64  # a k x k factor of more rows would not fit beside the tile; plain torch takes over
+MOST_ROWS = 64  # a k x k factor of more rows would not fit together with the tile; plain torch takes over
 MOST_SUMS = 12  # rows of `add_product_`; libraries are as fast with more
 LEAST_COLUMNS = 1 << 17  # of a product of matrices that keeps all of a GPU busy, a thread holding whole columns
 _TILE = 8192  # numbers in a tile (rows x columns)
@@ -99,7 +99,7 @@ def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BL
         for j in tl.static_range(2 * R):
             other = (quarter + 1 + j // R) % 4 * R + j % R
             place = out + tl.maximum(row, other) * K + tl.minimum(row, other)
-            # Opposite quarters meet twice.
+            # Opposite quarters are multiplied twice.
             mask = (row < K) & (other < K) & ((j < R) | (quarter < 2))
             tl.store(place, tl.sum(sums[R * (R + 1) // 2 + i * 2 * R + j], axis=1), mask=mask)
 

@@ -25,14 +25,15 @@ from attittud.report import SCORED, EarnedWeights
 from attittud.step.refresh import Losses, losses_of
 from attittud.step.shared import Shared
 
-MEMORY = 0.95
-"""How much of the running scores is kept when the judges are asked again."""
+MEMORY = 0.95  # how much of the running scores is kept when the judges are asked again
 CAUTION = 3.0
 """A standard error that comes from n answers is taken 1 + CAUTION / (n - 1) times: a few may agree by chance."""
 DISTINCT = 4.0
 """Standard deviations by which a part must differ from its whole gradient to be believed half of its own score."""
-DOUBTED, CERTAIN = 1.0, 3.0
-"""Standard errors above 0 up to which a part does not count, and from which it counts in full."""
+DOUBTED, CERTAIN = (
+    1.0,
+    3.0,
+)  # standard errors above 0 up to which a part does not count, and from which it counts in full
 
 
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:

@@ -22,8 +22,7 @@ from attittud.engine.base import Engine
 from attittud.step.shared import Shared
 from attittud.workers.one import Share, Workers
 
-Losses = Callable[[], Tensor]
-"""Computes losses when they are needed."""
+Losses = Callable[[], Tensor]  # computes losses when they are needed
 
 
 def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Layout | None = None) -> Tensor:
@@ -259,11 +258,6 @@ def _container_bytes(otherwise: int) -> int:
         return otherwise
 
 
-def needed_bytes(size: int, rank: int, working_rows: int, storage: torch.dtype, arithmetic: torch.dtype) -> int:
-    """V as stored, the rows a refresh works on, and three gradient vectors."""
-    return size * (rank * storage.itemsize + (working_rows + 3) * arithmetic.itemsize)
-
-
 def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], storage: torch.dtype) -> None:
     """Raise MemoryError, with settings that do fit, where a refresh cannot succeed.
 
@@ -274,7 +268,8 @@ def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], st
         return
 
     def needed(rank: int, rows: int, storage: torch.dtype) -> int:
-        return needed_bytes(layout.size, rank, rows, storage, layout.dtype)
+        """V as stored, the rows a refresh works on, and three gradient vectors."""
+        return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
 
     def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:
         return bisect_right(range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage))

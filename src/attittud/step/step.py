@@ -327,11 +327,11 @@ class Step(Gradients):
         retain_graph = graph.retained or (contributes is not None and basis.keeps_graph)
         assert self.layout is not None
         found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
-        pieces, rest = self.shared.split(self.layout, found)
+        inside, rest = self.shared.split(self.layout, found)
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1
         if not self.in_span:
-            self.primary_gradient = _added(self.layout, self.primary_gradient, pieces)
+            self.primary_gradient = _added(self.layout, self.primary_gradient, inside)
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
             # The running sum itself: earlier calls are in it.
             contributes.rows = self.primary_gradient[None].clone()
@@ -365,9 +365,9 @@ class Step(Gradients):
             return
         if len(self.tasks) > 1 and self._folds:
             self._fold_others(name)
-        pieces, rest = self.shared.split(self.layout, found.gradients)
+        inside, rest = self.shared.split(self.layout, found.gradients)
         _add_to(self.rest_auxiliary, rest, task.weight, copied=self.replayed)
-        task.flat = _added(self.layout, task.flat, pieces) if found.flat is None else found.flat
+        task.flat = _added(self.layout, task.flat, inside) if found.flat is None else found.flat
 
     # ------------------------------------------------------------------------------------------------ the basis
 
@@ -548,11 +548,11 @@ def _early(
     return early
 
 
-def _added(layout: Layout, flat: Tensor | None, pieces: Sequence[Tensor | None]) -> Tensor:
+def _added(layout: Layout, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
     """Gradients of the shared parameters added to `flat`, where there is one already."""
     if flat is None:
-        return layout.flatten(pieces)
-    layout.add_(flat, pieces, fresh=False)
+        return layout.flatten(inside)
+    layout.add_(flat, inside, fresh=False)
     return flat
 
 
