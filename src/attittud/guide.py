@@ -232,8 +232,8 @@ class Guide:
             step = self._step or self._begin(None)
             if step.tasks or step.judge is not None:
                 raise RuntimeError(
-                    "judge() came twice or after auxiliary() in this step, whose gradients are compared with the judges'; call it "
-                    "once, before the first auxiliary(). The unfinished step is discarded."
+                    "judge() came twice or after auxiliary() in this step, whose gradients are compared with the judges'; "
+                    "call it once, before the first auxiliary(). The unfinished step is discarded."
                 )
             step.ask(judge)
 
