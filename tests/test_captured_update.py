@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from attittud import Eta, Guide
 from attittud.step import captured
+from attittud.step import step as step_module
 from attittud.step.captured import ALIKE, CapturedUpdate
 
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
@@ -54,6 +55,7 @@ def device(request, monkeypatch):
             _, numbers, _ = step.subspace.compute(step, primary_weight, [])
             self._numbers, self._graph = numbers.gather(), SimpleNamespace(replay=replay)
 
+        monkeypatch.setattr(step_module, "_on_gpu", lambda tasks: True)
         monkeypatch.setattr(CapturedUpdate, "_may_serve", staticmethod(as_if))
         monkeypatch.setattr(CapturedUpdate, "_capture", played)
     return request.param

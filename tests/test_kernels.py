@@ -5,7 +5,7 @@ import torch
 
 from attittud import kernels as linalg
 from attittud.basis.orthonormal import orthonormalise_
-from attittud.engine.per_example.gradients import Windows
+from attittud.engine.gradients import Windows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

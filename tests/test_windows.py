@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from attittud.autograd.layout import Layout
-from attittud.engine import make_engine
-from attittud.engine.per_example import rules
-from attittud.engine.per_example.gradients import Windows, padded
+from attittud.engine import make_engine, rules
+from attittud.engine.gradients import Windows, padded
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,39 +39,22 @@ class EarnedWeights:
         }
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Squared norms of the helpful and harmful part, and in how many of the directions that count they are harmful."""
 
     helpful: Tensor
     harmful: Tensor
     harmful_count: Tensor
-    count: Tensor
+    directions: Tensor
 
     @classmethod
     def of(cls, a: Tensor, harmful: Tensor, active: Tensor) -> Split:
         squares = a.double().square()
-        return cls(
+        helpful_square, harmful_square = (
             torch.where(harmful, 0.0, squares).sum(),
             torch.where(harmful, squares, 0.0).sum(),
-            (active & harmful).sum(),
-            active.sum(),
         )
-
-    @classmethod
-    def none(cls, device: torch.device) -> Split:
-        nothing = torch.zeros((), dtype=torch.float64, device=device)
-        nowhere = torch.zeros((), dtype=torch.int64, device=device)
-        return cls(nothing, nothing, nowhere, nowhere)
-
-    def itself(self) -> Split:
-        return self
-
-    def parts(self) -> list[Tensor]:
-        return [self.helpful, self.harmful, self.harmful_count, self.count]
-
-    def __add__(self, other: Split) -> Split:
-        return Split(*(mine + theirs for mine, theirs in zip(self.parts(), other.parts(), strict=True)))
+        return cls(helpful_square, harmful_square, (active & harmful).sum(), active.sum())
 
 
 @dataclass(frozen=True)
@@ -118,7 +102,7 @@ class TaskReport:
     @property
     def agreement(self) -> Tensor:
         """Share of the directions in which the two gradients do not point apart."""
-        return ratio(self._parts.count - self._parts.harmful_count, self._parts.count)
+        return ratio(self._parts.directions - self._parts.harmful_count, self._parts.directions)
 
     @property
     def captured_auxiliary(self) -> Tensor:

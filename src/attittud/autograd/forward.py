@@ -53,19 +53,6 @@ def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> 
 
 
 @contextmanager
-def enough_examples(culprit: str, cure: str) -> Iterator[None]:
-    """Where BatchNorm gets a single value, which has no deviation, torch does not say whose it is; this does."""
-    try:
-        yield
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise ValueError(
-            f"{culprit}: one example is too few for BatchNorm on statistics of the batch; {cure}"
-        ) from error
-
-
-@contextmanager
 def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
     """Random numbers from `seed`; afterwards every generator is as it was."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
@@ -96,7 +83,7 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     registered = [(module, dict(module._buffers)) for module in modules]
     contents = _copies([b for _, found in registered for b in found.values() if b is not None])
     # Past Module.__setattr__, which takes ten times as long.
-    before = [(vars(module), {"training": module.training}) for module in modules]
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = [(vars(m), {"training": m.training}) for m in modules]
     try:
         for module, (own, kept) in zip(modules, before, strict=True):
             # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.

@@ -185,27 +185,33 @@ def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
 
 
 @contextmanager
-def written_into(layout: Layout, flat: Tensor, *, add: bool = False) -> Iterator[None]:
-    """Inside, gradients of the layout's parameters are written (or added) to `flat` and come back as zeros without memory.
+def written_into(
+    layout: Layout, to: Tensor | Sequence[Tensor], *, add: bool = False, arrived: set[int] | None = None
+) -> Iterator[None]:
+    """Inside, gradients of the layout's parameters are written (or added) to `to` and come back as zeros without memory.
 
     A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
-    gradient is never held twice. It costs a small copy for every parameter.
+    gradient is never held twice. It costs a small copy for every parameter. `to`: a vector, which is set to zero where
+    nothing is added to it, or memory for each parameter; `arrived` takes the ids of those that have got a gradient.
     """
     zeros: dict[torch.dtype, Tensor] = {}  # one for all: each would be a launch of its own
 
-    def taker(name: str, view: Tensor) -> Callable[[Tensor], Tensor]:
+    def taker(name: str, parameter: nn.Parameter, view: Tensor) -> Callable[[Tensor], Tensor]:
         def take(gradient: Tensor) -> Tensor:
             if gradient.layout != torch.strided:
                 raise ValueError(sparse_message(name))
             view.add_(gradient) if add else view.copy_(gradient)
+            if arrived is not None:
+                arrived.add(id(parameter))
             if gradient.dtype not in zeros:
                 zeros[gradient.dtype] = torch.zeros((), dtype=gradient.dtype, device=gradient.device)
             return zeros[gradient.dtype].expand_as(gradient)
 
         return take
 
-    targets = zip(layout.names, layout.parameters, layout.views(flat if add else flat.zero_()), strict=True)
-    handles = [p.register_hook(taker(name, view)) for name, p, view in targets if p.requires_grad]
+    views = layout.views(to if add else to.zero_()) if isinstance(to, Tensor) else to
+    targets = zip(layout.names, layout.parameters, views, strict=True)
+    handles = [p.register_hook(taker(name, p, view)) for name, p, view in targets if p.requires_grad]
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attittud.autograd.layout import Layout
-from attittud.basis.orthonormal import Rows, orthonormalise_
+from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
 from attittud.workers.one import EVERYTHING, Share, Workers
@@ -51,10 +51,6 @@ class Refresh:
             self.rows = self.layout.empty(self.rank).zero_()
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
 
-    def orthonormalise_(self, rows: Tensor, *, most: int | Tensor | None = None) -> Rows:
-        """Gram-Schmidt; see the function of that name."""
-        return orthonormalise_(rows, self.workers.sum_columns, most=most)
-
     def gaussian(self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype) -> Tensor:
         """Columns `first...` of the Gaussian matrix of this refresh."""
         device = self.layout.device
@@ -75,16 +71,11 @@ class Basis(ABC):
     name: ClassVar[str]
     needs: ClassVar[Literal["jacobian", "mean", "nothing"]]
     """What a basis asks of the primary losses: products with J, their mean gradient, or nothing."""
-    adds_up: ClassVar[bool] = True
-    """Whether several primary calls of one step can contribute to one basis."""
-    stored: ClassVar[bool] = True
-    """Whether V is kept as a matrix."""
-    same_as: ClassVar[str | None] = None
-    """The basis whose span this one has, under whose name it is saved."""
-    keeps_graph: ClassVar[bool] = False
-    """Whether the graph of the losses is needed until the step is over."""
-    subspace: ClassVar[type[Subspace]] = Stored
-    """What gradients are projected on."""
+    adds_up: ClassVar[bool] = True  # whether several primary calls of one step can contribute to one basis
+    stored: ClassVar[bool] = True  # whether V is kept as a matrix
+    same_as: ClassVar[str | None] = None  # the basis whose span this one has, under whose name it is saved
+    keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
+    subspace: ClassVar[type[Subspace]] = Stored  # what gradients are projected on
 
     def rank(self, asked: int) -> int:
         """How many rows V has when a user asks for some number."""
@@ -105,7 +96,7 @@ class Basis(ABC):
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
     """Gram-Schmidt of what was added up; `most`: how many directions there can be."""
     assert refresh.rows is not None
-    return refresh.orthonormalise_(refresh.rows, most=most).finite
+    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most).finite
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers

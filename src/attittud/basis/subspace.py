@@ -29,12 +29,9 @@ class Finished:
     update: Tensor | list[Tensor]
     """As one vector, or parameter by parameter."""
     tasks: dict[str, TaskReport]
-    captured_primary: Callable[[], Tensor]
-    """Share of ‖g_prim‖² in the span."""
-    effective_rank: Callable[[], Tensor]
-    """Directions that are not zeroed."""
-    cosines: dict[str, Tensor]
-    """Of each task's parts with the judges' gradient, where they were asked."""
+    captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
+    effective_rank: Callable[[], Tensor]  # directions that are not zeroed
+    cosines: dict[str, Tensor]  # of each task's parts with the judges' gradient, where they were asked
 
 
 @dataclass(frozen=True)
@@ -106,27 +103,15 @@ def _rank(numbers: Numbers | Gathered) -> Tensor:
 
 
 class Subspace(ABC):
-    """V (k x D) with orthonormal or zero rows, whether or not it is stored.
+    """V (k x D) with orthonormal or zero rows, whether or not it is stored. `dtype`: of V, where it is not the layout's."""
 
-    Made with the type of storage, where that is not the layout's, and the refresh that it comes from (None: a saved state).
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        rank: int,
-        workers: Workers,
-        dtype: torch.dtype | None = None,
-        refresh: Refresh | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None = None) -> None:
         self.layout = layout
         self.workers = workers
         self.rank = rank
         self.dtype = dtype or layout.dtype
-        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)
-        """Whether the latest refresh succeeded."""
-        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)
-        """Which rows are not zero."""
+        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)  # whether the latest refresh succeeded
+        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)  # which rows are not zero
 
     @property
     def rows(self) -> Tensor | None:
@@ -138,7 +123,7 @@ class Subspace(ABC):
         """Directions that are not zeroed."""
         return self.active.sum()
 
-    def replace(self, rows: Tensor, finite: Tensor) -> None:
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         """Take the result of a refresh; `finite`: whether it succeeded."""
         self.finite = finite
 
@@ -222,8 +207,7 @@ class Directions(Subspace):
             parts = parts + torch.stack([vector for vector, _ in lifted])
             multiples = torch.stack([multiple for _, multiple in lifted])
         found = []
-        pieces = zip(*map(self.layout.views, (rows, primary, auxiliary)), strict=True)
-        for basis, own, gradient in pieces:
+        for basis, own, gradient in zip(*map(self.layout.views, (rows, primary, auxiliary)), strict=True):
             in_span = torch.tensordot(parts.to(own.dtype), basis.to(own.dtype), 1).double()
             helps, harms = in_span + multiples.view(2, *[1] * own.ndim) * own.double()
             found.append([part.square().sum() for part in (helps, harms, gradient.double() - helps - harms)])
@@ -323,7 +307,7 @@ class Stored(Directions):
         assert self._rows is not None, "the basis is not fixed yet"
         return self._rows
 
-    def replace(self, rows: Tensor, finite: Tensor) -> None:
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         """Take new rows (at most `rank`) where they are finite, else keep the old ones.
 
         Before any success V is zero, and every gradient neutral. No more rows are stored than there were examples.

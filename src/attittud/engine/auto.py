@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine, Jacobian, UnsupportedError, logger
 from attittud.engine.batched import Batched, rows_at_once, worthwhile
+from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
-from attittud.engine.per_example.hooks import Hooks
 
 # Below, the time goes into launching kernels, of which `batched` has fewer.
 HOOKS_FROM = 10_000

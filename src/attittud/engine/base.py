@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +26,21 @@ class UnsupportedError(RuntimeError):
     """What an engine cannot do with a model: the message names the part of the model and the engine to use instead."""
 
 
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Without torch's warning that it loops inside, for the few operations without a batching rule: slower, not wrong."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
+        yield
+
+
 class Engine(ABC):
     """A way to compute products wᵀJ. One engine serves a guide for its whole life."""
 
     name: str
     needs_forward = False
     """Whether it must see the forward pass of the losses, so that `primary=` has to be a callable (or `basis_losses=` given)."""
-    keeps_graph = False
-    """The graph of the losses is also used after `watch`, until the step is over: for the basis `implicit`."""
+    keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
     second_derivatives: bool | None = None  # whether the model's are right; None: no J·v has told yet
 
     @abstractmethod

@@ -7,15 +7,12 @@ pass (normalisation right after a bf16 operation under autocast, compiled module
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from attittud._torch import foreach_zero_, kept_graph
-from attittud.autograd.layout import Layout
-from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger
+from attittud.autograd.layout import Layout, written_into
+from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger, quiet_vmap
 from attittud.engine.loop import Loop
 
 # What several rows may take in all where rows are short and only launches cost.
@@ -82,28 +79,13 @@ class Batched(Engine):
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
     """`present` tells afterwards, also after a failure, which parameters' gradients arrived."""
 
-    def taker(key: int, place: Tensor) -> Callable[[Tensor], Tensor]:
-        def take(gradient: Tensor) -> Tensor:
-            place.copy_(gradient) if fresh else place.add_(gradient)
-            present.add(key)
-            return torch.zeros((), dtype=gradient.dtype, device=gradient.device).expand_as(gradient)
-
-        return take
-
     def product(row: Tensor, *places: Tensor) -> Tensor:
-        # A hook takes each gradient to its place when it is complete, so that the rows are never held twice.
-        handles = [p.register_hook(taker(id(p), place)) for p, place in zip(layout.parameters, places, strict=True)]
-        try:
+        with written_into(layout, places, add=not fresh, arrived=present):
             torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
-        finally:
-            for handle in handles:
-                handle.remove()
         return row.sum()  # vmap wants a tensor
 
     views = layout.views(out)
-    with warnings.catch_warnings(), kept_graph():
-        # torch loops inside for the few operations without a batching rule: slower, not wrong.
-        warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
+    with quiet_vmap(), kept_graph():
         torch.func.vmap(product)(weights, *views)
     if fresh:
         missing = [view for p, view in zip(layout.parameters, views, strict=True) if id(p) not in present]

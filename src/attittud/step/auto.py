@@ -10,28 +10,30 @@ A step uses the weights that earlier steps have earned, so no weight depends on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attittud._checks import as_losses, check_callable
-from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
-from attittud.autograd.layout import Layout, walk, written_into
+from attittud._checks import check_callable
+from attittud.autograd.forward import BatchNormMode, isolated_forward
+from attittud.autograd.layout import Layout, written_into
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
-from attittud.workers.one import Workers
+from attittud.step.refresh import Losses, losses_of
+from attittud.step.shared import Shared
 
-MEMORY = 0.95
-"""How much of the running scores is kept when the judges are asked again."""
+MEMORY = 0.95  # how much of the running scores is kept when the judges are asked again
 CAUTION = 3.0
 """A standard error that comes from n answers is taken 1 + CAUTION / (n - 1) times: a few may agree by chance."""
 DISTINCT = 4.0
 """Standard deviations by which a part must differ from its whole gradient to be believed half of its own score."""
-DOUBTED, CERTAIN = 1.0, 3.0
-"""Standard errors above 0 up to which a part does not count, and from which it counts in full."""
+DOUBTED, CERTAIN = (
+    1.0,
+    3.0,
+)  # standard errors above 0 up to which a part does not count, and from which it counts in full
 
 
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
@@ -58,8 +60,7 @@ class Scores:
     def __init__(self, device: torch.device) -> None:
         self.moments = torch.zeros(3, len(SCORED), dtype=torch.float64, device=device)
         """Decaying sums of the cosines, of their squares, and of ones."""
-        self.weights = torch.zeros(3, dtype=torch.float64, device=device)
-        """Nothing counts before it has earned it."""
+        self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # nothing counts before it has earned it
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         """Answers with NaN or Inf, or of judges without a gradient."""
 
@@ -108,15 +109,12 @@ class Scores:
 class AutoWeights:
     """Keeps the scores of a guide's auxiliary tasks, and asks the judges in the steps that are due."""
 
-    def __init__(
-        self, model: nn.Module, workers: Workers, *, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode
-    ) -> None:
-        self.model, self.workers = model, workers
+    def __init__(self, shared: Shared, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode) -> None:
+        self.model, self.workers = shared.listing.model, shared.workers
         self.wanted, self.every = wanted, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, Scores] = {}
-        self.age: int | None = None
-        """Steps since the judges were asked; None: never."""
+        self.age: int | None = None  # steps since the judges were asked; None: never
         self.count = 0
 
     @property
@@ -140,7 +138,7 @@ class AutoWeights:
                 "left out, and the weights stay"
             )
 
-    def gradient(self, judge: Callable[[], Tensor], layout: Layout) -> Tensor:
+    def gradient(self, judge: Losses, layout: Layout) -> Tensor:
         """The judges' mean gradient over the shared parameters, of all workers' judges.
 
         The library controls the forward pass as it does for `basis_losses`: no dropout, no trace in BatchNorm or in the
@@ -150,13 +148,7 @@ class AutoWeights:
         alone, flat = self.workers.size == 1, layout.empty()
         with isolated_forward(self.model, self.batch_norm, seed), torch.enable_grad():
             more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
-            with enough_examples("judge", more):
-                given = judge()
-            losses = as_losses(self.workers.losses(given, "judge"), "judge", may_be_empty=not alone)
-            if alone and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
-                raise ValueError(
-                    "judge: the losses reach none of the shared parameters; compute them from the model given to Guide"
-                )
+            losses = losses_of(judge, "judge", more, self.workers, layout)
             mean = self.workers.shares([losses])[0].mean(losses)
             # Straight into place: a gradient is not held twice.
             with written_into(layout, flat) if alone else nullcontext():

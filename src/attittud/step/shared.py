@@ -68,10 +68,8 @@ class Listing:
 class KnownGraph:
     """What does not change from step to step about the graph of a loss."""
 
-    reached: set[str]
-    """The parameters that the loss reaches."""
-    retained: bool
-    """A later loss of the step shares a part of the graph, so that it may not be freed."""
+    reached: set[str]  # the parameters that the loss reaches
+    retained: bool  # a later loss of the step shares a part of the graph, so that it may not be freed
 
     def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
         """Compare with the parameters that have got a gradient; where they differ the graph is looked at once more."""
@@ -117,17 +115,13 @@ class Shared:
         self.listing = Listing(model, workers)
         self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
-        self._latest: Layout | None = None
-        """Mostly the next one too."""
-        self._reached: dict[bytes, set[str]] = {}
-        """By which of the trainable parameters have a gradient."""
-        self._held: tuple[Layout | None, Any] = None, None
-        """The layout that was found to be of these parameters."""
+        self._latest: Layout | None = None  # mostly the next one too
+        self._reached: dict[bytes, set[str]] = {}  # by which of the trainable parameters have a gradient
+        self._held: tuple[Layout | None, Any] = None, None  # the layout that was found to be of these parameters
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
         self._written: tuple[nn.Parameter, weakref.ref[Tensor], int] | None = None
         """The first shared parameter with its `.grad` and the version of that, as the last update left it."""
-        self.untouched = False
-        """This `.grad` is still so: not set to None or zero, nor clipped."""
+        self.untouched = False  # this `.grad` is still so: not set to None or zero, nor clipped
         self.auxiliary: set[str] | None = None
         """Parameters that auxiliary losses are known to reach; None while no step has seen them all."""
 

@@ -111,7 +111,7 @@ class Shards(Group):
                 tensor.grad = gradient
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
-        """What wants a gradient beside parameters, such as the embeddings of a frozen model with adapters (PEFT)."""
+        """Tensors other than parameters that want a gradient, such as the embeddings of a frozen model with adapters (PEFT)."""
         if self._walked is None or self._walked[0]() is not loss:
             self._walked = weakref.ref(loss), walk(loss).inputs
         return self._walked[1]
@@ -140,8 +140,8 @@ class Shards(Group):
 
     def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
         return {
-            name: _like(parameter, piece.clone(), leading=rows.shape[0])
-            for name, parameter, piece in zip(layout.names, layout.parameters, layout.views(rows), strict=True)
+            name: _like(parameter, view.clone(), leading=rows.shape[0])
+            for name, parameter, view in zip(layout.names, layout.parameters, layout.views(rows), strict=True)
         }
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
@@ -155,8 +155,8 @@ class Shards(Group):
             if rows.device_mesh.shape == self.mesh.shape and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
                 return local(rows)
             rows = rows.full_tensor()
-        pieces = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
-        return pieces[self.shard] if self.shard < len(pieces) else pieces[0][:, :0]
+        chunks = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
+        return chunks[self.shard] if self.shard < len(chunks) else chunks[0][:, :0]
 
     def _check_reduction(self) -> None:
         for group in fsdp_groups(self.modules):
@@ -217,12 +217,12 @@ def _shard_dimension(tensor: Tensor) -> int:
     return placement.dim if isinstance(placement, Shard) else 0
 
 
-def _like(parameter: nn.Parameter, piece: Tensor, leading: int) -> Tensor:
-    """A local piece (k x shape) as a shard of the whole, for checkpoints."""
+def _like(parameter: nn.Parameter, held: Tensor, leading: int) -> Tensor:
+    """What this worker holds (k x shape) as a shard of the whole, for checkpoints."""
     assert isinstance(parameter, DTensor)
     shape = torch.Size((leading, *parameter.shape))
     return DTensor.from_local(
-        piece.contiguous(),
+        held.contiguous(),
         parameter.device_mesh,
         [*parameter.placements[:-1], Shard(_shard_dimension(parameter) + 1)],
         run_check=False,

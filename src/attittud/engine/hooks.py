@@ -7,11 +7,10 @@ first refresh, and again where shapes leave room for another reading; a paramete
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +19,10 @@ from torch.autograd.graph import GradientEdge
 from attittud._torch import BatchNorm, DisableTorchFunction, sequence_number
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
+from attittud.engine.gradients import Dense, PerExampleGradient
 from attittud.engine.loop import Loop
-from attittud.engine.per_example.calls import LEADING, BatchAxis, Call, Form, Gradients, KnownAxes, Use, guess_axis
-from attittud.engine.per_example.gradients import Dense, PerExampleGradient
-from attittud.engine.per_example.recorder import Recorder
-from attittud.engine.per_example.rules import Bound, bind, generic
+from attittud.engine.recorder import LEADING, BatchAxis, Call, Form, Gradients, KnownAxes, Recorder, form_of, guess_axis
+from attittud.engine.rules import Bound, bind, generic
 
 # Per-example gradients formed at once on a GPU, in elements: some MB keep it busy, and no more than that is needed.
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
@@ -40,7 +38,6 @@ class Hooks(Loop):
         self.checked = Checked()
         self.axes = KnownAxes()
         self.record: Recorder | None = None
-        self.plan: Plan | None = None
         self._model: nn.Module | None = None
         self._norms: list[tuple[str, nn.Module]] = []
 
@@ -89,10 +86,7 @@ class Hooks(Loop):
             )
         self.seen()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        due = self.checked.due(layout)
-        if jacobian.follow(self.plan) and not due:
-            return jacobian
-        if due or not self.axes.confirmed >= jacobian.forms().keys():
+        if self.checked.due(layout) or not self.axes.confirmed.keys() >= jacobian.located.forms.keys():
             try:
                 self._verify(jacobian)
             except UnsupportedError:
@@ -101,22 +95,13 @@ class Hooks(Loop):
                 # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
                 self.axes = KnownAxes()
                 self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
-        self.plan = jacobian.planned()
         return jacobian
 
     def _verify(self, jacobian: HookedJacobian) -> None:
         weights = probe(jacobian.losses)
         silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
-        self.axes.confirm(jacobian.forms())
+        self.axes.confirm(jacobian.located.forms)
         self.checked.add(jacobian.layout, silent)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where the examples are in calls that have been confirmed: it holds while the same calls come with the same shapes."""
-
-    calls: list[Any]
-    axes: list[dict[int | None, BatchAxis | None]]  # in the result (None) and in each argument with data
 
 
 def _budget(layout: Layout) -> int:
@@ -127,6 +112,13 @@ def _budget(layout: Layout) -> int:
     if layout.device.type != "cuda":
         return layout.size
     return min(max(2 * layout.size, LEAST_BUDGET), MOST_BUDGET)
+
+
+class Located(NamedTuple):
+    """Where the examples are in the calls of a forward pass; None: a tensor belongs to all of them."""
+
+    forms: dict[Form, BatchAxis | None]
+    axes: dict[int, dict[int | None, BatchAxis | None]]  # of a call, by id: in its result (None) and in its arguments
 
 
 class HookedJacobian(Jacobian):
@@ -140,8 +132,8 @@ class HookedJacobian(Jacobian):
         self.half = False  # whether a gradient came in half precision
         self._names = {id(p): name for name, p in layout.named}
         self._calls = {id(call): call for call in record.calls if any(map(self._asked, call.met))}
-        self._numbers = {key: number for number, key in enumerate(self._calls)}
-        self._plan: Plan | None = None
+        met = {id(tensor): tensor for call in self._calls.values() for tensor in call.met}
+        self._derived = Derived({key: t for key, t in met.items() if key in record.derived}, layout)
         self.budget = _budget(layout)
         self._edges = _frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
 
@@ -153,46 +145,37 @@ class HookedJacobian(Jacobian):
         """Whether it is a parameter of the layout, or computed from parameters alone."""
         return id(tensor) in self._names or id(tensor) in self.record.derived
 
-    # ------------------------------------------------------------------------------------------------ operations
-
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         with self.record.active():
             if weights.shape[0] == 1:
                 # An ordinary gradient of weighted losses.
                 return super().left(weights, out)
-            return self._left(weights, out)
+            rows = self.layout.empty(weights.shape[0]).zero_() if out is None else out
+            weights = weights.to(rows.dtype)
+            targets = self.layout.by_identity(rows)
+            through: dict[int, Tensor] = {}
 
-    def _left(self, weights: Tensor, out: Tensor | None) -> Tensor:
-        if out is None:
-            out = self.layout.empty(weights.shape[0]).zero_()
-        weights = weights.to(out.dtype)
-        targets = self.layout.by_identity(out)
-        through: dict[int, Tensor] = {}
+            def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
+                target = targets.get(id(tensor))
+                if target is None:
+                    shape = (weights.shape[0], *tensor.shape)
+                    target = through.setdefault(id(tensor), torch.zeros(shape, dtype=rows.dtype, device=rows.device))
+                per_example.left(target, weights, self.budget)
 
-        def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
-            target = targets.get(id(tensor))
-            if target is None:
-                shape = (weights.shape[0], *tensor.shape)
-                target = through.setdefault(id(tensor), torch.zeros(shape, dtype=out.dtype, device=out.device))
-            per_example.left(target, weights, self.budget)
-
-        self._sweep(visit)
-        for key, rows in through.items():
-            for j, row in enumerate(rows):
-                self.layout.add_(out[j], self._pull(self.record.derived[key], row), fresh=False)
-        return out
+            self._sweep(visit)
+            for key, several in through.items():
+                for row, gradient in zip(rows, several, strict=True):
+                    self.layout.add_(row, self._derived.pull(key, gradient), fresh=False)
+            return rows
 
     def right(self, vectors: Tensor | Sequence[Tensor]) -> Tensor:
-        return self._gram_and_right(vectors, gram=False)[1]
+        return self.gram_and_right(vectors, gram=False)[1]
 
     def gram(self) -> Tensor:
         return self.gram_and_right(())[0]
 
-    def gram_and_right(self, vectors: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Both in one backward pass."""
-        return self._gram_and_right(vectors, gram=True)
-
-    def _gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool) -> tuple[Tensor, Tensor]:
+    def gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool = True) -> tuple[Tensor, Tensor]:
+        """J Jᵀ, zero without `gram`, and J times the vectors, both in one backward pass."""
         m, device = self.examples, self.layout.device
         products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
         total = torch.zeros(m, m, dtype=torch.float64, device=device)
@@ -210,13 +193,12 @@ class HookedJacobian(Jacobian):
                 waiting.setdefault(key, []).append(per_example)
 
         with self.record.active():
-            for key, tensor in self._derived().items():
-                for columns in by_vector:
-                    columns[key] = self._push(tensor, columns)
-            alone = self._alone()
+            for columns in by_vector:
+                columns.update(self._derived.push(columns))
+            alone = self._names.keys() - self._derived.reached()
             self._sweep(visit)
             with torch.no_grad():
-                for several in self._complete(waiting):
+                for several in self._derived.traced_back(waiting, m):
                     for i, first in enumerate(several):
                         total.add_(first.cross(first, self.budget))
                         for second in several[i + 1 :]:
@@ -245,18 +227,19 @@ class HookedJacobian(Jacobian):
             self.record.on_call = None
 
     def _per_example(self, call: Call, gradients: Gradients, visit: Visit) -> None:
+        axes = self.located.axes[id(call)]
+        axis = axes[None]
+        assert axis is not None
         try:
             # Before stepping aside: checkpointing may have to run a part of the model for it, which is to be seen.
             args, kwargs, data = call.arguments()
             with DisableTorchFunction(), torch.no_grad():
-                found, axis = bind(call, args, kwargs, data), self._axis(call)
-                assert axis is not None
+                found = bind(call, args, kwargs, data)
                 if found is not None and len(gradients) == 1 and gradients[0] is not None:
                     rule, arguments = found
                     formed = rule(Bound(call, arguments, gradients[0], self.examples, axis))
                 else:
-                    where = {key: self._axis(call, at) for key, at in data.items()}
-                    given = {key: own for key, own in where.items() if own is not None}
+                    given = {key: own for key, at in data.items() if (own := axes[at]) is not None}
                     formed = generic(call, args, kwargs, gradients, self.examples, given, axis)
                 for tensor, per_example in formed:
                     if self._asked(tensor):
@@ -264,93 +247,67 @@ class HookedJacobian(Jacobian):
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError) as error:  # what a rule says, or runs into where it has misread a shape
-            raise self._cannot_tell(call, str(error).split("\n")[0]) from error
+            raise self._cannot_tell(_described(call, self._names), str(error).split("\n")[0]) from error
 
-    def _describe(self, call: Call) -> str:
-        names = [self._names.get(id(t), "a tensor computed from parameters") for t in call.met]
-        return f"{', '.join(names)} in {call.name}"
-
-    def _cannot_tell(self, call: Call, why: str) -> UnsupportedError:
+    def _cannot_tell(self, what: str, why: str) -> UnsupportedError:
         return UnsupportedError(
-            f"engine {self.engine.name!r} cannot tell the examples' gradients of {self._describe(call)} apart: {why}; "
-            f"{self.engine.instead}"
+            f"engine {self.engine.name!r} cannot tell the examples' gradients of {what} apart: {why}; {self.engine.instead}"
         )
 
     # ------------------------------------------------------------------------------------------------ where examples are
 
-    def follow(self, plan: Plan | None) -> bool:
-        """Take over what an earlier refresh found, where its calls were the same."""
-        if plan is not None and plan.calls == self._signature():
-            self._plan = plan
-        return self._plan is not None
-
-    def planned(self) -> Plan:
-        calls = self._calls.values()
-        return Plan(self._signature(), [{at: self._axis(call, at) for at in (None, *call.shapes)} for call in calls])
-
-    def _signature(self) -> list[Any]:
-        """What axes depend on."""
-        names, examples = self._names, self.examples
-        return [
-            (examples, call.func, call.shape, call.in_attention, call.shapes, [names.get(id(t)) for t in call.met])
-            for call in self._calls.values()
-        ]
-
-    def forms(self) -> dict[Form, BatchAxis | None]:
-        """Every call and argument in its form, with the axis of its examples."""
-        return {
-            KnownAxes.form(self._use(call, at), call.shape_of(at), self.examples): self._axis(call, at)
-            for call in self._calls.values()
-            for at in (None, *call.shapes)
-        }
-
     @cached_property
-    def _uses(self) -> dict[int, Use]:
-        count, uses = Counter[str](), {}
+    def located(self) -> Located:
+        count, known = Counter[str](), self.engine.axes
+        forms, axes = dict[Form, BatchAxis | None](), {}
         for key, call in self._calls.items():
-            what = self._describe(call)
-            uses[key] = what, count[what]
+            what = _described(call, self._names)
+            axes[key] = own = dict[int | None, BatchAxis | None]()
+            for at in (None, *call.shapes):
+                shape, use = call.shape_of(at), what if at is None else f"{what}, argument {at}"
+                form = form_of(use, count[what], shape, self.examples)
+                if at is None and call.in_attention:
+                    own[at] = "second" if len(shape) > 2 else "interleaved"
+                elif form in known.confirmed:
+                    own[at] = known.confirmed[form]
+                else:
+                    guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
+                    if at is not None and at >= call.positional and guess != "first":
+                        guess = None  # what has a name is mostly shared (a mask over positions), unless its first dimension fits
+                    own[at] = known.likely(form, guess)
+                forms[form] = own[at]
             count[what] += 1
-        return uses
+            if own[None] is None:
+                raise self._cannot_tell(
+                    what,
+                    f"the result has shape {call.shape_of(None)}, in which no dimension is that of the {self.examples} "
+                    "examples (a constant from outside of the model should be a buffer of it)",
+                )
+        return Located(forms, axes)
 
-    def _use(self, call: Call, at: int | None) -> Use:
-        what, number = self._uses[id(call)]
-        return what if at is None else f"{what}, argument {at}", number
 
-    def _axis(self, call: Call, at: int | None = None) -> BatchAxis | None:
-        """Where the examples are in the result of a call, or in an argument of it; None: it belongs to all of them."""
-        if self._plan is not None:
-            return self._plan.axes[self._numbers[id(call)]][at]
-        shape = call.shape_of(at)
-        if at is None and call.in_attention:
-            return "second" if len(shape) > 2 else "interleaved"
-        guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
-        if at is not None and at >= call.positional and guess != "first":
-            guess = None  # what has a name is mostly shared (a mask over positions), unless its first dimension fits
-        axis = self.engine.axes.known(self._use(call, at), shape, self.examples, guess)
-        if axis is None and at is None:
-            raise self._cannot_tell(
-                call,
-                f"the result has shape {shape}, in which no dimension is that of the {self.examples} examples (a constant from "
-                "outside of the model should be a buffer of it)",
-            )
-        return axis
+def _described(call: Call, names: dict[int, str]) -> str:
+    met = [names.get(id(t), "a tensor computed from parameters") for t in call.met]
+    return f"{', '.join(met)} in {call.name}"
 
-    # ------------------------------------------------------------------------------------------------ derived tensors
 
-    def _derived(self) -> dict[int, Tensor]:
-        """Tensors computed from parameters alone that were then combined with data."""
-        met = {id(t): t for call in self._calls.values() for t in call.met}
-        return {key: t for key, t in met.items() if key in self.record.derived}
+class Derived:
+    """Tensors computed from parameters alone that were then combined with data."""
 
-    def _pull(self, tensor: Tensor, gradient: Tensor) -> Sequence[Tensor | None]:
-        """From the gradient of a derived tensor to those of the parameters."""
-        return torch.autograd.grad(
-            tensor, self.layout.parameters, gradient.to(tensor.dtype), retain_graph=True, allow_unused=True
-        )
+    def __init__(self, tensors: dict[int, Tensor], layout: Layout) -> None:
+        self.tensors, self.layout = tensors, layout
 
-    def _push(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
-        """How a derived tensor changes along a vector over the parameters."""
+    def pull(self, key: int, gradient: Tensor) -> Sequence[Tensor | None]:
+        """From the gradient of a tensor to those of the parameters."""
+        tensor, parameters = self.tensors[key], self.layout.parameters
+        weights = gradient.view(tensor.shape).to(tensor.dtype)
+        return torch.autograd.grad(tensor, parameters, weights, retain_graph=True, allow_unused=True)
+
+    def push(self, columns: dict[int, Tensor]) -> dict[int, Tensor]:
+        """How the tensors change along a vector over the parameters, which is given by parameter."""
+        return {key: self._pushed(tensor, columns) for key, tensor in self.tensors.items()}
+
+    def _pushed(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
         parameters = self.layout.parameters
         with torch.enable_grad():
             dual = torch.ones_like(tensor, requires_grad=True)  # not zeros, as in Jacobian.right
@@ -361,31 +318,32 @@ class HookedJacobian(Jacobian):
                 return torch.zeros_like(tensor, dtype=self.layout.dtype)
             return torch.autograd.grad(torch.stack(inner).sum(), dual)[0].to(self.layout.dtype)
 
-    def _alone(self) -> set[int]:
-        """Parameters that no derived tensor leads to."""
+    def reached(self) -> set[int]:
+        """Parameters that the tensors lead to."""
         reached: set[int] = set()
-        for tensor in self._derived().values():
-            found = self._pull(tensor, torch.zeros_like(tensor))
+        for key, tensor in self.tensors.items():
+            found = self.pull(key, torch.zeros_like(tensor))
             reached |= {id(p) for p, g in zip(self.layout.parameters, found, strict=True) if g is not None}
-        return set(self._names) - reached
+        return reached
 
-    def _complete(self, waiting: dict[int, list[PerExampleGradient]]) -> list[list[PerExampleGradient]]:
-        """Per-example gradients by parameter, those of derived tensors traced back to parameters."""
-        by_parameter = {key: several for key, several in waiting.items() if key in self._names}
+    def traced_back(
+        self, waiting: dict[int, list[PerExampleGradient]], examples: int
+    ) -> Iterable[list[PerExampleGradient]]:
+        """Per-example gradients by parameter, those of the tensors here traced back to parameters."""
+        by_parameter = {key: several for key, several in waiting.items() if key not in self.tensors}
         for key, several in waiting.items():
-            if key in self._names:
+            if key not in self.tensors:
                 continue
-            tensor = self.record.derived[key]
             rows: list[Sequence[Tensor | None]] = []
-            for i in range(self.examples):
+            for i in range(examples):
                 total = sum(per_example.chunk(slice(i, i + 1), self.layout.dtype) for per_example in several)
                 assert isinstance(total, Tensor)
-                rows.append(self._pull(tensor, total.view(tensor.shape)))
+                rows.append(self.pull(key, total))
             for p, found in zip(self.layout.parameters, zip(*rows, strict=True), strict=True):
                 if found[0] is not None:
                     dense = Dense(torch.stack([g for g in found if g is not None]))
                     by_parameter.setdefault(id(p), []).append(dense)
-        return list(by_parameter.values())
+        return by_parameter.values()
 
 
 def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:

@@ -5,7 +5,6 @@ A rule gets a call with its arguments by name and the gradient of its output, an
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attittud._torch import tree_flatten, tree_unflatten
-from attittud.engine.base import UnsupportedError, logger
-from attittud.engine.per_example.calls import (
+from attittud.engine.base import UnsupportedError, logger, quiet_vmap
+from attittud.engine.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows, Windows
+from attittud.engine.recorder import (
     ADDITIONS,
     LEADING,
     SPREADING,
@@ -29,7 +29,6 @@ from attittud.engine.per_example.calls import (
     guess_axis,
     tensors_in,
 )
-from attittud.engine.per_example.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows, Windows
 from attittud.kernels import kernels
 
 Found = Iterator[tuple[Tensor, PerExampleGradient]]
@@ -373,9 +372,7 @@ def _for_each(
 ) -> dict[int, Tensor]:
     if name not in _one_by_one:
         try:
-            with warnings.catch_warnings():
-                # torch loops inside for the few operations without a batching rule: slower, not wrong.
-                warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
+            with quiet_vmap():
                 return torch.func.vmap(one)(sliced, cotangents)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
