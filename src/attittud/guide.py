@@ -183,7 +183,8 @@ class Guide:
                 "backward() was called between primary()/auxiliary() and combine(); use one form or the other. The "
                 "unfinished step is discarded."
             )
-        check_callable("basis_losses", basis_losses)
+        if basis_losses is not None:
+            check_callable("basis_losses", basis_losses)
         with self._discard_on_error():
             tasks = self._given(auxiliary)
             step = self._begin(refresh)
