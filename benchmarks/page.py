@@ -155,7 +155,7 @@ def notes(results: Results) -> str:
         "* On a GPU, a guide of at most 16.8 million shared parameters captures its own arithmetic in a CUDA graph after a few "
         "steps: fewer launches, and two gradients more in memory (at most 128 MB).",
         "* `basis_dtype=torch.bfloat16` halves the stored directions, `parameters=` leaves parts of the model out.",
-    )
+    ]
     return "\n".join(lines)
 
 
