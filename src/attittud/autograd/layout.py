@@ -220,6 +220,29 @@ def written_into(
 
 
 @dataclass(frozen=True)
+class Share:
+    """This worker's part of the examples behind one loss."""
+
+    first: int | Tensor = 0  # the number of its first example when those of all workers are counted through
+    total: int | Tensor | None = None  # the examples of all workers (on the device); None where there is only this one
+    factor: int = 1  # by how much a reduction that averages is to be undone
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Its part of the mean loss over all workers' examples."""
+        if self.total is None:
+            return losses.mean()
+        assert isinstance(self.total, Tensor)
+        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
+
+    def count(self, losses: Tensor) -> int | Tensor:
+        """Examples of all workers."""
+        return losses.shape[0] if self.total is None else self.total
+
+
+EVERYTHING = Share()
+
+
+@dataclass(frozen=True)
 class LossGraph:
     """Nodes behind a loss, and what it reaches: parameters, by identity, and other tensors that want a gradient."""
 

@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import EVERYTHING, Layout, Share
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
-from attittud.workers.one import EVERYTHING, Share, Workers
+from attittud.workers.one import Workers
 
 
 @dataclass

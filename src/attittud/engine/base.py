@@ -11,12 +11,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from attittud._torch import kept_graph
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import EVERYTHING, Layout, Share
 from attittud.kernels import gram, project
 
 logger = logging.getLogger("attittud")
@@ -65,17 +66,30 @@ class Engine(ABC):
 class Jacobian:
     """J of one vector of per-example losses with respect to the parameters of a layout."""
 
+    share = EVERYTHING
+
     def __init__(self, engine: Engine, losses: Tensor, layout: Layout) -> None:
         self.engine, self.losses, self.layout = engine, losses, layout
         self.examples = losses.shape[0]
 
+    def of_share(self, share: Share) -> Self:
+        """The same where a worker has a share of the examples."""
+        self.share = share
+        return self
+
     def total(self) -> int:
         """Examples of all workers. Where there are several this waits for the device."""
-        return self.examples
+        return int(self.share.count(self.losses))
 
     def rows(self) -> Tensor:
-        """J itself: m x D."""
-        return self.left(torch.eye(self.examples, device=self.losses.device))
+        """J itself: m x D. On one of several workers it is zero where rows of the others belong."""
+        identity = torch.eye(self.examples, device=self.losses.device)
+        if self.share.total is None:
+            return self.left(identity)
+        out, first = self.layout.empty(self.total()).zero_(), int(self.share.first)
+        if self.examples:
+            self.left(identity, out[first : first + self.examples])
+        return out
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """weights (r x m) times J, added to `out` (r x D) where given."""

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
-from attittud.autograd.layout import Layout, walk
+from attittud.autograd.layout import Layout, Share, walk
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine
 from attittud.step.shared import Shared
-from attittud.workers.one import Share, Workers
+from attittud.workers.one import Workers
 
 Losses = Callable[[], Tensor]  # computes losses when they are needed
 

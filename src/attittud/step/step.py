@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
-from attittud.autograd.layout import Layout, LossGraph, walk, written_into
+from attittud.autograd.layout import EVERYTHING, Layout, LossGraph, Share, walk, written_into
 from attittud.basis.base import Refresh
 from attittud.basis.subspace import Directions, Finished, Subspace
 from attittud.decompose import Judges, Weights
@@ -23,7 +23,7 @@ from attittud.step.auto import AutoWeights
 from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher, losses_of
 from attittud.step.shared import GraphMemory, KnownGraph, Shared
-from attittud.workers.one import EVERYTHING, Share, Workers
+from attittud.workers.one import Workers
 
 PRIMARY = ""  # the primary losses among named ones
 
@@ -521,7 +521,7 @@ def _gradients(
 ) -> Sequence[Tensor | None]:
     """The gradients of all trainable parameters; `without`: those of a layout are not computed."""
     with torch.enable_grad():  # as Tensor.backward works under no_grad
-        mean = share.mean(losses)
+        mean = losses.mean() if share is EVERYTHING else share.mean(losses)
     listing = step.shared.listing
     if without is None:
         return step.workers.gradients(mean, listing.parameters, retain_graph=retain_graph)

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from attittud.autograd.layout import is_sharded
-from attittud.workers.one import Share, Workers
+from attittud.workers.one import Workers
 from attittud.workers.replicas import Replicas
 
-__all__ = ["Share", "Workers", "connect"]
+__all__ = ["Workers", "connect"]
 
 
 def connect(

@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -18,31 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from attittud._torch import kept_graph, run_backward
-from attittud.autograd.layout import Layout, Named, is_sharded
+from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded
 from attittud.engine.base import Engine, Jacobian
-
-
-@dataclass(frozen=True)
-class Share:
-    """This worker's part of the examples behind one loss."""
-
-    first: int | Tensor = 0  # the number of its first example when those of all workers are counted through
-    total: int | Tensor | None = None  # the examples of all workers (on the device); None where there is only this one
-    factor: int = 1  # by how much a reduction that averages is to be undone
-
-    def mean(self, losses: Tensor) -> Tensor:
-        """Its part of the mean loss over all workers' examples."""
-        if self.total is None:
-            return losses.mean()
-        assert isinstance(self.total, Tensor)
-        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
-
-    def count(self, losses: Tensor) -> int | Tensor:
-        """Examples of all workers."""
-        return losses.shape[0] if self.total is None else self.total
-
-
-EVERYTHING = Share()
 
 
 class Workers:

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from attittud.autograd.layout import Layout, Named
+from attittud.autograd.layout import Layout, Named, Share
 from attittud.engine.base import Engine, Jacobian
-from attittud.workers.one import Share, Workers
+from attittud.workers.one import Workers
 
 
 class Group(Workers):
@@ -114,7 +114,7 @@ class Replicas(Group):
         return torch.zeros(0, device=self.device, requires_grad=True) if losses is None else losses
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
-        return _Part(engine, losses, layout, share)
+        return engine.jacobian(losses, layout).of_share(share)
 
     def agree(
         self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
@@ -166,36 +166,3 @@ class Replicas(Group):
             return {}, None
         flat = layout.flatten([updates.get(name) for name in layout.names])
         return dict(zip(layout.names, layout.views(flat), strict=True)), flat
-
-
-class SharedJacobian(Jacobian):
-    """J of examples of which a worker has a share."""
-
-    def __init__(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> None:
-        super().__init__(engine, losses, layout)
-        self.share = share
-
-    def total(self) -> int:
-        return int(self.share.count(self.losses))
-
-
-class _Part(SharedJacobian):
-    """The rows of J that belong to this worker's examples."""
-
-    def __init__(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> None:
-        super().__init__(engine, losses, layout, share)
-        self.own = engine.jacobian(losses, layout)
-
-    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.own.left(weights, out)
-
-    def right(self, vectors: Tensor) -> Tensor:
-        return self.own.right(vectors)
-
-    def rows(self) -> Tensor:
-        """Zero where other workers' rows belong."""
-        out = self.layout.empty(self.total()).zero_()
-        first = int(self.share.first)
-        if self.examples:
-            self.left(torch.eye(self.examples, device=self.losses.device), out[first : first + self.examples])
-        return out

@@ -17,11 +17,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from attittud._torch import fsdp_groups, unsharded
-from attittud.autograd.layout import Layout, Named, local, walk
+from attittud.autograd.layout import Layout, Named, Share, local, walk
 from attittud.engine.base import Engine, Jacobian, logger
 from attittud.kernels import project
-from attittud.workers.one import Share
-from attittud.workers.replicas import Group, SharedJacobian
+from attittud.workers.replicas import Group
 
 
 class Shards(Group):
@@ -172,12 +171,12 @@ class Shards(Group):
                 )
 
 
-class _Joint(SharedJacobian):
+class _Joint(Jacobian):
     """J of all workers' examples, of which each worker keeps its columns: every product is a joint backward pass."""
 
     def __init__(self, workers: Shards, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> None:
-        super().__init__(engine, losses, layout, share)
-        self.workers = workers
+        super().__init__(engine, losses, layout)
+        self.workers, self.share = workers, share
 
     def _one_hot(self, example: int) -> Tensor:
         """Weights of one example of all workers: zero on the workers that do not have it."""
