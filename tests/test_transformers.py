@@ -26,8 +26,7 @@ from trainers import EXAMPLES, NUMBERS, SUM, WARNINGS, arguments, curve, llama, 
 from transformers import Trainer
 
 from attittud import Eta, checkpoint, preset
-from attittud.integrations.refusals import FSDP2, check_trainer
-from attittud.integrations.transformers import FOLDER, OLD_FILE, AttittudTrainer, load_guide
+from attittud.integrations.transformers import FOLDER, FSDP2, OLD_FILE, AttittudTrainer, check_trainer, load_guide
 from attittud.losses import per_sequence
 
 pytestmark = WARNINGS

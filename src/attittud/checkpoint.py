@@ -40,6 +40,8 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_entries
 from torch.distributed.checkpoint.state_dict_saver import save as save_entries
 from torch.futures import Future
 
+from attittud.autograd.layout import local
+
 if TYPE_CHECKING:
     from attittud.guide import Guide
 
@@ -117,11 +119,15 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
             with reading(Path(reader.path)):
                 load_entries(taken, storage_reader=reader, planner=_Planner(), no_dist=not guide.sharded)
+                for path, rows in taken.items():
+                    # Here, since a shard may be damaged that only one worker has.
+                    if isinstance(rows, Tensor) and not local(rows).isfinite().all():
+                        raise ValueError(f"the basis over the parameter {path.removeprefix(prefix)!r} has NaN or Inf")
         if state is None:
             with reading(folder):
                 state = _json_object(taken.pop(f"{key}.state"))
-        basis = {path.removeprefix(prefix): rows for path, rows in taken.items()}
-        restore(guide, state | {"basis": basis or None}, file)
+    basis = {path.removeprefix(prefix): rows for path, rows in taken.items()}
+    restore(guide, state | {"basis": basis or None}, file)
 
 
 def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -189,10 +195,6 @@ class UnreadableError(ValueError):
     """A file of a checkpoint is damaged, crafted or not of this library."""
 
 
-class ForbiddenError(pickle.UnpicklingError):
-    """A pickle asks for something that torch's metadata never needs."""
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn whatever goes wrong with a file into one sentence that names the file and the cure."""
@@ -204,7 +206,7 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(found, UnreadableError):
             raise UnreadableError(*found.args) from None
         reason = " ".join(f"{type(found).__name__} {found}".split())[:200]
-        if isinstance(found, pickle.UnpicklingError) and not isinstance(found, ForbiddenError):
+        if isinstance(found, pickle.UnpicklingError):
             # (torch's own message goes on to recommend weights_only=False.)
             reason = "it is damaged, or holds more than tensors, numbers and texts, which could run code"
         raise UnreadableError(f"{path}: cannot be read as part of a guide's checkpoint ({reason}); {CURE}") from None
@@ -371,9 +373,7 @@ class _Unpickler(pickle.Unpickler):
             return tuple
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        raise ForbiddenError(
-            f"it asks for {module}.{name}, which torch's metadata never needs and which could run code"
-        )
+        raise ValueError(f"it asks for {module}.{name}, which torch's metadata never needs and which could run code")
 
 
 def _described(entry: _Record) -> saved.TensorStorageMetadata | saved.BytesStorageMetadata:
