@@ -367,6 +367,16 @@ def test_a_checkpoint_without_a_guide_starts_one(
         load_guide(trainer.guide, tmp_path)
 
 
+def test_a_checkpoint_that_only_some_workers_find_is_refused(
+    stopped: tuple[AttittudTrainer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would begin with another basis and other data, without a word."""
+    trainer, folder = stopped
+    monkeypatch.setattr(checkpoint, "gather", lambda _, message: [message, None])
+    with pytest.raises(FileNotFoundError, match=f"^{folder / FOLDER}: not all workers find the same files; copy"):
+        load_guide(trainer.guide, folder)
+
+
 def assert_same_run(resumed: Trainer, whole: Trainer) -> None:
     for name in ("loss", "loss_updown", "grad_norm", "attittud/share_helpful"):
         assert curve(resumed, name) == curve(whole, name), name

@@ -90,7 +90,7 @@ def save(
         for name, content in {**(files or {}), STATE: state | {"rows": rows}}.items():
             (folder / name).write_text(json.dumps(content), encoding="utf-8")
     if guide.sharded:
-        _gather(guide, None)  # all files are there when any worker goes on
+        gather(guide, None)  # all files are there when any worker goes on
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:
@@ -162,7 +162,7 @@ def _group(guide: Guide) -> dist.ProcessGroup | None:
     return None if guide.sharded else getattr(guide._workers, "group", None)
 
 
-def _gather(guide: Guide, message: str | None) -> list[str | None]:
+def gather(guide: Guide, message: str | None) -> list[str | None]:
     """The messages of all workers of a guide; waits for them."""
     if guide._workers.size == 1:
         return [message]
@@ -177,13 +177,13 @@ def together(guide: Guide) -> Iterator[None]:
 
     Whatever goes wrong on one worker is raised on all of them: the others would wait in vain in the next step.
     """
-    _gather(guide, None)
+    gather(guide, None)
     try:
         yield
     except Exception as error:
-        _gather(guide, str(error))
+        gather(guide, str(error))
         raise
-    for message in _gather(guide, None):
+    for message in gather(guide, None):
         if message is not None:
             raise UnreadableError(message)
 

@@ -163,13 +163,16 @@ def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
     old, new = folder / OLD_FILE, folder / FOLDER
     saved, drawn = None, {}
     with checkpoint.together(guide):
-        if old.is_file() and not (new / checkpoint.STATE).is_file():
+        file = old if old.is_file() and not (new / checkpoint.STATE).is_file() else new
+        if len(set(checkpoint.gather(guide, file.name if file.exists() else None))) > 1:
+            raise FileNotFoundError(f"{file}: not all workers find the same files; copy the checkpoint to all of them")
+        if not file.exists():
+            logger.warning("%s is missing: the basis and the order of the auxiliary data start from the beginning", new)
+            return {}
+        if file == old:
             with checkpoint.reading(old):
                 state = torch.load(old, map_location="cpu", weights_only=True)
                 drawn, saved = _check_drawn(state["drawn"]), state["guide"]
-        elif not new.is_dir():
-            logger.warning("%s is missing: the basis and the order of the auxiliary data start from the beginning", new)
-            return {}
         elif (new / checkpoint.STATE).is_file():
             found = checkpoint.read_json(new / AUXILIARY)
             with checkpoint.reading(new / AUXILIARY):
