@@ -102,7 +102,7 @@ def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_loops_that_were_copied_from_an_earlier_example_still_import() -> None:
-    code = "from attittud.integrations.logs import Latest; from attittud import integrations; assert Latest is integrations.Latest"
+    code = "from attittud.integrations.logs import Latest as old; from attittud.integrations import Latest; assert old is Latest"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
