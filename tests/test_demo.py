@@ -15,8 +15,7 @@ from attittud_lab.compare.decide import Scores, decide
 from attittud_lab.compare.progress import Runs
 from attittud_lab.config.load import load
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.demo.run import CONFIG, QUALITIES, ROWS, config, measure, run_all
-from attittud_lab.demo.table import WIDE, conclusions, grid, rich_table
+from attittud_lab.demo.run import CONFIG, QUALITIES, ROWS, WIDE, conclusions, config, grid, measure, rich_table, run_all
 from attittud_lab.files import without_nan
 from attittud_lab.statistics import paired
 from attittud_lab.training.train import load_data

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from attittud_lab.config.load import load
-from attittud_lab.demo.run import ROWS
-from attittud_lab.demo.table import conclusions, grid
+from attittud_lab.demo.run import ROWS, conclusions, grid
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from attittud_lab.cli import run_and_exit
-from attittud_lab.commands.help import Command
+from attittud_lab.commands import Command
 
 HERE = Path(__file__).parents[1]
 

@@ -35,8 +35,8 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
+    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(), cure)
 
 
 def without_nan(value: Any) -> Any:

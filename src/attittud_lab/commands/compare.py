@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attittud_lab.commands.init import InputColumn, LabelColumn
+from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, key_values, read, read_text
 from attittud_lab.errors import InputError
 from attittud_lab.output.interrupts import interruptible, starting
 
@@ -21,21 +20,14 @@ def compare(
     config: Annotated[
         str | None, typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Settings to change, such as compare.seeds=10 or compare.strategies=[flip]."
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, key_values("compare.seeds=10 or compare.strategies=[flip]")] = None,
     primary: Annotated[
         str | None,
         typer.Option(
             metavar="DATA", help="Without a YAML file: the data of the task that matters, as in `attittud init`."
         ),
     ] = None,
-    auxiliary: Annotated[
-        list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
-    ] = None,
+    auxiliary: Auxiliary = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
     budget: Annotated[
@@ -69,12 +61,9 @@ def compare(
     given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
     settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
     folder = Path(settings.output) / name / "compare"
-    with ExitStack() as stack:
-        progress = Runs() if quiet else Lines(Console(stderr=True))
-        if sys.stderr.isatty() and not quiet:
-            progress = stack.enter_context(CompareBars())
-        again = "the same command without --fresh" if fresh else "the same command"
-        stack.enter_context(interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"))
+    progress = Runs() if quiet else CompareBars() if sys.stderr.isatty() else Lines(Console(stderr=True))
+    again = "the same command without --fresh" if fresh else "the same command"
+    with interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"), progress:
         result = run(settings, folder, progress, fresh=fresh)
     show(result, Console(), write_report(folder))
 
@@ -88,7 +77,6 @@ def _settings(
 ) -> tuple[Config, str]:
     """The configuration and a name for its folder."""
     from attittud_lab.commands.proposal import propose
-    from attittud_lab.commands.reading import read, read_text
 
     if primary is None:
         if config is None or auxiliary:

@@ -54,7 +54,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """What a table says about a strategy. Differences are None against itself, their p-values Holm-corrected."""
+    """A strategy in a table. Differences are None to the strategy itself, their p-values Holm-corrected."""
 
     label: str
     validation: Summary
@@ -66,7 +66,7 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Decision:
-    """The last line."""
+    """The last line of a comparison."""
 
     outcome: Literal["use", "no_help", "unclear"]
     strategy: str | None
@@ -117,10 +117,8 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     assert gain is not None
     about = f"{best.label}, the best on validation of those that use it, changes primary_only by {points(gain)}"
     if ruled_out(gain, worthwhile):
-        text = (
-            f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out. "
-            "Use primary_only."
-        )
+        why = f"{about}, so a gain of {100 * worthwhile:.2g} points is ruled out"
+        text = f"The auxiliary data does not help: {why}. Use primary_only."
         return Decision("no_help", PRIMARY_ONLY, text, PRIMARY_ONLY)
     if not better(gain):
         needed, advice = _advice(gain, worthwhile, len(users))
@@ -143,16 +141,14 @@ def _which(best: ComparedRow, gain: Difference, multitask: Difference | None) ->
     if better(extra):
         return best.label, f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
     if multitask is not None and better(multitask):
-        text = (
-            f"Use multitask: it gains {points(multitask)} over primary_only. That another row is better is not shown."
-        )
-        return MULTITASK, text
+        gains = f"it gains {points(multitask)} over primary_only"
+        return MULTITASK, f"Use multitask: {gains}. That another row is better is not shown."
     text = f"Use {best.label}: {gains}. Whether it is better than tuned multitask, which is not shown to gain, is open."
     return best.label, text
 
 
 def better(difference: Difference) -> bool:
-    """Whether it is shown to be, not only measured to be."""
+    """Whether a gain is shown, not only measured."""
     return mark(difference.mean, difference.p) == "▲"
 
 
@@ -199,14 +195,12 @@ def checked(result: RunResult) -> RunResult:
     """Refuse a result that was read from a damaged file: it would end the comparison hours later."""
     figures = [result.validation[result.metric], result.test[result.metric]]
     try:
-        sound = 0 < seconds_per_step(result) < math.inf and not any(value < 0 or value > 1 for value in figures)
+        if 0 < seconds_per_step(result) < math.inf and not any(value < 0 or value > 1 for value in figures):
+            return result
     except (ValueError, ZeroDivisionError):  # it has no guided phase, or one without steps
-        sound = False
-    if not sound:
-        raise InputError(
-            f"{result.run_dir}/result.json: is not what a run writes; delete this folder, and the same command trains it again"
-        )
-    return result
+        pass
+    cure = "delete this folder, and the same command trains it again"
+    raise InputError(f"{result.run_dir}/result.json: is not what a run writes; {cure}")
 
 
 def seconds_per_step(result: RunResult) -> float:
@@ -225,7 +219,7 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
 
 
 def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
-    """Those runs of the same work whose steps took more than `SPREAD` times as long as the fastest one's, and the factor."""
+    """The runs of the same work whose steps took more than `SPREAD` times as long as those of the fastest, with the factor."""
     found = {run.run_dir: seconds_per_step(run) for run in runs}
     fastest = min(found.values(), default=0.0)
     return {path: seconds / fastest for path, seconds in found.items() if seconds > SPREAD * fastest > 0}
@@ -255,6 +249,7 @@ def content(found: ComparedRuns) -> dict[str, Any]:
     config, folder = found.config, found.folder
     first = found.at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in found.rows if row.label == MULTITASK)
+    slowest = sorted(found.slow, key=lambda path: -found.slow[path])
     about = "every strategy makes the configured number of updates"
     tables = [{"name": "Equal steps", "about": about, **_table(found, found.at_steps)}]
     if found.at_seconds is not None:
@@ -278,10 +273,7 @@ def content(found: ComparedRuns) -> dict[str, Any]:
             }
             for row in found.rows
         },
-        "slow": {
-            str(path.relative_to(folder)): factor
-            for path, factor in sorted(found.slow.items(), key=lambda entry: -entry[1])
-        },
+        "slow": {str(path.relative_to(folder)): found.slow[path] for path in slowest},
         "tables": tables,
         # A gain that vanishes when multitask may use the time too is none.
         "decision": {**tables[-1]["decision"], "table": tables[-1]["name"]},
@@ -311,31 +303,27 @@ def _tuning(found: ComparedRuns, tries: int) -> dict[str, Any]:
 
 
 def _table(found: ComparedRuns, runs: ByLabel) -> dict[str, Any]:
-    figures = {
-        label: {
-            seed: {"validation": run.validation[run.metric], "test": run.test[run.metric]}
-            for seed, run in results.items()
-        }
+    scores = [
+        Scores(
+            label,
+            {seed: run.validation[run.metric] for seed, run in results.items()},
+            {seed: run.test[run.metric] for seed, run in results.items()},
+        )
         for label, results in runs.items()
         if results
-    }
-    scores = [
-        Scores(label, *({seed: value[part] for seed, value in values.items()} for part in ("validation", "test")))
-        for label, values in figures.items()
     ]
-    table = decide(scores, found.config.compare.worthwhile)
-    rows = []
-    for row in table.rows:
-        results = runs[row.label]
-        more = {
-            "steps": {phase["name"]: phase["steps"] for phase in next(iter(results.values())).phases},
-            "seconds": median(result.seconds for result in results.values()),
-            "labels": _labels(list(results.values())),
-            "values": {str(seed): values for seed, values in figures[row.label].items()},
-            "runs": {str(seed): str(run.run_dir.relative_to(found.folder)) for seed, run in results.items()},
+    table = asdict(decide(scores, found.config.compare.worthwhile))
+    for row, score in zip(table["rows"], scores, strict=True):
+        results = list(runs[score.label].values())
+        figures = {seed: {"validation": score.validation[seed], "test": score.test[seed]} for seed in score.test}
+        row |= {
+            "steps": {phase["name"]: phase["steps"] for phase in results[0].phases},
+            "seconds": median(result.seconds for result in results),
+            "labels": _labels(results),
+            "values": {str(seed): values for seed, values in figures.items()},
+            "runs": {str(seed): str(run.run_dir.relative_to(found.folder)) for seed, run in runs[score.label].items()},
         }
-        rows.append(asdict(row) | more)
-    return {"baseline": table.baseline, "rows": rows, "decision": asdict(table.decision)}
+    return table
 
 
 def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:

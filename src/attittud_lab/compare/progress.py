@@ -10,18 +10,17 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from attittud_lab.errors import InputError
-from attittud_lab.output.progress import Bars, Progress, Quiet
+from attittud_lab.output.progress import Bars, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
 
 
-class Runs(Quiet):
-    """Told about the runs of a comparison, as well as about each run's steps. This one says nothing."""
+class Runs(Progress):
+    """Is told about the runs of a comparison, as well as about each run's steps. This one says nothing."""
 
     def comparison(self, runs: int) -> None:
-        """So many runs are planned, finished ones among them; told again when it is known better."""
+        """So many runs are planned, finished ones among them; called again when it is known better."""
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -34,7 +33,7 @@ class Runs(Quiet):
 
 
 class Lines(Runs):
-    """Where there is no terminal: lines for each run, with the seconds since the first one."""
+    """Lines for each run, with the seconds since the first one, where there is no terminal."""
 
     def __init__(self, console: Console, worker: str = "") -> None:
         self._console, self._began, self._worker = console, time.monotonic(), worker
@@ -61,25 +60,23 @@ class Lines(Runs):
 
 
 class CompareBars(Bars, Runs):
-    """On a terminal: one bar for all runs, and one for the phase of the current run, which the next one replaces."""
+    """One bar for all runs, and one for the phase of the current run, which the next one replaces."""
 
-    _runs: TaskID | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs = self._bars.add_task("runs", total=None, figures="")
 
     def comparison(self, runs: int) -> None:
-        if self._runs is None:
-            self._runs = self._bars.add_task("runs", total=runs, figures="")
         self._bars.update(self._runs, total=runs)
 
     def say(self, text: str) -> None:
         self._bars.console.print(text, highlight=False, markup=False)
 
     def begin(self, what: str) -> None:
-        assert self._runs is not None
         self._bars.update(self._runs, figures=what)
         self._validation = ""
 
     def end(self) -> None:
-        assert self._runs is not None
         self._bars.advance(self._runs)
         self._clear()
 
@@ -93,19 +90,18 @@ class CompareBars(Bars, Runs):
                 self._bars.remove_task(task)
 
 
-class Forecast:
-    """Times the runs that are trained, as their `Progress`, and says how long the others will take.
+class Forecast(Progress):
+    """Times the runs that are trained, and says how long the others will take.
 
-    It speaks twice: after the first steps, and again when every strategy has been run once.
+    It does so after the first steps, and again when every strategy has been run once.
     """
 
     def __init__(self, progress: Runs, labels: Iterable[str], steps: int, at_budget: tuple[int, float | None]) -> None:
-        """`steps` are those of a run. The last runs are so many at equal seconds, which may be given."""
+        """`steps` are those of a run, `at_budget` how many runs are the last ones, at equal seconds, and these if given."""
         self._progress, self._untimed, self._steps, self._at_budget = progress, set(labels), steps, at_budget
+        self._label, self._runs, self._left, self._told = "", 0, 0, False
         self._seconds: list[float] = []
-        self._label, self._runs, self._left = "", 0, 0
         self._warm: float | None = None
-        self._told = False
 
     def plan(self, runs: int) -> None:
         """So many runs are planned, finished ones among them."""
@@ -114,7 +110,7 @@ class Forecast:
 
     @contextmanager
     def timed(self, label: str, done: int) -> Iterator[Progress]:
-        """A run of this strategy is trained in here, after so many others."""
+        """A run of this strategy is trained inside, after so many others."""
         self._label, self._left, began = label, self._runs - done, time.monotonic()
         yield self
         self._left, seconds = self._left - 1, time.monotonic() - began
@@ -181,7 +177,6 @@ def readable(seconds: float) -> str:
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"
-    (large, small), names = (
-        (divmod(whole, 60), ("min", "s")) if whole < 3600 else (divmod(round(whole / 60), 60), ("h", "min"))
-    )
-    return f"{large} {names[0]} {small} {names[1]}" if small else f"{large} {names[0]}"
+    first, second = ("min", "s") if whole < 3600 else ("h", "min")
+    large, small = divmod(whole if whole < 3600 else round(whole / 60), 60)
+    return f"{large} {first} {small} {second}" if small else f"{large} {first}"

@@ -1,4 +1,4 @@
-"""All runs of a comparison: tuning, equal steps, equal seconds. Nothing is kept but run folders, so it can be continued."""
+"""All runs of a comparison: tuning, equal steps, equal seconds. Only run folders are kept, so it can be continued."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
 
 KEPT_BYTES = 1 << 30
-"""Data in memory from which on those of other splits are read again when their turn comes."""
+"""With more data in memory, those of other splits are forgotten, and read again when they are needed."""
 
 
 class Comparison:
@@ -70,7 +70,7 @@ class Comparison:
             self.forecast.plan(len(self._results) + more)
             at_seconds = self._all_seeds(rows, equal)
         kept = {row.label for row in rows}
-        diverged = [candidate.label for candidate in self.candidates if candidate.label not in kept]
+        diverged = [label for label in self.variants if label not in kept]
         slow_runs = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
         found = ComparedRuns(self.config, self.folder, rows, diverged, at_steps, at_seconds, seconds, slow_runs)
         result: dict[str, Any] = without_nan(content(found))
@@ -79,14 +79,16 @@ class Comparison:
 
     def configured_budget(self) -> Budget:
         """The configured steps; only epochs need the data for that."""
-        training, sources = self.config.training, self.config.data.auxiliary
-        joint = training.mode == "joint"
-        if training.guided.epochs is None and (joint or training.finetune.epochs is None):
-            return Budget(training.guided.steps, 0 if joint else training.finetune.steps)
-        data = self.prepared(self.seeds[0])
-        batches = {name: source.batch_size or training.guided.batch_size for name, source in sources.items()}
-        finetune = 0 if joint else phase_steps("finetune", training.finetune, data, batches)
-        return Budget(phase_steps("guided", training.guided, data, batches), finetune)
+        training = self.config.training
+        phases = {"guided": training.guided} | ({} if training.mode == "joint" else {"finetune": training.finetune})
+        data = self.prepared(self.seeds[0]) if any(phase.epochs for phase in phases.values()) else None
+        sources = self.config.data.auxiliary.items()
+        batches = {name: source.batch_size or training.guided.batch_size for name, source in sources}
+        steps = {
+            name: phase.steps if data is None else phase_steps(name, phase, data, batches)
+            for name, phase in phases.items()
+        }
+        return Budget(steps["guided"], steps.get("finetune", 0))
 
     def _announce(self, budget: Budget) -> None:
         """How many runs there are; how long they take is said when the first steps have been timed."""
@@ -139,7 +141,7 @@ class Comparison:
     def _tune(self, budget: Budget) -> list[Tuned]:
         """Every strategy chooses among as many tries on the same seeds, by its mean on validation."""
         for seed in self.tuning_seeds:
-            # Strategies take turns, so that a busy hour makes none of them look dear.
+            # Strategies take turns, so that a busy hour does not make one of them look slow.
             for number in range(max(map(len, self.variants.values()))):
                 for candidate in self.candidates:
                     for variant in self.variants[candidate.label][number : number + 1]:

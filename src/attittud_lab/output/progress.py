@@ -7,12 +7,11 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 
-class Progress(Protocol):
-    """Told about phases and steps."""
+class Progress:
+    """Is told about phases and steps. This one says nothing."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
         """A phase of so many steps begins, or goes on after `done` of them."""
@@ -21,23 +20,16 @@ class Progress(Protocol):
         """So many more steps are done; `values` are the latest figures."""
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        """Validation was looked at."""
+        """The model was evaluated on validation examples."""
 
+    def __enter__(self) -> Self:
+        return self
 
-class Quiet:
-    """Says nothing."""
-
-    def phase(self, name: str, steps: int, done: int) -> None:
-        pass
-
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        pass
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 
-class EvaluationLines(Quiet):
+class EvaluationLines(Progress):
     """A line for each evaluation: how far the phase is, how long the rest of it will take, and the figures."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
@@ -62,7 +54,7 @@ def shares(values: Mapping[str, float]) -> dict[str, float] | None:
     return {part: square / total for part, square in squares.items()} if total > 0 else None
 
 
-class Bars:
+class Bars(Progress):
     """A bar with the losses, the three shares and the latest validation figure; use it in a `with` block."""
 
     def __init__(self) -> None:
@@ -88,9 +80,7 @@ class Bars:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def phase(self, name: str, steps: int, done: int) -> None:
