@@ -28,11 +28,10 @@ def build() -> typer.Typer:
     import typer
 
     from attittud_lab.commands import Command, Group, attittud
-    from attittud_lab.commands.compare import compare
+    from attittud_lab.commands.compare import compare, report
     from attittud_lab.commands.demo import demo
     from attittud_lab.commands.diagnose import diagnose
     from attittud_lab.commands.init import init, schema
-    from attittud_lab.commands.report import report
     from attittud_lab.commands.train import train
 
     app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")

@@ -1,4 +1,4 @@
-"""`attittud compare`: does the auxiliary data help, and which strategy uses it best?"""
+"""`attittud compare`: does the auxiliary data help, and which strategy uses it best? `attittud report` shows the outcome."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, key_values, read, read_text
 from attittud_lab.errors import InputError
 from attittud_lab.output.interrupts import interruptible, starting
+from attittud_lab.output.progress import Bars, Progress, RunLines
 
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
@@ -53,15 +54,14 @@ def compare(
     with starting():
         from rich.console import Console
 
-        from attittud_lab.compare.progress import CompareBars, Lines, Runs
         from attittud_lab.compare.run import compare as run
         from attittud_lab.compare.table import show
-        from attittud_lab.report.page import write_report
+        from attittud_lab.report import write_report
 
     given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
     settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
     folder = Path(settings.output) / name / "compare"
-    progress = Runs() if quiet else CompareBars() if sys.stderr.isatty() else Lines(Console(stderr=True))
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     again = "the same command without --fresh" if fresh else "the same command"
     with interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"), progress:
         result = run(settings, folder, progress, fresh=fresh)
@@ -91,3 +91,20 @@ def _settings(
     first = [] if config is None else [config]  # it is the first KEY=VALUE
     text = propose(None, primary, auxiliary, *columns)
     return read_text(text, [*first, *overrides], "the proposed configuration"), Path(primary.rstrip("/")).stem
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run or of a comparison.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write it there instead of into RUN_DIR.")
+    ] = None,
+) -> None:
+    """Write report.html: results, learning curves, what the primary task sees in the auxiliary gradient.
+
+    The page is one file without network: open it from the disk, or send it to somebody. report.json beside it has its
+    figures. A run that is still going on can be looked at too.
+    """
+    with starting():
+        from attittud_lab.report import write_report
+
+    typer.echo(str(write_report(run_dir, output, "choose another folder by --output")))

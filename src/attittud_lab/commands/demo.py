@@ -10,6 +10,7 @@ import typer
 
 from attittud_lab.files import make_folder, write_atomically, write_json
 from attittud_lab.output.interrupts import interruptible, starting
+from attittud_lab.output.progress import Bars, Progress
 
 
 def demo(
@@ -34,16 +35,15 @@ def demo(
     with starting():
         from rich.console import Console
 
-        from attittud_lab.compare.progress import CompareBars, Runs
-        from attittud_lab.demo.run import CONFIG, ROWS, WIDE, conclusions, rich_table, run_all
-        from attittud_lab.report.page import write_report
+        from attittud_lab.demo import CONFIG, ROWS, WIDE, conclusions, rich_table, run_all
+        from attittud_lab.report import write_report
 
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
     other = "choose another folder by --folder"
     make_folder(folder, other)  # before a minute has passed
     kept = "the demo has no result before its end, the same command starts over"
-    progress = CompareBars() if sys.stderr.isatty() else Runs()
+    progress = Bars() if sys.stderr.isatty() else Progress()
     with interruptible(lambda: kept), progress:
         result = run_all(seeds, steps, workers, folder, progress)
     if out is not None:

@@ -15,9 +15,9 @@ from statistics import fmean, median, median_low
 from typing import Any, Literal
 
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
-from attittud_lab.compare.progress import readable
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
+from attittud_lab.output.progress import readable
 from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import (
     ALPHA,

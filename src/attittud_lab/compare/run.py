@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -24,12 +26,12 @@ from attittud_lab.compare.candidates import (
     variants,
 )
 from attittud_lab.compare.decide import ByLabel, ComparedRuns, checked, content, costs, slow
-from attittud_lab.compare.progress import Forecast, Runs, parse_duration
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, without_nan, write_atomically, write_json
+from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data
@@ -39,11 +41,69 @@ KEPT_BYTES = 1 << 30
 """With more data in memory, those of other splits are forgotten, and read again when they are needed."""
 
 
+class Forecast(Progress):
+    """Times the runs that are trained, and says how long the others will take.
+
+    It does so after the first steps, and again when every strategy has been run once.
+    """
+
+    def __init__(
+        self, progress: Progress, labels: Iterable[str], steps: int, at_budget: tuple[int, float | None]
+    ) -> None:
+        """`steps` are those of a run, `at_budget` how many runs are the last ones, at equal seconds, and these if given."""
+        self._progress, self._untimed, self._steps, self._at_budget = progress, set(labels), steps, at_budget
+        self._label, self._runs, self._left, self._told = "", 0, 0, False
+        self._seconds: list[float] = []
+        self._warm: float | None = None
+
+    def plan(self, runs: int) -> None:
+        """So many runs are planned, finished ones among them."""
+        self._runs = runs
+        self._progress.comparison(runs)
+
+    @contextmanager
+    def timed(self, label: str, done: int) -> Iterator[Progress]:
+        """A run of this strategy is trained inside, after so many others."""
+        self._label, self._left, began = label, self._runs - done, time.monotonic()
+        yield self
+        self._left, seconds = self._left - 1, time.monotonic() - began
+        if label in self._untimed:
+            self._untimed.remove(label)
+            self._seconds.append(seconds)
+            if not self._untimed:
+                self._tell(fmean(self._seconds), "now that every strategy has been run once")
+        if not self._told:
+            self._tell(seconds, f"if all are like this one of {label}; the next forecast knows all strategies")
+
+    def _tell(self, seconds: float, reason: str) -> None:
+        self._told = True
+        at_budget = min(self._left, self._at_budget[0])
+        total = (self._left - at_budget) * seconds + at_budget * (self._at_budget[1] or seconds)
+        if total > 0:
+            self._progress.say(f"Forecast: about {readable(total)} for the {self._left} runs that are left, {reason}.")
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        self._warm = None
+        self._progress.phase(name, steps, done)
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        self._progress.advance(steps, values)
+        now = time.monotonic()
+        if not self._told and self._warm is not None:
+            step = (now - self._warm) / steps
+            text = f"as a step of {self._label} takes {step:.2g} s; the next forecast knows all strategies"
+            self._tell(step * self._steps, text)
+        self._warm = now  # the first steps, in which much is set up, do not count
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._progress.evaluated(values)
+
+
 class Comparison:
     """One comparison in its folder."""
 
-    def __init__(self, config: Config, folder: Path, progress: Runs | None = None, *, fresh: bool = False) -> None:
-        self.config, self.folder, self.progress, self.fresh = config, folder, progress or Runs(), fresh
+    def __init__(self, config: Config, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> None:
+        self.config, self.folder, self.progress, self.fresh = config, folder, progress or Progress(), fresh
         settings = config.compare
         self.seeds = seeds(config)
         self.tuning_seeds = self.seeds[: settings.tuning_seeds]
@@ -211,6 +271,6 @@ def _no_baseline(label: str, what: str) -> InputError:
     )
 
 
-def compare(config: Config, folder: Path, progress: Runs | None = None, *, fresh: bool = False) -> dict[str, Any]:
+def compare(config: Config, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> dict[str, Any]:
     """Run a comparison, or what is left of it, and write comparison.json into its folder."""
     return Comparison(config, folder, progress, fresh=fresh).run()
