@@ -16,28 +16,21 @@ from attittud_lab.output.progress import Bars, Progress, RunLines
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
 
+_CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
+_DATA = "Without a YAML file: the data of the task that matters, as in `attittud init`."
+_PRIMARY = typer.Option(metavar="DATA", help=_DATA)
+_TIME = "Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's."
+_BUDGET = typer.Option(metavar="TIME", help=_TIME)
+
 
 def compare(
-    config: Annotated[
-        str | None, typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
-    ] = None,
+    config: Annotated[str | None, _CONFIG] = None,
     overrides: Annotated[list[str] | None, key_values("compare.seeds=10 or compare.strategies=[flip]")] = None,
-    primary: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA", help="Without a YAML file: the data of the task that matters, as in `attittud init`."
-        ),
-    ] = None,
+    primary: Annotated[str | None, _PRIMARY] = None,
     auxiliary: Auxiliary = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's.",
-        ),
-    ] = None,
+    budget: Annotated[str | None, _BUDGET] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No bars, and no lines about runs.")] = False,
 ) -> None:
@@ -101,7 +94,7 @@ def report(
 ) -> None:
     """Write report.html: results, learning curves, what the primary task sees in the auxiliary gradient.
 
-    The page is one file without network: open it from the disk, or send it to somebody. report.json beside it has its
+    The page is one file without network: open it from the disk, or send it to somebody. report.json next to it has its
     figures. A run that is still going on can be looked at too.
     """
     with starting():

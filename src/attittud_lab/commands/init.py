@@ -25,7 +25,7 @@ def init(
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Look at your data and write a configuration, with a reason beside each chosen number.
+    """Look at your data and write a configuration, with a reason for each chosen number.
 
     Data are a folder with one folder of images per class, a parquet, csv or jsonl file or a folder of them,
     hf:owner/name, or the embedded digits.

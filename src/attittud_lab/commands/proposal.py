@@ -1,4 +1,4 @@
-"""A first configuration for somebody's data, with the reason beside each chosen number."""
+"""A first configuration for somebody's data, with the reason for each chosen number."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns that a first configuration splits by."""
 WARNING = "# Warning: "
 _SHOWN = 20  # classes
+_IMAGE = ("  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster",)
+_TEXT = (
+    "  refresh_every: 4  # the paper's choice for text",
+    "  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out",
+)
 
 
 @dataclass
@@ -80,7 +85,11 @@ def propose(
     }
     kind = kind or first.listing.kind
     for found in (first, *others.values()):
-        _check_kind(found, kind)
+        path, own = found.config.path, found.listing.kind
+        if own != kind:
+            raise InputError(f"{path}: holds {own}s, not {kind}s; use `attittud init {own}`")
+        if not found.classes and kind == "image":
+            raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
     data = _data_lines(first, others)
     parts = read_parts(loads("\n".join(data)).data, 0)  # refuses what cannot be trained
     lines = [
@@ -88,10 +97,7 @@ def propose(
         *(line for name in others for line in others[name].about(f"Auxiliary {name}")),
         "# Train with `attittud train` and this file; any setting can be changed by key=value behind it.",
         *data,
-        *_training_lines(kind, first, parts),
-        *_strategy_lines(kind, parts),
-        "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
-        "output: runs  # run folders go below it",
+        *_settings_lines(kind, first, parts),
     ]
     return "\n".join(lines) + "\n"
 
@@ -139,14 +145,6 @@ def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
     return {name: names for name, names in inner.items() if names}
 
 
-def _check_kind(found: Look, kind: str) -> None:
-    path, own = found.config.path, found.listing.kind
-    if own != kind:
-        raise InputError(f"{path}: holds {own}s, not {kind}s; use `attittud init {own}`")
-    if not found.classes and kind == "image":
-        raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
-
-
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     same = any(found.config.path == first.config.path for found in others.values())
     own = "null  # the source has its own split"
@@ -177,13 +175,14 @@ def _source_lines(source: SourceConfig) -> list[str]:
     return [f"{name}: {json.dumps(text, ensure_ascii=False)}" for name, text in named.items() if text is not None]
 
 
-def _training_lines(kind: str, first: Look, parts: Parts) -> list[str]:
+def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     left = len(parts.primary["train"].rows)
     batch = min(32, left)
     largest = max([len(part.rows) for part, _ in parts.auxiliary.values()], default=left)
     guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
     model, lr, reason = _model(kind, first.size or 0, largest)
     rate = "the paper has 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
+    auto = "auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays"
     macro = "  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"
     metric = [macro] if kind == "text" and not parts.primary["train"].listing.multi_label else []
     return [
@@ -202,6 +201,14 @@ def _training_lines(kind: str, first: Look, parts: Parts) -> list[str]:
         f"    primary_batch: {batch}  # as above",
         "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
         "    patience: 10  # stop after 10 evaluations without improvement",
+        "strategy:",
+        f"  name: {auto if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
+        "  rank: 5  # few primary examples span few reliable directions"
+        if left < 200
+        else "  rank: 10  # the usual value",
+        *(_TEXT if kind == "text" else _IMAGE),
+        "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
+        "output: runs  # run folders go below it",
     ]
 
 
@@ -216,21 +223,6 @@ def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
     if largest >= 5000:
         return "wideresnet-22-4", "1e-4", "the paper's network; small-cnn is many times faster without a GPU"
     return "small-cnn", "1e-3", f"{largest} auxiliary examples are too few for a deep network"
-
-
-def _strategy_lines(kind: str, parts: Parts) -> list[str]:
-    few = len(parts.primary["train"].rows) < 200
-    auto = "auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays"
-    lines = [
-        "strategy:",
-        f"  name: {auto if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
-        "  rank: 5  # few primary examples span few reliable directions" if few else "  rank: 10  # the usual value",
-    ]
-    if kind == "image":
-        why = "the paper's choice for images; 4 for text costs more and follows faster"
-        return [*lines, f"  refresh_every: 10  # {why}"]
-    why = "not decomposed: the paper leaves word embeddings out"
-    return [*lines, "  refresh_every: 4  # the paper's choice for text", f"  exclude: ['*embedding*']  # {why}"]
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:

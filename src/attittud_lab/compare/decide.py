@@ -108,8 +108,7 @@ def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
 def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     users = [row for row in rows if row.to_primary_only is not None]
     # A row that diverged with some seeds is known by the others, the lucky ones.
-    whole = max(row.test.n for row in rows)
-    users = [row for row in users if row.test.n == whole] or users
+    users = [row for row in users if row.test.n == max(other.test.n for other in rows)] or users
     if not users:
         return Decision("unclear", None, "Cannot tell: no row has a seed in common with primary_only.", PRIMARY_ONLY)
     best = max(users, key=lambda row: row.validation.mean)
@@ -117,34 +116,27 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     assert gain is not None
     about = f"{best.label}, the best on validation of those that use it, changes primary_only by {points(gain)}"
     if ruled_out(gain, worthwhile):
-        why = f"{about}, so a gain of {100 * worthwhile:.2g} points is ruled out"
-        text = f"The auxiliary data does not help: {why}. Use primary_only."
-        return Decision("no_help", PRIMARY_ONLY, text, PRIMARY_ONLY)
+        text = f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
+        return Decision("no_help", PRIMARY_ONLY, f"{text} Use primary_only.", PRIMARY_ONLY)
     if not better(gain):
         needed, advice = _advice(gain, worthwhile, len(users))
         seeds = f"{gain.n} seed{'s' * (gain.n > 1)}"
         return Decision("unclear", None, f"Cannot tell with {seeds}: {about}. {advice}", best.label, needed)
-    multitask = next(row.to_primary_only for row in rows if row.label == MULTITASK)
-    strategy, text = _which(best, gain, multitask)
-    if best.to_multitask is not None and not better(best.to_multitask):
-        _, advice = _advice(best.to_multitask, worthwhile, len(users) - 1)
-        versus = f"{best.label}, the best on validation, against tuned multitask: {points(best.to_multitask)}."
-        text = f"{text} {versus} {advice}"
-    return Decision("use", strategy, text, strategy)
-
-
-def _which(best: ComparedRow, gain: Difference, multitask: Difference | None) -> tuple[str, str]:
-    """The auxiliary data helps; is more than the simple sum needed? `multitask` is its own gain over primary_only."""
-    gains, extra = f"it gains {points(gain)} over primary_only", best.to_multitask
+    extra, gains = best.to_multitask, f"it gains {points(gain)} over primary_only"
     if extra is None:
-        return MULTITASK, f"Use multitask: {gains}, and no row is better on validation."
+        return Decision("use", MULTITASK, f"Use multitask: {gains}, and no row is better on validation.", MULTITASK)
     if better(extra):
-        return best.label, f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
-    if multitask is not None and better(multitask):
-        gains = f"it gains {points(multitask)} over primary_only"
-        return MULTITASK, f"Use multitask: {gains}. That another row is better is not shown."
+        text = f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
+        return Decision("use", best.label, text, best.label)
+    # The auxiliary data helps. That more than the simple sum is needed is not shown.
+    strategy, simple = best.label, next(row.to_primary_only for row in rows if row.label == MULTITASK)
     text = f"Use {best.label}: {gains}. Whether it is better than tuned multitask, which is not shown to gain, is open."
-    return best.label, text
+    if simple is not None and better(simple):
+        strategy, gains = MULTITASK, f"it gains {points(simple)} over primary_only"
+        text = f"Use multitask: {gains}. That another row is better is not shown."
+    versus = f"{best.label}, the best on validation, against tuned multitask: {points(extra)}."
+    _, advice = _advice(extra, worthwhile, len(users) - 1)
+    return Decision("use", strategy, f"{text} {versus} {advice}", strategy)
 
 
 def better(difference: Difference) -> bool:

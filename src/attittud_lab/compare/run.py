@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -181,22 +181,19 @@ class Comparison:
         if path not in self._results:
             at = f" at {variant.weight:g}" if candidate.tuned else ""
             self.progress.begin(f"{candidate.label}{at}, seed {seed}")
-            wanted = replace(job(self.config, candidate, variant, budget), seed=seed)
-            found = self._results[path] = self._train(wanted, path, candidate.label)
+            wanted, found = replace(job(self.config, candidate, variant, budget), seed=seed), None
+            with suppress(DivergedError):
+                if (path / "result.json").exists() and not self.fresh:
+                    found = checked(train(wanted, run_dir=path))
+                else:
+                    data = self.prepared(seed)
+                    with self.forecast.timed(candidate.label, len(self._results)) as progress:
+                        found = train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)
+            self._results[path] = found
             if found is not None:  # whatever its weight and seed
                 self._same_work.setdefault((candidate.label, variant.changes, budget), []).append(found)
             self.progress.end()
         return self._results[path]
-
-    def _train(self, wanted: Config, path: Path, label: str) -> RunResult | None:
-        try:
-            if (path / "result.json").exists() and not self.fresh:
-                return checked(train(wanted, run_dir=path))
-            data = self.prepared(wanted.seed)
-            with self.forecast.timed(label, len(self._results)) as progress:
-                return train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)
-        except DivergedError:
-            return None
 
     def _tune(self, budget: Budget) -> list[Tuned]:
         """Every strategy chooses among as many tries on the same seeds, by its mean on validation."""

@@ -96,7 +96,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
     weight, cost = result["tuning"]["chosen"].get(row["label"]), result["costs"][row["label"]]
     test, difference = row["test"], row["to_baseline"] or {}
     single = scatter(table, row) if difference else []
-    few = len(result["seeds"]) < FEWEST
+    few, p = len(result["seeds"]) < FEWEST, difference["p"] if difference.get("n", 0) >= FEWEST else None
     return {
         "strategy": row["label"],
         "weight": "" if weight is None else f"{weight:g}",
@@ -105,7 +105,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
         "single seeds" if few else "95 %": interval(test, [value["test"] for value in row["values"].values()]),
         "difference": f"{_mark(difference)} {percent(difference['mean'], '+')}" if difference else "",
         "seed by seed" if few else "95 % of it": interval(difference, single, "+"),
-        "p": "" if difference.get("n", 0) < FEWEST else p_value(difference["p"]),
+        "p": "" if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
         "steps": str(sum(row["steps"].values())),
         "s/step": f"{cost['seconds_per_step']:.2g}",
         "cost": f"{cost['to_multitask']:.2f}×",
@@ -128,8 +128,7 @@ def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _of_label(found: Mapping[str, Any]) -> str:
-    mean = percent(found["mean"])
-    more = interval(found, found.get("values", ()))
+    mean, more = percent(found["mean"]), interval(found, found.get("values", ()))
     return f"{mean} ({more})" if mean and more else mean or "undefined"
 
 
@@ -217,9 +216,3 @@ def bar(found: Mapping[str, Any] | None, values: Sequence[float]) -> dict[str, A
 
 def _mark(difference: Mapping[str, Any]) -> str:
     return mark(difference["mean"], difference["p"] if difference["n"] >= FEWEST else None)
-
-
-def p_value(p: float | None) -> str:
-    if p is None or math.isnan(p):
-        return ""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"

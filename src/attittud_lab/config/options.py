@@ -131,10 +131,8 @@ def known(kind: str) -> AfterValidator:
     """Checks a name by the check for its kind that the loader was given, if any; see `Names` there."""
 
     def check(name: str, info: ValidationInfo) -> str:
-        ask: Callable[[str], object] | None = (info.context or {}).get(kind)
         try:
-            if ask is not None:
-                ask(short(name, 200))
+            (info.context or {}).get(kind, str)(short(name, 200))
         except (InputError, ValueError) as error:
             raise refusal(str(error)) from None
         return name

@@ -131,6 +131,23 @@ class DataConfig(Section):
     subsets: Steps | None = None
     """take turns among so many splits, as the seeds of the runs go up; null always has the same one"""
 
+    def __post_init__(self) -> None:
+        """Refuse what does not go together; a message begins with the path of the culprit."""
+        if len(self.auxiliary) > _MOST:
+            raise InputError(
+                f"data.auxiliary: {len(self.auxiliary)} sources are given, at most {_MOST} are allowed: each has passes and a "
+                "head of its own in every step; join those of a kind in one source"
+            )
+        for name in self.auxiliary:
+            if not name.isidentifier():
+                words = "must be letters, digits and _, as it is part of metric names"
+                raise InputError(f"data.auxiliary: the name {short(name)!r} {words}")
+        if "primary" in self.auxiliary:
+            raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
+        if self.subsets is not None and self.seed is None:
+            why = "with data.seed: null every seed has its own split already"
+            raise InputError(f"data.subsets: {why}; leave one of them out")
+
 
 @dataclass(frozen=True)
 class EtaWeights(Section):
@@ -313,6 +330,29 @@ class CompareConfig(Section):
     worthwhile: Weight = 0.005
     """smallest gain in the metric that is worth having: 0.005 is half a point of accuracy"""
 
+    def __post_init__(self) -> None:
+        """Refuse what does not go together; a message begins with the path of the culprit."""
+        for name, entries in {"strategies": self.strategies, "weights": self.weights, "space": self.space}.items():
+            if len(entries) > _MOST:
+                why = f"at most {_MOST} are allowed: each of them is tried by training"
+                raise InputError(f"compare.{name}: has {len(entries)} entries, {why}")
+        if not self.weights or min(self.weights) <= 0:
+            raise InputError(f"compare.weights: give weights above 0, got {self.weights}")
+        if len(set(self.weights)) < 2 and not self.space:
+            cure = "so give at least two different weights above 0"
+            raise InputError(f"compare.weights: multitask is to be tuned, {cure}, got {self.weights}")
+        for path, values in self.space.items():
+            if not path.startswith(("training.", "model.", "strategy.")) or path.endswith(
+                (".steps", ".epochs", ".mode")
+            ):
+                cure = "all runs share their data and their steps. Give paths below training, model or strategy"
+                raise InputError(f"compare.space: {short(path)} cannot be tuned; {cure}")
+            if not values:
+                raise InputError(f"compare.space: {short(path)} has no values; give a list of them")
+        if self.tuning_seeds > self.seeds:
+            cure = f"but there are only {self.seeds} seeds; lower it, or raise compare.seeds"
+            raise InputError(f"compare.tuning_seeds is {self.tuning_seeds}, {cure}")
+
 
 @dataclass(frozen=True)
 class Config(Section):
@@ -340,52 +380,6 @@ class Config(Section):
     """at evaluations, also log the norms of the three parts layer by layer"""
     checkpoint_every: Steps | None = 200
     """steps between two checkpoints, in addition to those at evaluations; null: none, an interrupted run starts over"""
-
-    def __post_init__(self) -> None:
-        """Refuse what does not go together; a message begins with the path of the culprit."""
-        _check_data(self.data)
-        _check_compare(self.compare)
-
-
-def _check_data(data: DataConfig) -> None:
-    if len(data.auxiliary) > _MOST:
-        raise InputError(
-            f"data.auxiliary: {len(data.auxiliary)} sources are given, at most {_MOST} are allowed: each has "
-            "passes and a head of its own in every step; join those of a kind in one source"
-        )
-    for name in data.auxiliary:
-        if not name.isidentifier():
-            words = "must be letters, digits and _, as it is part of metric names"
-            raise InputError(f"data.auxiliary: the name {short(name)!r} {words}")
-    if "primary" in data.auxiliary:
-        raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
-    if data.subsets is not None and data.seed is None:
-        raise InputError(
-            "data.subsets: with data.seed: null every seed has its own split already; leave one of them out"
-        )
-
-
-def _check_compare(compare: CompareConfig) -> None:
-    for name in ("strategies", "weights", "space"):
-        many = len(getattr(compare, name))
-        if many > _MOST:
-            raise InputError(
-                f"compare.{name}: has {many} entries, at most {_MOST} are allowed: each of them is tried by training"
-            )
-    if not compare.weights or min(compare.weights) <= 0:
-        raise InputError(f"compare.weights: give weights above 0, got {compare.weights}")
-    if len(set(compare.weights)) < 2 and not compare.space:
-        cure = "so give at least two different weights above 0"
-        raise InputError(f"compare.weights: multitask is to be tuned, {cure}, got {compare.weights}")
-    for path, values in compare.space.items():
-        if not path.startswith(("training.", "model.", "strategy.")) or path.endswith((".steps", ".epochs", ".mode")):
-            cure = "all runs share their data and their steps. Give paths below training, model or strategy"
-            raise InputError(f"compare.space: {short(path)} cannot be tuned; {cure}")
-        if not values:
-            raise InputError(f"compare.space: {short(path)} has no values; give a list of them")
-    if compare.tuning_seeds > compare.seeds:
-        cure = f"but there are only {compare.seeds} seeds; lower it, or raise compare.seeds"
-        raise InputError(f"compare.tuning_seeds is {compare.tuning_seeds}, {cure}")
 
 
 def to_dict(section: Section) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from attittud_lab.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
 
 
 class Progress:
@@ -117,7 +116,7 @@ class Bars(Progress):
             expand=True,
         )
         self._validation = ""
-        self._runs: TaskID | None = None
+        self._runs = self._bars.add_task("runs", visible=False, figures="")
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -137,27 +136,23 @@ class Bars(Progress):
         self._validation = "  validation " + " ".join(f"{name} {value:.3f}" for name, value in values.items())
 
     def comparison(self, runs: int) -> None:
-        if self._runs is None:
-            self._runs = self._bars.add_task("runs", figures="")
-        self._bars.update(self._runs, total=runs)
+        self._bars.update(self._runs, total=runs, visible=True)
 
     def say(self, text: str) -> None:
         self._bars.console.print(text, highlight=False, markup=False)
 
     def begin(self, what: str) -> None:
-        if self._runs is not None:
-            self._bars.update(self._runs, figures=what)
+        self._bars.update(self._runs, figures=what)
         self._validation = ""
 
     def end(self) -> None:
-        if self._runs is not None:
-            self._bars.advance(self._runs)
+        self._bars.advance(self._runs)
         self._clear()
 
     def _clear(self) -> None:
-        for task in self._bars.task_ids if self._runs is not None else ():
-            if task != self._runs:
-                self._bars.remove_task(task)
+        runs, *others = self._bars.tasks
+        for task in others if runs.visible else ():
+            self._bars.remove_task(task.id)
 
 
 def shares(values: Mapping[str, float]) -> dict[str, float] | None:

@@ -50,9 +50,9 @@ def render(data: Mapping[str, Any]) -> str:
     """The page."""
     names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
     payload = json.dumps({"metric": data["metric"], "curves": data["curves"], "tables": names, "open": opened})
-    template = Environment(autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined).from_string(_asset("page.html"))
+    pages = Environment(autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined)
     try:
-        return template.render(
+        return pages.from_string(_asset("page.html")).render(
             {"details": (), **data},
             asset=_asset,
             bars=_bars,
