@@ -220,35 +220,23 @@ def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
 # ----------------------------------------------------------------------------------------------------- comparison.json
 
 
-@dataclass(frozen=True)
-class ComparedRuns:
-    """All runs of a comparison in its folder."""
-
-    config: Config
-    folder: Path
-    rows: list[Tuned]
-    """Strategies for which training did not diverge with every setting."""
-    diverged: list[str]
-    """The other strategies."""
-    at_steps: ByLabel
-    at_seconds: ByLabel | None
-    seconds: float
-    slow: Mapping[Path, float]
-
-
-def content(found: ComparedRuns) -> dict[str, Any]:
-    """All of comparison.json."""
-    config, folder = found.config, found.folder
-    first = found.at_steps[PRIMARY_ONLY][seeds(config)[0]]
-    multitask = next(row for row in found.rows if row.label == MULTITASK)
-    slowest = sorted(found.slow, key=lambda path: -found.slow[path])
+def content(
+    config: Config,
+    folder: Path,
+    rows: Sequence[Tuned],
+    at_steps: ByLabel,
+    at_seconds: tuple[float, ByLabel] | None = None,
+) -> dict[str, Any]:
+    """All of comparison.json, where no strategy diverged and no run was slow; `at_seconds` has these seconds and runs."""
+    first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
+    multitask = next(row for row in rows if row.label == MULTITASK)
     about = "every strategy makes the configured number of updates"
-    tables = [{"name": "Equal steps", "about": about, **_table(found, found.at_steps)}]
-    if found.at_seconds is not None:
+    tables = [{"name": "Equal steps", "about": about, **_table(config, folder, at_steps)}]
+    if at_seconds is not None:
+        seconds, runs = at_seconds
         why = "the budget says" if config.compare.budget else "multitask does at equal steps"
-        about = f"every strategy trains for about {readable(found.seconds)}, as {why}"
-        table = _table(found, found.at_seconds)
-        tables.append({"name": "Equal seconds", "about": about, "seconds": found.seconds, **table})
+        about = f"every strategy trains for about {readable(seconds)}, as {why}"
+        tables.append({"name": "Equal seconds", "about": about, "seconds": seconds, **_table(config, folder, runs)})
     return {
         "kind": "comparison",
         "metric": first.metric,
@@ -256,16 +244,16 @@ def content(found: ComparedRuns) -> dict[str, Any]:
         "worthwhile": config.compare.worthwhile,
         "seeds": seeds(config),
         "examples": first.examples,
-        "tuning": _tuning(found, len(multitask.validation)),
-        "diverged": found.diverged,
+        "tuning": _tuning(config, rows, len(multitask.validation)),
+        "diverged": [],
         "costs": {
             row.label: {
                 "seconds_per_step": row.seconds_per_step,
                 "to_multitask": row.seconds_per_step / multitask.seconds_per_step,
             }
-            for row in found.rows
+            for row in rows
         },
-        "slow": {str(path.relative_to(folder)): found.slow[path] for path in slowest},
+        "slow": {},
         "tables": tables,
         # A gain that vanishes when multitask may use the time too is none.
         "decision": {**tables[-1]["decision"], "table": tables[-1]["name"]},
@@ -273,17 +261,17 @@ def content(found: ComparedRuns) -> dict[str, Any]:
     }
 
 
-def _tuning(found: ComparedRuns, tries: int) -> dict[str, Any]:
-    settings = found.config.compare
-    tuning_seeds = seeds(found.config)[: settings.tuning_seeds]
-    weighted = [row for row in found.rows if row.candidate.tuned]
+def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:
+    settings = config.compare
+    tuning_seeds = seeds(config)[: settings.tuning_seeds]
+    weighted = [row for row in rows if row.candidate.tuned]
     return {
         "weights": sorted(set(settings.weights)),
         "space": settings.space,
         "seeds": tuning_seeds,
         "runs_each": tries * len(tuning_seeds),
         "chosen": {row.label: row.variant.weight for row in weighted},
-        "changes": {row.label: row.variant.changes for row in found.rows if row.variant.changes},
+        "changes": {row.label: row.variant.changes for row in rows if row.variant.changes},
         "validation": {
             row.label: [
                 {"weight": tried.weight, "mean": mean} | ({"changes": tried.changes} if tried.changes else {})
@@ -294,7 +282,7 @@ def _tuning(found: ComparedRuns, tries: int) -> dict[str, Any]:
     }
 
 
-def _table(found: ComparedRuns, runs: ByLabel) -> dict[str, Any]:
+def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
     scores = [
         Scores(
             label,
@@ -304,7 +292,7 @@ def _table(found: ComparedRuns, runs: ByLabel) -> dict[str, Any]:
         for label, results in runs.items()
         if results
     ]
-    table = asdict(decide(scores, found.config.compare.worthwhile))
+    table = asdict(decide(scores, config.compare.worthwhile))
     for row, score in zip(table["rows"], scores, strict=True):
         results = list(runs[score.label].values())
         figures = {seed: {"validation": score.validation[seed], "test": score.test[seed]} for seed in score.test}
@@ -313,7 +301,7 @@ def _table(found: ComparedRuns, runs: ByLabel) -> dict[str, Any]:
             "seconds": median(result.seconds for result in results),
             "labels": _labels(results),
             "values": {str(seed): values for seed, values in figures.items()},
-            "runs": {str(seed): str(run.run_dir.relative_to(found.folder)) for seed, run in runs[score.label].items()},
+            "runs": {str(seed): str(run.run_dir.relative_to(folder)) for seed, run in runs[score.label].items()},
         }
     return table
 

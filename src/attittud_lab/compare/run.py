@@ -25,7 +25,7 @@ from attittud_lab.compare.candidates import (
     seeds,
     variants,
 )
-from attittud_lab.compare.decide import ByLabel, ComparedRuns, checked, content, costs, slow
+from attittud_lab.compare.decide import ByLabel, checked, content, costs, slow
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
@@ -128,12 +128,14 @@ class Comparison:
             # Where the steps are the same, multitask's for one, there is nothing more to run.
             more = sum(equal[row.label] != budget for row in rows) * len(self.seeds)
             self.forecast.plan(len(self._results) + more)
-            at_seconds = self._all_seeds(rows, equal)
-        kept = {row.label for row in rows}
-        diverged = [label for label in self.variants if label not in kept]
-        slow_runs = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
-        found = ComparedRuns(self.config, self.folder, rows, diverged, at_steps, at_seconds, seconds, slow_runs)
-        result: dict[str, Any] = without_nan(content(found))
+            at_seconds = seconds, self._all_seeds(rows, equal)
+        factors = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
+        slowest = sorted(factors, key=lambda path: -factors[path])
+        result: dict[str, Any] = without_nan(
+            content(self.config, self.folder, rows, at_steps, at_seconds)
+            | {"diverged": [label for label in self.variants if label not in at_steps]}
+            | {"slow": {str(path.relative_to(self.folder)): factors[path] for path in slowest}}
+        )
         write_json(self.folder / "comparison.json", result)
         return result
 

@@ -301,15 +301,14 @@ class TrainingConfig(Section):
     """start finetune with a fresh primary head"""
 
 
-def _strategies() -> list[StrategyConfig]:
-    return [StrategyConfig(name=name) for name in ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")]
+_COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
 
 
 @dataclass(frozen=True)
 class CompareConfig(Section):
     """What `attittud compare` tries in addition to primary_only and tuned multitask, and what it calls a gain."""
 
-    strategies: list[StrategyConfig] = field(default_factory=_strategies)
+    strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in _COMPARED])
     """strategies to compare with the one above; primary_only and multitask always take part. An entry takes rank, engine,
     exclude, refresh_every and basis_batch from the one above where it does not name them; all else has its default"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy has a run for each")] = 5
@@ -332,10 +331,10 @@ class CompareConfig(Section):
 
     def __post_init__(self) -> None:
         """Refuse what does not go together; a message begins with the path of the culprit."""
-        for name, entries in {"strategies": self.strategies, "weights": self.weights, "space": self.space}.items():
-            if len(entries) > _MOST:
-                why = f"at most {_MOST} are allowed: each of them is tried by training"
-                raise InputError(f"compare.{name}: has {len(entries)} entries, {why}")
+        for name in ("strategies", "weights", "space"):
+            many, why = len(getattr(self, name)), f"at most {_MOST} are allowed: each of them is tried by training"
+            if many > _MOST:
+                raise InputError(f"compare.{name}: has {many} entries, {why}")
         if not self.weights or min(self.weights) <= 0:
             raise InputError(f"compare.weights: give weights above 0, got {self.weights}")
         if len(set(self.weights)) < 2 and not self.space:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Tuned, Variant
-from attittud_lab.compare.decide import ComparedRuns, content, costs
+from attittud_lab.compare.decide import content, costs
 from attittud_lab.compare.table import percent
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
@@ -119,7 +119,7 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
     for row, by_seed in runs.items():
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, *costs(list(by_seed.values()))))
-    return content(ComparedRuns(settings, folder, rows, [], runs, None, 0.0, {}))
+    return content(settings, folder, rows, runs)
 
 
 # ------------------------------------------------------------------------------------------------------ the table
