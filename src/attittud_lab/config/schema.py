@@ -131,7 +131,7 @@ class DataConfig(Section):
     subsets: Steps | None = None
     """take turns among so many splits, as the seeds of the runs go up; null always has the same one"""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what does not go together; a message begins with the path of the culprit."""
         if len(self.auxiliary) > _MOST:
             raise InputError(
@@ -329,7 +329,7 @@ class CompareConfig(Section):
     worthwhile: Weight = 0.005
     """smallest gain in the metric that is worth having: 0.005 is half a point of accuracy"""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what does not go together; a message begins with the path of the culprit."""
         for name in ("strategies", "weights", "space"):
             many, why = len(getattr(self, name)), f"at most {_MOST} are allowed: each of them is tried by training"
@@ -379,6 +379,10 @@ class Config(Section):
     """at evaluations, also log the norms of the three parts layer by layer"""
     checkpoint_every: Steps | None = 200
     """steps between two checkpoints, in addition to those at evaluations; null: none, an interrupted run starts over"""
+
+    def __post_init__(self) -> None:
+        self.data.check()
+        self.compare.check()
 
 
 def to_dict(section: Section) -> dict[str, Any]:
