@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from zoo import problem
 
-import attittud.basis.memory
+import attittud.step.refresh
 from attittud import Eta, Guide
 
 NOTHING = Eta(0, 0, 0)
@@ -153,7 +153,7 @@ def test_backward_under_no_grad(engine, include_mean):
 def test_proposed_settings_fit(monkeypatch, basis, vectors):
     p = problem("mlp", torch.float64, m=40)
     size = sum(x.numel() for x in p.model.body.parameters()) * 8
-    monkeypatch.setattr(attittud.basis.memory, "available_bytes", lambda device: vectors * size)
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: vectors * size)
     with pytest.raises(MemoryError) as caught:
         Guide(p.model, eta=NOTHING, rank=30, basis=basis).backward(primary=p.losses(), auxiliary=p.loss())
     proposals = str(caught.value).split("Settings that fit: ")[1].split("; ")

@@ -18,7 +18,7 @@ from zoo import problem
 from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
-from attittud.engine.per_example.gradients import Dense
+from attittud.engine.gradients import Dense
 
 ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 ENGINES = ["loop", "batched", "hooks"]

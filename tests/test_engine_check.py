@@ -8,21 +8,21 @@ from layers import Function, M, Own, layer, weight
 from oracle import jacobian, trainable
 from torch import nn
 
-import attittud.engine.per_example.rules
+import attittud.engine.rules
 from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
-from attittud.engine.verify import probe
+from attittud.engine.base import probe
 
 
 def test_the_check_catches_a_wrong_rule(monkeypatch):
-    rule, *rest = attittud.engine.per_example.rules.RULES[F.layer_norm]
+    rule, *rest = attittud.engine.rules.RULES[F.layer_norm]
 
     def wrong(bound):
         for parameter, piece in rule(bound):
             piece.gradients = piece.gradients * (1.01 if parameter is bound["bias"] else 1)
             yield parameter, piece
 
-    monkeypatch.setitem(attittud.engine.per_example.rules.RULES, F.layer_norm, (wrong, *rest))
+    monkeypatch.setitem(attittud.engine.rules.RULES, F.layer_norm, (wrong, *rest))
     given = layer("layer_norm")
     with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(by 0\.01 of its size\)\. "):
         compare("hooks", given.model, given.losses)
@@ -30,7 +30,7 @@ def test_the_check_catches_a_wrong_rule(monkeypatch):
 
 def test_the_check_catches_gradients_given_to_the_wrong_example(monkeypatch):
     """Their plain sum is right, so a comparison with equal weights would miss it."""
-    rule, *rest = attittud.engine.per_example.rules.RULES[F.linear]
+    rule, *rest = attittud.engine.rules.RULES[F.linear]
 
     def wrong(bound):
         for parameter, piece in rule(bound):
@@ -38,7 +38,7 @@ def test_the_check_catches_gradients_given_to_the_wrong_example(monkeypatch):
                 piece.gradients = piece.gradients.roll(1, 0)
             yield parameter, piece
 
-    monkeypatch.setitem(attittud.engine.per_example.rules.RULES, F.linear, (wrong, *rest))
+    monkeypatch.setitem(attittud.engine.rules.RULES, F.linear, (wrong, *rest))
     given = layer("linear")
     with pytest.raises(UnsupportedError, match=r"gradient of 0\.bias .*2\.bias"):
         compare("hooks", given.model, given.losses)
@@ -68,7 +68,7 @@ def test_a_forward_pass_for_both_tasks_is_noticed_whenever_it_comes():
         with engine.watch(given.model):
             losses = given.losses()[: len(few)]
             if refused:
-                with pytest.raises(UnsupportedError, match="others beside those of the losses"):
+                with pytest.raises(UnsupportedError, match="others than those of the losses"):
                     engine.jacobian(losses, layout)
             else:
                 engine.jacobian(losses, layout)

@@ -14,9 +14,8 @@ from oracle import jacobian
 from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout
-from attittud.engine import Engine, UnsupportedError, make_engine
-from attittud.engine.per_example import hooks
-from attittud.engine.verify import verify
+from attittud.engine import Engine, UnsupportedError, hooks, make_engine
+from attittud.engine.base import verify
 
 M = 5
 
@@ -224,7 +223,7 @@ def test_auto_goes_on_with_another_engine_later(monkeypatch, caplog):
 
 def test_shapes_that_were_met_before_are_not_compared_again(monkeypatch):
     compared = []
-    monkeypatch.setattr("attittud.engine.per_example.hooks.verify", lambda *_, **__: compared.append(True) or set())
+    monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set())
     model, made = linear().double(), make_engine("hooks")
     # As many positions as examples are new, and a single example, once each; more positions or fewer examples are not.
     shapes = {

@@ -40,7 +40,7 @@ def test_what_was_overwritten_is_an_error():
 @pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
 def test_large_tables(name, monkeypatch):
     """Not formed as products of matrices."""
-    monkeypatch.setattr("attittud.engine.per_example.rules.SMALL_TABLE", 0)
+    monkeypatch.setattr("attittud.engine.rules.SMALL_TABLE", 0)
     given = layer(name)
     compare("hooks", given.model, given.losses)
 

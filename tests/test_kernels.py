@@ -5,7 +5,7 @@ import torch
 
 from attittud import kernels as linalg
 from attittud.basis.orthonormal import orthonormalise_
-from attittud.engine.per_example.windows import Windows
+from attittud.engine.gradients import Windows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -173,7 +173,7 @@ class Convolved:
         shape = torch.nn.functional.conv2d(padded, weight.double(), None, stride, 0, dilation, groups).shape
         gradient = normal(*shape).to(dtype, memory_format=layout)
         self.weights = normal(k, m)
-        self.piece = Windows(gradient, x, weight, m, stride, dilation, pads, groups)
+        self.piece = Windows(gradient, x, weight, m, (stride, dilation), pads, groups)
         self.before = normal(k, *weight.shape)
         if last:
             self.before = normal(k, outputs, *window, channels // groups).movedim(-1, 2)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from watch import LiveMemory
 
-import attittud.basis.memory
+import attittud.step.refresh
 from attittud import Eta, Guide
 
 K, M, WIDTH, DEPTH = 5, 16, 512, 8
@@ -189,7 +189,7 @@ def test_what_cannot_fit_is_refused_before_it_is_tried(monkeypatch, basis):
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model, basis=basis)
-    monkeypatch.setattr(attittud.basis.memory, "available_bytes", lambda device: 6 * model.bytes)
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: 6 * model.bytes)
     losses, loss = model.primary(), model.auxiliary()
 
     def attempt():
@@ -203,7 +203,7 @@ def test_what_cannot_fit_is_refused_before_it_is_tried(monkeypatch, basis):
 def test_the_settings_proposed_do_fit(monkeypatch):
     torch.manual_seed(0)
     model = Wide()
-    monkeypatch.setattr(attittud.basis.memory, "available_bytes", lambda device: 8 * model.bytes)
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: 8 * model.bytes)
     with pytest.raises(MemoryError) as caught:
         guide_for(model, rank=20).backward(primary=model.primary(), auxiliary=model.auxiliary())
     rank = int(str(caught.value).split("rank=")[1].split()[0].strip(",;."))
@@ -217,5 +217,5 @@ def test_unknown_or_ample_memory_is_no_obstacle(monkeypatch):
     torch.manual_seed(0)
     model = Wide()
     for amount in (None, 2**60):
-        monkeypatch.setattr(attittud.basis.memory, "available_bytes", lambda device, amount=amount: amount)
+        monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device, amount=amount: amount)
         guide_for(model).backward(primary=model.primary(), auxiliary=model.auxiliary())

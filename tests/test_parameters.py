@@ -7,8 +7,7 @@ from torch import nn
 from zoo import TwoHeads, problem
 
 from attittud import Eta, Guide
-from attittud.autograd.backward import written_into
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import Layout, written_into
 
 
 def step(p, **options):

@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from attittud.autograd.layout import Layout
-from attittud.engine import make_engine
-from attittud.engine.per_example import rules
-from attittud.engine.per_example.windows import Windows, padded
+from attittud.engine import make_engine, rules
+from attittud.engine.gradients import Windows, padded
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -20,7 +19,7 @@ def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, d
     x = torch.randn(6, channels, 7, 5, dtype=dtype).contiguous(memory_format=torch.channels_last)
     weight = torch.empty(2, channels, *window, dtype=dtype)
     sizes = [size - dilation * (side - 1) for size, side in zip((7, 5), window, strict=True)]
-    piece = Windows(torch.empty(6, 2, *sizes), x, weight, 3, (1, 1), (dilation, dilation), (0, 0, 0, 0), 1)
+    piece = Windows(torch.empty(6, 2, *sizes), x, weight, 3, ((1, 1), (dilation, dilation)), (0, 0, 0, 0), 1)
     found = piece._right(slice(1, 3), channels_last=True)
     # 4 entries x (channels, window) x positions -> 2 examples of 2 entries x (entries, positions) x (window, channels)
     want = F.unfold(x[2:].double(), window, dilation=dilation).view(2, 2, channels, math.prod(window), -1)

@@ -23,13 +23,12 @@ __all__ = ["BatchNorm", "DisableTorchFunction", "tree_flatten", "tree_unflatten"
 DisableTorchFunction = torch._C.DisableTorchFunction
 foreach_add_ = torch._foreach_add_
 foreach_copy_ = torch._foreach_copy_
+foreach_mul = torch._foreach_mul
 foreach_zero_ = torch._foreach_zero_
-concatenate = torch._C._nn.flatten_dense_tensors
-"""Two or more tensors of one type as one new vector, in one call."""
+concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
-run_backward = _engine_run_backward
-"""What torch.autograd.grad calls after its checks of every single parameter."""
+run_backward = _engine_run_backward  # what torch.autograd.grad calls after its checks of every single parameter
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled so."""
 

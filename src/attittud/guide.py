@@ -32,6 +32,7 @@ from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
+from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, Predicate, Shared
 from attittud.step.step import Given, Parts, Step
@@ -39,6 +40,7 @@ from attittud.workers import Workers, connect
 
 DEFAULT_RANK = 10
 EtaLike = Eta | str | tuple[float, float, float]
+DTYPES = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
 
 
@@ -74,7 +76,7 @@ class Guide:
             parameters (its head) always receive its gradient with weight 1.
         basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
         rank: its dimension k (ignored by "mean" and "canonical").
-        refresh_every: the basis is computed anew in every n-th step.
+        refresh_every: the basis is recomputed in every n-th step.
         include_mean: append the current mean primary gradient as last direction, so that the neutral part is
             orthogonal to it.
         engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched", "hooks"
@@ -87,7 +89,7 @@ class Guide:
         process_group: the workers that train replicas of the model together. The update is that of one process on all
             workers' examples joined; the guide does all reductions itself.
         seed: of the random numbers of the bases; the global random state is never touched.
-        judge_every: with eta="auto" the judges are heard in every n-th step.
+        judge_every: with eta="auto" the judges are asked in every n-th step.
         report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model: spend
             it in steps with a "refresh", or "always". (They are NaN where it is not spent.)
     """
@@ -116,46 +118,31 @@ class Guide:
             raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
         self.seed = check_seed(seed)
         check_choice("batch_norm", batch_norm, ("batch", "frozen"))
-        dtypes = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
-        check_choice("basis_dtype", basis_dtype, dtypes)
+        check_choice("basis_dtype", basis_dtype, DTYPES)
         check_choice("report_norms", report_norms, ("refresh", "always"))
-        self.model, self._workers = connect(model, process_group)
+        self.model, self._workers = connect(model, process_group, self.__repr__)
         self.report_norms = report_norms
         self.judge_every = check_count("judge_every", judge_every)
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = check_weights("auxiliary_weight", auxiliary_weight)
         basis, engine = _implicit(basis, engine, self._workers)
-        self.engine = make_engine(self._workers.engine(engine))
         self.basis = make_basis(basis)
-        self.engine.keeps_graph = self.basis.keeps_graph
+        self.engine = make_engine(self._workers.engine(engine), keeps_graph=self.basis.keeps_graph)
         self.rank = _check_rank(check_count("rank", rank), self.basis, self.model)
         self.refresh_every = 1 if self.basis.keeps_graph else check_count("refresh_every", refresh_every)
         self.include_mean = bool(include_mean)
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
         keep_saved_tensors(model)
-        self._shared = Shared(self.model, self._workers, parameters, self.__repr__)
-        self._refresher = Refresher(
-            self.model,
-            self._workers,
-            self._shared,
-            self.basis,
-            self.engine,
-            rank=self.rank,
-            seed=seed,
-            dtype=basis_dtype,
-            batch_norm=batch_norm,
-        )
+        self._shared = Shared(self.model, self._workers, parameters)
+        self._refresher = Refresher(self._shared, self.basis, self.engine, self.rank, seed, basis_dtype, batch_norm)
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
-        self._auto = AutoWeights(
-            self.model, self._workers, wanted=wanted, every=self.judge_every, seed=seed, batch_norm=batch_norm
-        )
+        self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
-        self._parts = Parts(self._workers, self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
+        self._parts = Parts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
         self._step: Step | None = None
-        self._told = False
-        """A warning about accumulation has been given."""
+        self._told = False  # a warning about accumulation has been given
 
     def __repr__(self) -> str:
         """For logs: what results depend on. It must be the same on all workers."""
@@ -196,7 +183,8 @@ class Guide:
                 "backward() was called between primary()/auxiliary() and combine(); use one form or the other. The "
                 "unfinished step is discarded."
             )
-        check_callable("basis_losses", basis_losses)
+        if basis_losses is not None:
+            check_callable("basis_losses", basis_losses)
         with self._discard_on_error():
             tasks = self._given(auxiliary)
             step = self._begin(refresh)
@@ -204,9 +192,9 @@ class Guide:
                 self._told = True
                 warnings.warn(ACCUMULATED, AccumulationWarning, stacklevel=2)
             if judge is not None or self._auto.wanted:
-                self._ask(step, judge)
+                step.ask(judge)
                 self._check_judged(step, tasks)
-            step.run(primary, tasks, basis_losses)
+            step.run(primary, tasks, basis_losses, primary_weight=self.primary_weight)
             report = step.finish(self.primary_weight)
         self._step = None
         return report
@@ -246,10 +234,10 @@ class Guide:
             step = self._step or self._begin(None)
             if step.tasks or step.judge is not None:
                 raise RuntimeError(
-                    "judge() came twice or after auxiliary() in this step, whose gradients the judges must meet; call it "
-                    "once, before the first auxiliary(). The unfinished step is discarded."
+                    "judge() came twice or after auxiliary() in this step, whose gradients are compared with the judges'; "
+                    "call it once, before the first auxiliary(). The unfinished step is discarded."
                 )
-            self._ask(step, judge)
+            step.ask(judge)
 
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
@@ -279,12 +267,12 @@ class Guide:
 
     @property
     def refresh_due(self) -> bool:
-        """Whether the next step computes the basis anew, if `refresh=` does not tell otherwise."""
+        """Whether the next step recomputes the basis, unless `refresh=` says otherwise."""
         return self._refresher.due(self.refresh_every)
 
     @property
     def judge_due(self) -> bool:
-        """Whether the next step hears the judges, if it is given some."""
+        """Whether the next step asks the judges, if it is given some."""
         return self._auto.due
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:
@@ -316,19 +304,9 @@ class Guide:
         space = self._refresher.subspace
         held = space is None or self._shared.holds(space.layout)
         refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
-        norms = refreshing or self.report_norms == "always"
-        self._step = Step(
-            self._parts,
-            refreshing=refreshing,
-            may_wait=refresh is None and not self.basis.keeps_graph,
-            include_mean=self.include_mean,
-            norms=norms,
-        )
-        return self._step
-
-    def _ask(self, step: Step, judge: Losses | None) -> None:
-        if self._auto.asks(judge) and judge is not None:
-            step.ask(judge)
+        may_wait, norms = refresh is None and not self.basis.keeps_graph, refreshing or self.report_norms == "always"
+        self._step = step = Step(self._parts, refreshing, may_wait, self.include_mean, norms)
+        return step
 
     def _check_judged(self, step: Step, tasks: Mapping[str, Given]) -> None:
         self._auto.check([name for name, task in tasks.items() if task.eta == "auto"], asked=step.judge is not None)

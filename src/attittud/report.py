@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,39 +39,22 @@ class EarnedWeights:
         }
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Squared norms of the helpful and harmful part, and in how many of the directions that count they are harmful."""
 
     helpful: Tensor
     harmful: Tensor
     harmful_count: Tensor
-    count: Tensor
+    directions: Tensor
 
     @classmethod
     def of(cls, a: Tensor, harmful: Tensor, active: Tensor) -> Split:
         squares = a.double().square()
-        return cls(
+        helpful_square, harmful_square = (
             torch.where(harmful, 0.0, squares).sum(),
             torch.where(harmful, squares, 0.0).sum(),
-            (active & harmful).sum(),
-            active.sum(),
         )
-
-    @classmethod
-    def none(cls, device: torch.device) -> Split:
-        nothing = torch.zeros((), dtype=torch.float64, device=device)
-        nowhere = torch.zeros((), dtype=torch.int64, device=device)
-        return cls(nothing, nothing, nowhere, nowhere)
-
-    def itself(self) -> Split:
-        return self
-
-    def parts(self) -> list[Tensor]:
-        return [self.helpful, self.harmful, self.harmful_count, self.count]
-
-    def __add__(self, other: Split) -> Split:
-        return Split(*(mine + theirs for mine, theirs in zip(self.parts(), other.parts(), strict=True)))
+        return cls(helpful_square, harmful_square, (active & harmful).sum(), active.sum())
 
 
 @dataclass(frozen=True)
@@ -84,9 +68,7 @@ class TaskReport:
     """
 
     _split: Callable[[], Split]
-    _square: Tensor
-    _inner: Tensor
-    _primary: Tensor
+    _products: Callable[[], tuple[Tensor, Tensor, Tensor]]
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
     earned: EarnedWeights | None = None
     """With eta="auto": the weights of this step, and the scores that later ones are earned with."""
@@ -105,7 +87,7 @@ class TaskReport:
     @property
     def neutral(self) -> Tensor:
         """Norm of the part outside of the span."""
-        return (self._square - self._parts.helpful - self._parts.harmful).clamp(min=0).sqrt()
+        return (self._products()[0] - self._parts.helpful - self._parts.harmful).clamp(min=0).sqrt()
 
     @property
     def helpful(self) -> Tensor:
@@ -120,17 +102,18 @@ class TaskReport:
     @property
     def agreement(self) -> Tensor:
         """Share of the directions in which the two gradients do not point apart."""
-        return ratio(self._parts.count - self._parts.harmful_count, self._parts.count)
+        return ratio(self._parts.directions - self._parts.harmful_count, self._parts.directions)
 
     @property
     def captured_auxiliary(self) -> Tensor:
         """Share of ‖g_aux‖² inside the span."""
-        return ratio(self._parts.helpful + self._parts.harmful, self._square)
+        return ratio(self._parts.helpful + self._parts.harmful, self._products()[0])
 
     @property
     def cosine(self) -> Tensor:
         """Cosine of the two gradients."""
-        return ratio(self._inner, self._square.sqrt() * self._primary.sqrt())
+        square, inner, primary = self._products()
+        return ratio(inner, square.sqrt() * primary.sqrt())
 
 
 TASK_VALUES = ("neutral", "helpful", "harmful", "agreement", "captured_auxiliary", "cosine")
@@ -166,7 +149,7 @@ class Report:
     """
 
     _captured: Callable[[], Tensor]
-    _active: Tensor
+    _effective_rank: Callable[[], Tensor]
     skipped_refreshes: Tensor
     refreshed: bool
     tasks: Mapping[str, TaskReport]
@@ -180,7 +163,7 @@ class Report:
     @property
     def effective_rank(self) -> Tensor:
         """Directions that are not zeroed."""
-        return self._active.sum()
+        return self._effective_rank()
 
     def _all(self, name: str) -> Tensor:
         return torch.stack([getattr(task, name) for task in self.tasks.values()])

@@ -22,16 +22,8 @@ from attittud._torch import BatchNorm, foreach_copy_
 BatchNormMode = Literal["batch", "frozen"]
 
 _DROPOUT: set[Callable[..., Any]] = {
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-    torch.dropout,
-    torch.alpha_dropout,
-    torch.feature_dropout,
-    torch.feature_alpha_dropout,
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
+    *(torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout),
 }
 _ATTENTION = F.scaled_dot_product_attention
 
@@ -61,17 +53,6 @@ def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> 
 
 
 @contextmanager
-def enough_examples(culprit: str, cure: str, kind: type[Exception] = ValueError) -> Iterator[None]:
-    """Where BatchNorm meets a single value, which has no deviation, torch does not say whose it is; this does."""
-    try:
-        yield
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise kind(f"{culprit}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
-
-
-@contextmanager
 def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
     """Random numbers from `seed`; afterwards every generator is as it was."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
@@ -82,7 +63,7 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     try:
         with torch.random.fork_rng(devices=sorted(devices, key=str)):
-            # Only what is put back: torch.manual_seed would seed all devices.
+            # Only the generators that are put back: torch.manual_seed would seed all devices.
             for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
                 generator.manual_seed(seed)
             random.seed(seed)
@@ -99,31 +80,24 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
 def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     """Evaluation mode but for what needs training mode; afterwards modes and buffers are as they were."""
     modules = list(model.modules())
-    modes = [(module, module.training) for module in modules]
-    norms = [(module, module.track_running_stats) for module in modules if isinstance(module, BatchNorm)]
-    recurrent = [(module, module.dropout) for module in modules if isinstance(module, nn.RNNBase)]
     registered = [(module, dict(module._buffers)) for module in modules]
     contents = _copies([b for _, found in registered for b in found.values() if b is not None])
+    # Past Module.__setattr__, which takes ten times as long.
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = [(vars(m), {"training": m.training}) for m in modules]
     try:
-        for module in modules:
-            # Past Module.__setattr__, which takes ten times as long. cuDNN has no backward pass for recurrent layers outside
-            # of training mode; their dropout is a number.
-            module.__dict__["training"] = isinstance(module, nn.RNNBase) and module.training
-        for layer, _ in recurrent:
-            layer.dropout = 0.0
-        if batch_norm == "batch":
-            for norm, _ in norms:
+        for module, (own, kept) in zip(modules, before, strict=True):
+            # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.
+            own["training"] = isinstance(module, nn.RNNBase) and module.training
+            if isinstance(module, nn.RNNBase):
+                own["dropout"], kept["dropout"] = 0.0, module.dropout
+            elif isinstance(module, BatchNorm) and batch_norm == "batch":
                 # In training mode without tracking, BatchNorm reads the batch and writes nothing.
-                norm.training = True
-                norm.track_running_stats = False
+                kept["track_running_stats"] = module.track_running_stats
+                own["training"], own["track_running_stats"] = True, False
         yield
     finally:
-        for module, training in modes:
-            module.__dict__["training"] = training
-        for norm, tracking in norms:
-            norm.track_running_stats = tracking
-        for layer, dropout in recurrent:
-            layer.dropout = dropout
+        for own, kept in before:
+            own.update(kept)
         for module, found in registered:
             module._buffers.clear()
             module._buffers.update(found)

@@ -1,9 +1,12 @@
-"""How the gradients of an ordered set of parameters lie in one flat vector."""
+"""What the graph behind a loss reaches, and how the gradients of an ordered set of parameters lie in one flat vector."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, cast
 
 import torch
@@ -11,11 +14,13 @@ from torch import Tensor, nn
 
 from attittud._torch import concatenate, foreach_add_, foreach_copy_, foreach_zero_
 
+Named = Sequence[tuple[str, nn.Parameter]]
+
 
 class Layout:
-    """An ordered set of parameters as consecutive pieces of a vector of length `size`.
+    """An ordered set of parameters as consecutive parts of a vector of length `size`.
 
-    A piece keeps its parameter's own strides (channels_last too), so that a gradient is copied as memory lies and a
+    Each part keeps its parameter's own strides (channels_last too), so that a gradient is copied as memory lies and a
     view of the vector can serve as `.grad` of a fused optimizer.
     """
 
@@ -26,27 +31,26 @@ class Layout:
         self.parameters = [parameter for _, parameter in self.named]
         _check_one_device(self.named)
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        # Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end.
         double = any(parameter.dtype == torch.float64 for parameter in self.parameters)
         self.dtype = torch.float64 if double else torch.float32
-        """Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end."""
+        self.alike = all(parameter.dtype == self.dtype for parameter in self.parameters)
+        """All parameters have this type."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
-        self.total = sum(math.prod(shape) for shape in self.shapes)
-        """Columns of V on all workers together: `size`, where parameters are not sharded."""
-        pieces = [local(parameter) for parameter in self.parameters]
-        self.strides = [_dense_strides(piece) for piece in pieces]
-        self._pieces = [piece.shape for piece in pieces]
-        self._sizes = [piece.numel() for piece in pieces]
-        self._offsets: list[int] = []
-        self.size = 0
-        for size in self._sizes:
-            self._offsets.append(self.size)
-            self.size += size
-        contiguous = [torch.empty(shape, device="meta").stride() for shape in self._pieces]
-        laid_out = zip(self._pieces, self.strides, contiguous, strict=True)
+        self.total = sum(
+            map(math.prod, self.shapes)
+        )  # columns of V on all workers: `size` unless parameters are sharded
+        held = [local(parameter) for parameter in self.parameters]
+        self.strides = [_dense_strides(tensor) for tensor in held]
+        self._held = [tensor.shape for tensor in held]
+        self._sizes = [tensor.numel() for tensor in held]
+        *self._offsets, self.size = accumulate(self._sizes, initial=0)
+        contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
+        laid_out = zip(self._held, self.strides, contiguous, strict=True)
+        # Parts whose elements lie in another order than a contiguous tensor's.
         self._reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
-        """Pieces whose elements lie in another order than a contiguous tensor's."""
 
-    def describes(self, named: Sequence[tuple[str, nn.Parameter]]) -> bool:
+    def describes(self, named: Named) -> bool:
         """Whether it is a layout of these parameters, as they are now."""
         if len(named) != len(self.named) or any(is_sharded(parameter) for parameter in self.parameters):
             return False
@@ -65,14 +69,11 @@ class Layout:
         return torch.empty(*rows, self.size, dtype=self.dtype, device=self.device)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Pieces of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
-        start = flat.storage_offset()
-        places = zip(self._pieces, self.strides, self._offsets, strict=True)
-        if flat.ndim == 1:
-            return [flat.as_strided(shape, strides, start + offset) for shape, strides, offset in places]
-        lead, steps = flat.shape[:-1], flat.stride()[:-1]
+        """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
+        start, lead, steps = flat.storage_offset(), flat.shape[:-1], flat.stride()[:-1]
         return [
-            flat.as_strided((*lead, *shape), (*steps, *strides), start + offset) for shape, strides, offset in places
+            flat.as_strided((*lead, *shape), (*steps, *strides), start + offset)
+            for shape, strides, offset in zip(self._held, self.strides, self._offsets, strict=True)
         ]
 
     def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
@@ -81,17 +82,17 @@ class Layout:
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
-        # Anything out of the ordinary goes the slow way: none, sparse or other tensors, a single one, which would not be copied.
+        # Anything unusual goes the slow way: none, sparse or other tensors, a single one, which would not be copied.
         if len(gradients) > 1 and set(map(type, gradients)) == {Tensor}:
-            pieces = cast(list[Tensor], list(gradients))
+            parts = cast(list[Tensor], list(gradients))
             for i in self._reordered:
-                own, strides = pieces[i].stride(), self.strides[i]
-                if own != strides and not _same_order(self._pieces[i], strides, own):
+                own, strides = parts[i].stride(), self.strides[i]
+                if own != strides and not _same_order(self._held[i], strides, own):
                     break
-                pieces[i] = pieces[i].as_strided((self._sizes[i],), (1,))
+                parts[i] = parts[i].as_strided((self._sizes[i],), (1,))
             else:
                 try:
-                    flat = concatenate(pieces)
+                    flat = concatenate(parts)
                 except RuntimeError:
                     flat = None
                 if flat is not None and flat.dtype == self.dtype:
@@ -115,18 +116,16 @@ class Layout:
             foreach_copy_(targets, sources) if fresh else foreach_add_(targets, sources)
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
-        """`flat` (D, or r x D, contiguous) with only the pieces of `kept`, moved together in place; a view of it."""
+        """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous), moved together in place; returns a view."""
         if kept.size == self.size:  # what is left out has no elements, such as shards that are other workers'
             return flat
         rows = flat.reshape(-1, self.size)
-        memory, stays = rows.view(-1), kept.name_set
-        to = 0
+        memory, to = rows.view(-1), 0
         for row in range(rows.shape[0]):
             for name, offset, n in zip(self.names, self._offsets, self._sizes, strict=True):
-                if name in stays:
+                if name in kept.name_set:
                     source = row * self.size + offset
-                    if to != source:
-                        # Pieces move towards the front and may overlap their old place: one piece is copied at a time.
+                    if to != source:  # part by part, since a part may overlap where it comes from
                         memory[to : to + n] = memory[source : source + n].clone()
                     to += n
         return memory[:to].view(*flat.shape[:-1], kept.size)
@@ -137,7 +136,12 @@ def _same_order(shape: Sequence[int], strides: Sequence[int], others: Sequence[i
     return strides == others or all(a == b for length, a, b in zip(shape, strides, others, strict=True) if length != 1)
 
 
-def _check_one_device(named: Sequence[tuple[str, nn.Parameter]]) -> None:
+def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
+    """The parameter's strides where they fill memory without holes, else those of a contiguous tensor."""
+    return tuple(torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format).stride())
+
+
+def _check_one_device(named: Named) -> None:
     for name, parameter in named:
         first_name, first = named[0]
         if parameter.device != first.device:
@@ -170,19 +174,106 @@ def local(tensor: Tensor) -> Tensor:
     return cast(Any, tensor.detach()).to_local() if is_sharded(tensor) else tensor
 
 
-def as_gradient(piece: Tensor, parameter: nn.Parameter) -> Tensor:
-    """A piece over what this worker holds of a parameter, as its `.grad`."""
+def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
+    """The gradient of what this worker holds of a parameter, as its `.grad`."""
     if not is_sharded(parameter):
-        return piece
+        return held
     from torch.distributed.tensor import DTensor
 
     like = cast(DTensor, parameter)
     return DTensor.from_local(
-        piece, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        held, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
 
 
-def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
-    """The parameter's strides where they fill memory without holes, else those of a contiguous tensor."""
-    dense = torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format)
-    return tuple(dense.stride())
+@contextmanager
+def written_into(
+    layout: Layout, to: Tensor | Sequence[Tensor], *, add: bool = False, arrived: set[int] | None = None
+) -> Iterator[None]:
+    """Inside, gradients of the layout's parameters are written (or added) to `to` and come back as zeros without memory.
+
+    A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
+    gradient is never held twice. It costs a small copy for every parameter. `to`: a vector, which is set to zero where
+    nothing is added to it, or memory for each parameter; `arrived` takes the ids of those that have got a gradient.
+    """
+    zeros: dict[torch.dtype, Tensor] = {}  # one for all: each would be a launch of its own
+
+    def taker(name: str, parameter: nn.Parameter, view: Tensor) -> Callable[[Tensor], Tensor]:
+        def take(gradient: Tensor) -> Tensor:
+            if gradient.layout != torch.strided:
+                raise ValueError(sparse_message(name))
+            view.add_(gradient) if add else view.copy_(gradient)
+            if arrived is not None:
+                arrived.add(id(parameter))
+            if gradient.dtype not in zeros:
+                zeros[gradient.dtype] = torch.zeros((), dtype=gradient.dtype, device=gradient.device)
+            return zeros[gradient.dtype].expand_as(gradient)
+
+        return take
+
+    views = layout.views(to if add else to.zero_()) if isinstance(to, Tensor) else to
+    targets = zip(layout.names, layout.parameters, views, strict=True)
+    handles = [p.register_hook(taker(name, p, view)) for name, p, view in targets if p.requires_grad]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True)
+class Share:
+    """This worker's part of the examples behind one loss."""
+
+    first: int | Tensor = 0  # the number of its first example when those of all workers are counted through
+    total: int | Tensor | None = None  # the examples of all workers (on the device); None where there is only this one
+    factor: int = 1  # by how much a reduction that averages is to be undone
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Its part of the mean loss over all workers' examples."""
+        if self.total is None:
+            return losses.mean()
+        assert isinstance(self.total, Tensor)
+        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
+
+    def count(self, losses: Tensor) -> int | Tensor:
+        """Examples of all workers."""
+        return losses.shape[0] if self.total is None else self.total
+
+
+EVERYTHING = Share()
+
+
+@dataclass(frozen=True)
+class LossGraph:
+    """Nodes behind a loss, and what it reaches: parameters, by identity, and other tensors that want a gradient."""
+
+    nodes: set[Any]
+    leaves: set[int]
+    inputs: list[Tensor]
+
+
+def walk(loss: Tensor) -> LossGraph:
+    """The graph behind `loss`; raises where autograd.grad would silently return nothing."""
+    nodes: set[Any] = set()
+    leaves = {id(loss)} if loss.is_leaf else set[int]()
+    inputs: list[Tensor] = []
+    stack = [loss.grad_fn] if loss.grad_fn is not None else []
+    while stack:
+        node = stack.pop()
+        if node in nodes:
+            continue
+        following = node.next_functions
+        variable = None if following else getattr(node, "variable", None)
+        if variable is not None:
+            leaves.add(id(variable)) if isinstance(variable, nn.Parameter) else inputs.append(variable)
+        elif type(node).__name__ == "CheckpointFunctionBackward":
+            raise RuntimeError(
+                "a module under reentrant activation checkpointing hides its parameters from torch.autograd.grad; pass "
+                "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
+                "gradient_checkpointing_kwargs={'use_reentrant': False})"
+            )
+        else:
+            nodes.add(node)
+            stack.extend([later for later, _ in following if later is not None])
+    return LossGraph(nodes, leaves, inputs)

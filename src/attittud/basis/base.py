@@ -6,17 +6,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from attittud.autograd.layout import Layout
-from attittud.basis.orthonormal import Rows, orthonormalise_
+from attittud.autograd.layout import EVERYTHING, Layout, Share
+from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
-from attittud.workers.one import Share, Workers
+from attittud.workers.one import Workers
 
 
 @dataclass
@@ -29,21 +29,16 @@ class Refresh:
     index: Tensor
     workers: Workers
     rows: Tensor | None = None
-    single: Tensor | None = None
-    """Rows of J, one for each example, for a basis that contracts them later."""
-    jacobian: Jacobian | None = None
-    """J itself, for a basis that keeps it until the step is over."""
-    examples: int | Tensor = 0
-    """Examples of all workers in earlier primary calls (on the device where there are several workers)."""
-    complete: bool = False
-    """No further primary call will contribute."""
+    single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
+    jacobian: Jacobian | None = None  # J itself, for a basis that keeps it until the step is over
+    examples: int | Tensor = (
+        0  # of all workers in earlier primary calls (on the device where there are several workers)
+    )
+    complete: bool = False  # no further primary call will contribute
     calls: int = 0
-    share: Share = field(default_factory=Share)
-    """This worker's part of the examples of the current call."""
-    shrink: float | Tensor = 1.0
-    """By what J is multiplied on the way."""
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext
-    """What has to be around every use of the losses' graph."""
+    share: Share = EVERYTHING  # this worker's part of the examples of the current call
+    shrink: float | Tensor = 1.0  # by what J is multiplied on the way
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext  # has to be around every use of the losses' graph
 
     @property
     def first(self) -> int | Tensor:
@@ -56,23 +51,10 @@ class Refresh:
             self.rows = self.layout.empty(self.rank).zero_()
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
 
-    def orthonormalise_(self, rows: Tensor, *, most: int | Tensor | None = None) -> Rows:
-        """Gram-Schmidt; see the function of that name."""
-        return orthonormalise_(rows, self.workers.sum_columns, most=most)
-
-    def gaussian(
-        self, rows: int, first: int | Tensor, columns: int, *, first_row: int = 0, dtype: torch.dtype
-    ) -> Tensor:
-        return gaussian(
-            self.seed,
-            self.index,
-            rows=rows,
-            first_row=first_row,
-            first=first,
-            columns=columns,
-            dtype=dtype,
-            device=self.layout.device,
-        )
+    def gaussian(self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype) -> Tensor:
+        """Columns `first...` of the Gaussian matrix of this refresh."""
+        device = self.layout.device
+        return gaussian(self.seed, self.index, rows=rows, first=first, columns=columns, dtype=dtype, device=device)
 
     def narrow_(self, kept: Layout) -> None:
         """Leave out the columns of parameters that turned out not to be shared."""
@@ -89,32 +71,22 @@ class Basis(ABC):
     name: ClassVar[str]
     needs: ClassVar[Literal["jacobian", "mean", "nothing"]]
     """What a basis asks of the primary losses: products with J, their mean gradient, or nothing."""
-    adds_up: ClassVar[bool] = True
-    """Whether several primary calls of one step can contribute to one basis."""
-
-    stored: ClassVar[bool] = True
-    """Whether V is kept as a matrix."""
-    same_as: ClassVar[str | None] = None
-    """The basis whose span this one has, under whose name it is saved."""
-    keeps_graph: ClassVar[bool] = False
-    """Whether the graph of the losses is needed until the step is over."""
+    adds_up: ClassVar[bool] = True  # whether several primary calls of one step can contribute to one basis
+    stored: ClassVar[bool] = True  # whether V is kept as a matrix
+    same_as: ClassVar[str | None] = None  # the basis whose span this one has, under whose name it is saved
+    keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
+    subspace: ClassVar[type[Subspace]] = Stored  # what gradients are projected on
 
     def rank(self, asked: int) -> int:
         """How many rows V has when a user asks for some number."""
         return asked
 
     def working_rows(self, rank: int, examples: int) -> int:
-        """Rows of length D that a refresh works on beside the stored V."""
+        """Rows of length D that a refresh works on in addition to the stored V."""
         return rank
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
         """Take in the examples of one primary call."""
-
-    def subspace(
-        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None, refresh: Refresh | None
-    ) -> Subspace:
-        """What gradients are projected on. `refresh`: the one that made it; None for a saved state."""
-        return Stored(layout, rank, workers, dtype)
 
     @abstractmethod
     def finish(self, refresh: Refresh) -> Tensor:
@@ -124,7 +96,7 @@ class Basis(ABC):
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
     """Gram-Schmidt of what was added up; `most`: how many directions there can be."""
     assert refresh.rows is not None
-    return refresh.orthonormalise_(refresh.rows, most=most).finite
+    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most).finite
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers
@@ -163,16 +135,15 @@ def gaussian(
     rows: int,
     first: int | Tensor = 0,
     columns: int,
-    first_row: int = 0,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Rows `first_row...` and columns `first...` of the Gaussian matrix of one refresh, `rows` x `columns`."""
+    """Columns `first...` of the Gaussian matrix of one refresh, `rows` x `columns`."""
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
-    key = _splitmix64(_splitmix64(torch.full((), seed, dtype=torch.int64, device=device)) ^ index)
-    row = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=device)[:, None]
+    key = _splitmix64(index ^ int(_splitmix64(torch.tensor(seed, dtype=torch.int64))))
+    row = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
     column = torch.arange(columns, dtype=torch.int64, device=device)[None, :] + first
     counter = _splitmix64(_splitmix64(key ^ row) ^ column)
-    radius = (-2.0 * _uniform(_splitmix64(counter)).log()).sqrt()
-    angle = 2.0 * math.pi * _uniform(_splitmix64(counter ^ _GAMMA))
-    return (radius * angle.cos()).to(dtype)
+    one, other = _uniform(_splitmix64(torch.stack([counter, counter ^ _GAMMA])))
+    found: Tensor = (-2.0 * one.log()).sqrt() * (2.0 * math.pi * other).cos()
+    return found.to(dtype)

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from attittud.autograd.layout import Layout
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.subspace import Finished, Subspace
 from attittud.decompose import Cosines, Judges, Weights, correction, harmful_mask
 from attittud.kernels import chunk_size, dot
 from attittud.report import Split, TaskReport
-from attittud.workers.one import Workers
 
 if TYPE_CHECKING:
     from attittud.step.step import Gradients
-
-
-class Canonical(Basis):
-    name = "canonical"
-    needs = "nothing"
-    stored = False
-
-    def finish(self, refresh: Refresh) -> Tensor:
-        refresh.rows = refresh.layout.empty(0)
-        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
-
-    def subspace(
-        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None, refresh: Refresh | None
-    ) -> Subspace:
-        return Coordinates(layout, rank, workers)
 
 
 class Coordinates(Subspace):
@@ -67,8 +51,7 @@ class Coordinates(Subspace):
         found, judged = {}, {}
         for name, task in step.tasks.items():
             assert task.flat is not None
-            inner, split = dot(task.flat, primary), Split.none(task.flat.device)
-            size = chunk_size(task.flat)
+            inner, size, splits = dot(task.flat, primary), chunk_size(task.flat), []
             if judges is not None and isinstance(task.eta, Weights):
                 judged[name] = (
                     torch.zeros(2, 2, dtype=torch.float64, device=task.flat.device),
@@ -79,24 +62,41 @@ class Coordinates(Subspace):
                 if judges is not None and name in judged:
                     j = judges.rows[at * size : (at + 1) * size]
                     judged[name][0].add_(torch.stack(Cosines.parts(a.double(), harmful, j.double())))
-                split = split + Split.of(a, harmful, torch.ones_like(harmful))
+                splits.append(Split.of(a, harmful, torch.ones_like(harmful)))
                 change = task.weight * correction(a, harmful, task.eta)
                 a.mul_(task.weight * task.eta.neutral).add_(change)
-            found[name] = split, inner
+            found[name] = Split(*(reduce(add, chunks) for chunks in zip(*splits, strict=True))), inner
         updates = [task.flat for task in step.tasks.values() if task.flat is not None]
         total = updates[0]
         for other in updates[1:]:
             total.add_(other)
         total.add_(primary.mul_(primary_weight))
         if self.workers.splits_columns:
-            numbers = [square, *(x for split, inner in found.values() for x in (*split.parts(), inner))]
+            numbers = [square, *(x for split, inner in found.values() for x in (*split, inner))]
             numbers += [x for pair in judged.values() for x in pair]
             self.workers.sum_numbers_(numbers + ([judges.square, judges.primary] if judges is not None else []))
         reports, cosines = {}, {}
         for name, (split, inner) in found.items():
             inside = split.helpful + split.harmful
-            reports[name] = TaskReport(split.itself, inside, inner, square)
+            reports[name] = TaskReport(partial(Split, *split), partial(_themselves, inside, inner, square))
             if judges is not None and name in judged:
                 parts, whole = judged[name]
                 cosines[name] = Cosines(parts[0], parts[1], whole, inside).values(judges, square, self.layout.dtype)
-        return Finished(total, reports, partial(torch.ones_like, square), self.effective_rank, cosines)
+        return Finished(
+            total, reports, partial(torch.ones_like, square), partial(torch.Tensor.long, self.effective_rank), cosines
+        )
+
+
+def _themselves(square: Tensor, inner: Tensor, primary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return square, inner, primary
+
+
+class Canonical(Basis):
+    name = "canonical"
+    needs = "nothing"
+    stored = False
+    subspace = Coordinates
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        refresh.rows = refresh.layout.empty(0)
+        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)

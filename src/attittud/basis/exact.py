@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh
-from attittud.basis.orthonormal import singular, tolerance
+from attittud.basis.orthonormal import orthonormalise_, singular, tolerance
 from attittud.engine.base import Jacobian
 from attittud.kernels import transform_
 
@@ -38,7 +38,7 @@ def keep_top_(refresh: Refresh) -> Tensor:
     """
     rows = refresh.rows
     assert rows is not None
-    found = refresh.orthonormalise_(rows)
+    found = orthonormalise_(rows, refresh.workers.sum_columns)
     sizes, right = singular(found.factor)
     kept = sizes > tolerance(rows.dtype) * sizes[0]
     rank = min(refresh.rank, rows.shape[0])

@@ -4,7 +4,7 @@ With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ.
 again instead of being kept. O(m²) memory, for models too large for k x D.
 
 The primary gradient is Jᵀ(1/m), so that its products come from K, and one more product wᵀJ brings it and the correction into
-the auxiliary gradient at once: beside `.grad` nothing is as long as the model.
+the auxiliary gradient at once: nothing but `.grad` is as long as the model.
 """
 
 from __future__ import annotations
@@ -14,55 +14,29 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attittud.autograd.backward import written_into
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import written_into
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import tolerance
-from attittud.basis.subspace import Directions, Subspace
+from attittud.basis.subspace import Directions
 from attittud.engine.base import Jacobian
-from attittud.engine.per_example.hooks import HookedJacobian
+from attittud.engine.hooks import HookedJacobian
 from attittud.kernels import Products, dot
-from attittud.workers.one import Workers
-
-
-class Implicit(Basis):
-    name = "implicit"
-    same_as = "exact"
-    needs = "jacobian"
-    stored = False
-    keeps_graph = True
-    # K has an entry for every pair of examples, those of two micro-batches too.
-    adds_up = False
-
-    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        refresh.jacobian = jacobian
-
-    def finish(self, refresh: Refresh) -> Tensor:
-        refresh.rows = refresh.layout.empty(0)
-        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
-
-    def subspace(
-        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None, refresh: Refresh | None
-    ) -> Subspace:
-        return ProductsWithJ(layout, rank, workers, refresh)
 
 
 class ProductsWithJ(Directions):
     """V = AJ for one step."""
 
-    def __init__(self, layout: Layout, rank: int, workers: Workers, refresh: Refresh | None) -> None:
-        """`refresh`: the one that has J; None for a saved state, in which the next step is a refresh."""
-        super().__init__(layout, rank, workers)
-        self._jacobian: HookedJacobian | None = None
-        self._refresh = refresh
-        if refresh is not None:
-            assert isinstance(refresh.jacobian, HookedJacobian)
-            # Over the parameters that turned out to be shared.
-            self._jacobian, refresh.jacobian = refresh.jacobian.over(layout), None
-        self._gram: Tensor | None = None
-        """K."""
-        self._factor: Tensor | None = None
-        """A (k x m, k at most m); all zero where K is not finite."""
+    _gram: Tensor | None = None  # K
+    _factor: Tensor | None = None  # A (k x m, k at most m); all zero where K is not finite
+
+    _refresh: Refresh | None = None
+    _jacobian: HookedJacobian | None = None
+
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
+        super().replace(rows, finite)
+        assert refresh is not None and isinstance(refresh.jacobian, HookedJacobian)
+        # Over the parameters that turned out to be shared.
+        self._refresh, self._jacobian, refresh.jacobian = refresh, refresh.jacobian.over(self.layout), None
 
     @property
     def jacobian(self) -> HookedJacobian:
@@ -106,10 +80,8 @@ class ProductsWithJ(Directions):
         if y is not None:
             return super().lift_(weights, x, y, x_factor, y_factor)
         assert self._factor is not None
-        jacobian, row = (
-            self.jacobian,
-            weights @ self._factor + y_factor * _mean(self.jacobian, self.refresh, weights.dtype),
-        )
+        jacobian, mean = self.jacobian, _mean(self.jacobian, self.refresh, weights.dtype)
+        row = weights @ self._factor + y_factor * mean
         x.mul_(x_factor)
         with self.refresh.scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
             weights = row.to(jacobian.losses)
@@ -141,6 +113,24 @@ class ProductsWithJ(Directions):
         kept = values > smallest * values[0]
         self.active = kept
         return torch.where(kept[:, None], vectors.T / torch.where(kept, values, 1.0).sqrt()[:, None], 0.0)
+
+
+class Implicit(Basis):
+    name = "implicit"
+    same_as = "exact"
+    needs = "jacobian"
+    stored = False
+    subspace = ProductsWithJ
+    keeps_graph = True
+    # K has an entry for every pair of examples, those of two micro-batches too.
+    adds_up = False
+
+    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+        refresh.jacobian = jacobian
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        refresh.rows = refresh.layout.empty(0)
+        return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
 
 
 def _mean(jacobian: Jacobian, refresh: Refresh, dtype: torch.dtype) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,14 +12,11 @@ from torch import Tensor
 from attittud.kernels import factorise, gram, transform_
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """What orthonormalisation tells about the rows it was given."""
 
-    factor: Tensor
-    """k x k float64: original = factor @ orthonormal (columns of zeroed rows are zero)."""
-    finite: Tensor
-    """Whether the original held no NaN and no Inf (a boolean on the device)."""
+    factor: Tensor  # k x k float64: original = factor @ orthonormal (columns of zeroed rows are zero)
+    finite: Tensor  # whether the original held no NaN and no Inf (a boolean on the device)
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from attittud.report import Split, TaskReport, ratio
 from attittud.workers.one import Workers
 
 if TYPE_CHECKING:
+    from attittud.basis.base import Refresh
     from attittud.step.step import AuxiliaryGradient, Gradients
 
 
@@ -25,27 +26,93 @@ if TYPE_CHECKING:
 class Finished:
     """The update over the shared parameters, and what a report tells of it."""
 
-    update: Tensor
+    update: Tensor | list[Tensor]
+    """As one vector, or parameter by parameter."""
     tasks: dict[str, TaskReport]
-    captured_primary: Callable[[], Tensor]
-    """Share of ‖g_prim‖² in the span."""
+    captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
+    effective_rank: Callable[[], Tensor]  # directions that are not zeroed
+    cosines: dict[str, Tensor]  # of each task's parts with the judges' gradient, where they were asked
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All that a report is made of, as a step leaves it; float64. What a reader asks for is worked out then."""
+
+    p: Tensor
+    """V g_prim."""
+    square: Tensor
+    """‖g_prim‖²."""
+    residual: Tensor
+    """Norm of g_prim outside of V where that is one more direction, else empty."""
     active: Tensor
-    """Which directions are not zeroed, or how many of them."""
-    cosines: dict[str, Tensor]
-    """Of each task's parts with the judges' gradient, where they were asked."""
+    """Which rows of V are not zero."""
+    tasks: dict[str, tuple[Tensor, Tensor, Tensor]]
+    """The coefficients of g_aux along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩."""
+
+    def gather(self) -> Gathered:
+        """All of it as one new vector."""
+        each = [self.p, self.square, self.residual, self.active, *[t for task in self.tasks.values() for t in task]]
+        vector = torch.cat([tensor.double().reshape(-1) for tensor in each])
+        return Gathered(vector, [tensor.numel() for tensor in each], list(self.tasks))
+
+    def taken(self) -> Numbers:
+        return self
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Numbers in one vector, which is taken apart when somebody looks."""
+
+    vector: Tensor
+    sizes: list[int]
+    names: list[str]
+
+    def taken(self) -> Numbers:
+        p, square, residual, active, *rest = self.vector.split(self.sizes)
+        found = iter(rest)
+        tasks = {name: (next(found), next(found)[0], next(found)[0]) for name in self.names}
+        return Numbers(p, square[0], residual, active, tasks)
+
+
+def finished(
+    update: Tensor | list[Tensor], names: Iterable[str], numbers: Numbers | Gathered, cosines: dict[str, Tensor]
+) -> Finished:
+    """An update with its reports, which look at the numbers when they are read."""
+    tasks = {name: TaskReport(partial(_split, numbers, name), partial(_products, numbers, name)) for name in names}
+    return Finished(update, tasks, partial(_captured, numbers), partial(_rank, numbers), cosines)
+
+
+def _split(numbers: Numbers | Gathered, name: str) -> Split:
+    found = numbers.taken()
+    a, active = found.tasks[name][0], torch.cat([found.active.bool(), found.residual > 0])
+    return Split.of(a, harmful_mask(a, torch.cat([found.p, found.residual])), active)
+
+
+def _products(numbers: Numbers | Gathered, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    found = numbers.taken()
+    return *found.tasks[name][1:], found.square
+
+
+def _captured(numbers: Numbers | Gathered) -> Tensor:
+    found = numbers.taken()
+    share = ratio(found.p.square().sum() + found.residual.square().sum(), found.square)
+    return share.clamp(max=1.0) if found.residual.numel() else share
+
+
+def _rank(numbers: Numbers | Gathered) -> Tensor:
+    return numbers.taken().active.sum().long()
 
 
 class Subspace(ABC):
-    """V (k x D) with orthonormal or zero rows, whether or not it is stored."""
+    """V (k x D) with orthonormal or zero rows, whether or not it is stored. `dtype`: of V, where it is not the layout's."""
 
-    def __init__(self, layout: Layout, rank: int, workers: Workers) -> None:
+    def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None = None) -> None:
         self.layout = layout
         self.workers = workers
         self.rank = rank
-        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)
-        """Whether the latest refresh succeeded."""
-        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)
-        """Which rows are not zero."""
+        self.dtype = dtype or layout.dtype
+        self.finite = torch.ones((), dtype=torch.bool, device=layout.device)  # whether the latest refresh succeeded
+        self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)  # which rows are not zero
 
     @property
     def rows(self) -> Tensor | None:
@@ -57,7 +124,7 @@ class Subspace(ABC):
         """Directions that are not zeroed."""
         return self.active.sum()
 
-    def replace(self, rows: Tensor, finite: Tensor) -> None:
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         """Take the result of a refresh; `finite`: whether it succeeded."""
         self.finite = finite
 
@@ -144,14 +211,20 @@ class Directions(Subspace):
             parts = parts + torch.stack([vector for vector, _ in lifted])
             multiples = torch.stack([multiple for _, multiple in lifted])
         found = []
-        pieces = zip(*map(self.layout.views, (rows, primary, auxiliary)), strict=True)
-        for basis, own, gradient in pieces:
+        for basis, own, gradient in zip(*map(self.layout.views, (rows, primary, auxiliary)), strict=True):
             in_span = torch.tensordot(parts.to(own.dtype), basis.to(own.dtype), 1).double()
             helps, harms = in_span + multiples.view(2, *[1] * own.ndim) * own.double()
             found.append([part.square().sum() for part in (helps, harms, gradient.double() - helps - harms)])
         return torch.stack([torch.stack(row) for row in found])
 
     def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
+        update, numbers, cosines = self.compute(step, primary_weight, along)
+        return finished(update, step.tasks, numbers, cosines)
+
+    def compute(
+        self, step: Gradients, primary_weight: float, along: list[Tensor]
+    ) -> tuple[Tensor, Numbers, dict[str, Tensor]]:
+        """The update, what a report is made of, and the cosines with the judges' gradient."""
         p, square, judges = step.measure(along)
         known = square is not None
         for task in step.tasks.values():
@@ -160,19 +233,16 @@ class Directions(Subspace):
                 known = False
         unknown = p if known else torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
-        directions, ranks = p, self.active.clone()  # a report may be read after the next refresh
-        active = ranks
         residual = None
         if step.include_mean:
             residual = Residual.of(p, square, residual_tolerance(self.layout.dtype), self.rounding)
-            directions = torch.cat([p, residual.norm[None]])
-            active = torch.cat([ranks, (residual.norm > 0)[None]])
-            if judges is not None:
-                row = residual.coefficient(judges.rows, judges.primary)
-                judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
+        directions = p if residual is None else torch.cat([p, residual.norm[None]])
+        if residual is not None and judges is not None:
+            row = residual.coefficient(judges.rows, judges.primary)
+            judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
         weights: Tensor | None = None
         primary_factor = torch.full((), primary_weight, dtype=torch.float64, device=p.device)
-        reports, cosines = {}, {}
+        tasks, cosines = {}, {}
         for name, task in step.tasks.items():
             a, aa = task.a, unknown if task.square is None else task.square
             assert a is not None
@@ -192,11 +262,11 @@ class Directions(Subspace):
                 missing = _missing(task, inner, change * p, times_primary * square, square, self.layout.dtype)
                 primary_factor = primary_factor + times_primary + missing
             weights = change if weights is None else weights + change
-            reports[name] = TaskReport(partial(Split.of, a, harmful, active), aa, inner, square)
+            tasks[name] = a, aa, inner
         assert weights is not None
-        captured = partial(_captured, p, None if residual is None else residual.norm, square)
         update = self._update(step, weights, primary_factor, along)
-        return Finished(update, reports, captured, ranks, cosines)
+        active = self.active.clone()  # a report may be read after the next refresh
+        return update, Numbers(p, square, p[:0] if residual is None else residual.norm[None], active, tasks), cosines
 
     def _update(self, step: Gradients, weights: Tensor, primary_factor: Tensor, along: list[Tensor]) -> Tensor:
         total, factor = step.summed()
@@ -233,26 +303,17 @@ def _missing(
     return torch.where(lacking & (square > 0), -served / square, nothing)
 
 
-def _captured(p: Tensor, residual: Tensor | None, square: Tensor) -> Tensor:
-    if residual is None:
-        return ratio(p.square().sum(), square)
-    return ratio(p.square().sum() + residual.square(), square).clamp(max=1.0)
-
-
 class Stored(Directions):
     """V as a matrix, at one address for as long as its layout lasts: a captured CUDA graph may refer to it."""
 
-    def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None) -> None:
-        super().__init__(layout, rank, workers)
-        self.dtype = dtype or layout.dtype
-        self._rows: Tensor | None = None
+    _rows: Tensor | None = None
 
     @property
     def rows(self) -> Tensor:
         assert self._rows is not None, "the basis is not fixed yet"
         return self._rows
 
-    def replace(self, rows: Tensor, finite: Tensor) -> None:
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         """Take new rows (at most `rank`) where they are finite, else keep the old ones.
 
         Before any success V is zero, and every gradient neutral. No more rows are stored than there were examples.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attittud.basis.base import Basis, Refresh
+from attittud.basis.base import Basis, Refresh, orthonormal_rows
 from attittud.basis.exact import keep_top_
 from attittud.basis.orthonormal import qr, singular
 from attittud.engine.base import Jacobian
@@ -36,14 +36,14 @@ class Svd(Basis):
         refresh.rows = jacobian.left(refresh.gaussian(count, refresh.first, m, dtype=dtype))
         for _ in range(POWER_ITERATIONS):
             refresh.sum_examples_()
-            refresh.orthonormalise_(refresh.rows)
+            orthonormal_rows(refresh)
             # The QR of all workers' rows, from those of their parts.
             own, triangle = _qr(jacobian.right(refresh.rows))
             every, at = refresh.workers.stack_rows(triangle)
             weights = own @ _qr(every)[0][at]
             refresh.rows = jacobian.left(weights.T.to(dtype), refresh.rows.zero_())
         refresh.sum_examples_()
-        refresh.orthonormalise_(refresh.rows)
+        orthonormal_rows(refresh)
         # J ≈ (J Qᵀ) Q: the small factor's right singular vectors, in terms of Q.
         small, _ = refresh.workers.stack_rows(_qr(jacobian.right(refresh.rows))[1])
         finite = torch.isfinite(small).all()

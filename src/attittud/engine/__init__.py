@@ -3,8 +3,8 @@
 from attittud.engine.auto import Auto
 from attittud.engine.base import Engine, Jacobian, UnsupportedError
 from attittud.engine.batched import Batched
+from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
-from attittud.engine.per_example.hooks import Hooks
 from attittud.eta import choose
 
 _ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Batched, Hooks)}
@@ -21,8 +21,11 @@ def engines() -> tuple[str, ...]:
     return (*_ENGINES, "implicit")
 
 
-def make_engine(name: str) -> Engine:
-    return choose("engine", name, _ENGINES)()
+def make_engine(name: str, *, keeps_graph: bool = False) -> Engine:
+    """`keeps_graph`: the graph of the losses is also used after `watch`, until the step is over."""
+    engine = choose("engine", name, _ENGINES)()
+    engine.keeps_graph = keeps_graph
+    return engine
 
 
 __all__ = ["Engine", "Jacobian", "UnsupportedError", "engines", "make_engine", "register_engine"]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine, Jacobian, UnsupportedError, logger
 from attittud.engine.batched import Batched, rows_at_once, worthwhile
+from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
-from attittud.engine.per_example.hooks import Hooks
 
 # Below, the time goes into launching kernels, of which `batched` has fewer.
 HOOKS_FROM = 10_000
@@ -23,8 +23,7 @@ class Auto(Engine):
 
     def __init__(self) -> None:
         self._hooks = Hooks()
-        self._reason: str | None = None
-        """Why `hooks` is out of the question."""
+        self._reason: str | None = None  # why `hooks` is out of the question
         self._products: Engine | None = None
         self._said: str | None = None
 
@@ -62,14 +61,14 @@ class Auto(Engine):
 
     def _choose(self, layout: Layout) -> Engine:
         """Between the engines that need nothing but losses."""
-        why = self._reason or "no callable shows the forward pass to 'hooks'"
         if self._products is None:
             self._products = Batched() if worthwhile(layout) else Loop()
-        if isinstance(self._products, Batched):
-            why = f"{layout.size} shared parameters allow {rows_at_once(layout)} rows at once; {why}"
-        else:
-            why = f"{layout.size} shared parameters are too many for several rows at once to pay; {why}"
-        self._say(self._products.name, why)
+        batched = isinstance(self._products, Batched)
+        pays = (
+            f"allow {rows_at_once(layout)} rows at once" if batched else "are too many for several rows at once to pay"
+        )
+        why = self._reason or "no callable shows the forward pass to 'hooks'"
+        self._say(self._products.name, f"{layout.size} shared parameters {pays}; {why}")
         return self._products
 
     def _say(self, name: str, why: str) -> None:

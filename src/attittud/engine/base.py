@@ -1,16 +1,23 @@
-"""How the Jacobian J of per-example losses is touched: by products, never as a stored m x D matrix."""
+"""How the Jacobian J of per-example losses is touched: by products, never as a stored m x D matrix.
+
+And how an engine compares its products with an ordinary gradient, parameter by parameter.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+import warnings
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from attittud._torch import kept_graph
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import EVERYTHING, Layout, Share
 from attittud.kernels import gram, project
 
 logger = logging.getLogger("attittud")
@@ -20,14 +27,22 @@ class UnsupportedError(RuntimeError):
     """What an engine cannot do with a model: the message names the part of the model and the engine to use instead."""
 
 
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Without torch's warning that it loops inside, for the few operations without a batching rule: slower, not wrong."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
+        yield
+
+
 class Engine(ABC):
     """A way to compute products wᵀJ. One engine serves a guide for its whole life."""
 
     name: str
-    keeps_graph = False
-    """The graph of the losses is also used after `watch`, until the step is over: for the basis `implicit`."""
-    second_derivatives: bool | None = None
-    """Whether the model's are right; None: no J·v has told yet."""
+    needs_forward = False
+    """Whether it must see the forward pass of the losses, so that `primary=` has to be a callable (or `basis_losses=` given)."""
+    keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
+    second_derivatives: bool | None = None  # whether the model's are right; None: no J·v has told yet
 
     @abstractmethod
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
@@ -37,7 +52,7 @@ class Engine(ABC):
         """
 
     def watch(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The forward pass of the losses, and every use of their graph, runs inside: for engines that must see it."""
+        """The forward pass of the losses, and every use of their graph, runs inside: for engines that look at it."""
         return nullcontext()
 
     def forget(self) -> None:  # noqa: B027 - nothing to do for engines that keep nothing
@@ -54,27 +69,36 @@ class Engine(ABC):
 class Jacobian:
     """J of one vector of per-example losses with respect to the parameters of a layout."""
 
+    share = EVERYTHING
+
     def __init__(self, engine: Engine, losses: Tensor, layout: Layout) -> None:
-        self.engine = engine
-        self.losses = losses
-        self.layout = layout
+        self.engine, self.losses, self.layout = engine, losses, layout
         self.examples = losses.shape[0]
+
+    def of_share(self, share: Share) -> Self:
+        """The same where a worker has a share of the examples."""
+        self.share = share
+        return self
 
     def total(self) -> int:
         """Examples of all workers. Where there are several this waits for the device."""
-        return self.examples
+        return int(self.share.count(self.losses))
 
     def rows(self) -> Tensor:
-        """J itself: m x D."""
-        return self.left(torch.eye(self.examples, device=self.losses.device))
+        """J itself: m x D. On one of several workers it is zero where rows of the others belong."""
+        identity = torch.eye(self.examples, device=self.losses.device)
+        if self.share.total is None:
+            return self.left(identity)
+        out, first = self.layout.empty(self.total()).zero_(), int(self.share.first)
+        if self.examples:
+            self.left(identity, out[first : first + self.examples])
+        return out
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """weights (r x m) times J, added to `out` (r x D) where given."""
-        fresh = out is None
-        if out is None:
-            out = self.layout.empty(weights.shape[0])
-        self.engine.write(self.losses, self.layout, weights.to(self.losses.dtype), out, fresh=fresh)
-        return out
+        target = self.layout.empty(weights.shape[0]) if out is None else out
+        self.engine.write(self.losses, self.layout, weights.to(self.losses.dtype), target, fresh=out is None)
+        return target
 
     def right(self, vectors: Tensor) -> Tensor:
         """J times the rows of `vectors` (l x D): m x l, in float64.
@@ -82,30 +106,24 @@ class Jacobian:
         wᵀJ is linear in w, so its derivative along a vector is Jv: one backward pass through the backward pass. Where
         an operation has no second derivative, the rows of J are formed one after the other.
         """
-        if self.engine.second_derivatives is False:
-            return self._right_by_rows(vectors)
-        try:
-            return self._right_by_double_backward(vectors)
-        except RuntimeError as error:
-            logger.info("J·v: no double backward here (%s); using one product per example", str(error).split("\n")[0])
-            return self._right_by_rows(vectors)
+        if self.engine.second_derivatives is not False:
+            try:
+                return self._right_by_double_backward(vectors)
+            except RuntimeError as error:
+                reason = str(error).split("\n")[0]
+                logger.info("J·v: no double backward here (%s); using one product per example", reason)
+        return self._right_by_rows(vectors)
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
         # Any weights will do but zeros, of whose gradients torch takes logarithms here and there (logcumsumexp).
         weights = torch.ones_like(self.losses, requires_grad=True)
+        parameters = self.layout.parameters
         with kept_graph():
-            gradients = torch.autograd.grad(
-                self.losses, self.layout.parameters, weights, create_graph=True, allow_unused=True
-            )
+            gradients = torch.autograd.grad(self.losses, parameters, weights, create_graph=True, allow_unused=True)
         columns, sums = [], []
         for vector in vectors:
-            pieces = self.layout.views(vector)
-            inner = [
-                (gradient * piece).sum()
-                for gradient, piece in zip(gradients, pieces, strict=True)
-                if gradient is not None
-            ]
-            total = torch.stack(inner).sum()
+            pairs = zip(gradients, self.layout.views(vector), strict=True)
+            total = torch.stack([(gradient * view).sum() for gradient, view in pairs if gradient is not None]).sum()
             sums.append(total.detach())
             columns.append(torch.autograd.grad(total, weights, retain_graph=True)[0])
         found = torch.stack(columns, dim=1).double()
@@ -142,3 +160,109 @@ class Jacobian:
     def gram(self) -> Tensor:
         """J Jᵀ, m x m float64. These engines form the m rows of J for it."""
         return gram(self.rows())
+
+
+# ---------------------------------------------------------------------------------------------------- comparison
+
+
+def probe(losses: Tensor) -> Tensor:
+    """Weights (2 x m) that differ from example to example.
+
+    With equal ones, gradients given to the wrong example, or examples that influence each other, would not show. Two
+    rows, so that gradients are contracted as in a refresh. Their sums, by which the ordinary gradient is weighted, are
+    powers of two: half precision then rounds every example's gradients as without weights, and what is left where they
+    cancel, often in biases, is not taken for a difference.
+    """
+    at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
+    # Multiples of the golden section, without their whole part, are never near those of their neighbours.
+    golden = (math.sqrt(5) - 1) / 2
+    total = torch.exp2(((at * golden) % 1 * 4).floor() - 2)
+    first = total * (1 + ((at * math.sqrt(2)) % 1 * 63).floor()) / 64
+    return torch.stack([first, total - first]).to(losses.dtype)
+
+
+class Checked:
+    """Parameters whose gradients have been compared with the ordinary ones."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        # Zero or not finite gradients: behind a head or a gate that starts at zero they tell nothing yet.
+        self._silent: set[str] = set()
+        self._asked = 0
+
+    def due(self, layout: Layout) -> bool:
+        """Whether there is something to compare: the silent ones again at the next refresh, and the 2nd, 4th, 8th after.
+
+        (Not inside of a CUDA graph, which cannot wait.)
+        """
+        if not self._told | self._silent >= set(layout.names):
+            return True
+        if self._silent.isdisjoint(layout.names):
+            return False
+        if layout.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return False
+        self._asked += 1
+        return self._asked.bit_count() == 1
+
+    def add(self, layout: Layout, silent: set[str]) -> None:
+        self._told |= set(layout.names) - silent
+        self._silent = (self._silent | silent) - self._told
+
+
+def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str) -> set[str]:
+    """Raise where `product`, weights @ J, is not what ordinary gradients of the weighted losses say.
+
+    Returns the names of parameters whose gradients tell nothing.
+    """
+    with torch.autocast(jacobian.layout.device.type, enabled=False):  # as in the pass that is verified
+        found, silent = differing(jacobian.losses, jacobian.layout, weights.sum(0), product.sum(0), half=half)
+    if found:
+        raise UnsupportedError(
+            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
+            "Either examples influence each other (statistics of the batch, a loss over pairs), or the batch has others than "
+            "those of the losses, or these parameters are used where no torch function shows it (a custom autograd.Function, "
+            f"TorchScript) or in one that draws random numbers; {cure}"
+        )
+    return silent
+
+
+def differing(
+    losses: Tensor, layout: Layout, weights: Tensor, product: Tensor, *, half: bool
+) -> tuple[list[str], set[str]]:
+    """Parameters over which `product`, weights (m) @ J, is not the ordinary gradient of the weighted losses.
+
+    And the names of those whose gradient tells nothing, because it is zero or not finite. `half`: whether gradients went
+    through half precision.
+    """
+    expected = layout.empty()
+    with kept_graph():
+        ordinary = torch.autograd.grad(losses, layout.parameters, weights, retain_graph=True, allow_unused=True)
+    layout.add_(expected, ordinary, fresh=True)
+    used = [gradient is not None for gradient in ordinary]
+    del ordinary
+    # float64 too: models compute parts of themselves in float32, normalisation for example.
+    relative = 5e-2 if half or _rounded(layout) else 3e-4
+    # A gradient that is zero by symmetry, such as that of an attention's key bias, is rounding noise of the others.
+    absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
+    if not bool(torch.isfinite(absolute)):  # losses that are not finite are the refresh's business
+        return [], set(layout.names)
+    found, silent = [], set()
+    for name, met, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
+        error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
+        if not bool(error <= relative * size + absolute):
+            found.append(f"{name} (by {float(error / size):.2g} of its size)")
+        elif met and not bool(size > 0):
+            silent.add(name)
+    return found, silent
+
+
+def _rounded(layout: Layout) -> bool:
+    """Whether float32 may be multiplied with fewer bits: as TF32, which cuDNN does on GPUs unless told not to, or bfloat16."""
+    if layout.dtype != torch.float32:
+        return False
+    if layout.device.type != "cpu":
+        return True
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # set by backend, which this question has no answer for
+        return True

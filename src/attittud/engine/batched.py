@@ -7,17 +7,13 @@ pass (normalisation right after a bf16 operation under autocast, compiled module
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from attittud._torch import foreach_zero_, kept_graph
-from attittud.autograd.layout import Layout
-from attittud.engine.base import Engine, UnsupportedError, logger
+from attittud.autograd.layout import Layout, written_into
+from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger, quiet_vmap
 from attittud.engine.loop import Loop
-from attittud.engine.verify import Checked, differing
 
 # What several rows may take in all where rows are short and only launches cost.
 CHUNK_BYTES = 1 << 28
@@ -35,7 +31,7 @@ def worthwhile(layout: Layout) -> bool:
 def rows_at_once(layout: Layout) -> int:
     """How many rows of ΠJ are computed together.
 
-    Beside the sketch they hold the gradient of one parameter at a time, for each row: two vectors of length D at most.
+    In addition to the sketch they hold the gradient of one parameter at a time, for each row: at most two vectors of length D.
     """
     row = max(1, layout.size * layout.dtype.itemsize)
     largest = max(parameter.numel() for parameter in layout.parameters)
@@ -50,28 +46,24 @@ class Batched(Engine):
         self.checked = Checked()
 
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
-        start, size, present = 0, rows_at_once(layout), set[int]()
-        check = fresh and self.fallback is None and self.checked.due(layout)
-        while start < weights.shape[0] and self.fallback is None:
-            rows = slice(start, start + size)
-            present = set()
-            try:
-                _vectorised(losses, layout, weights[rows], out[rows], fresh, present)
-                if check and start == 0:
-                    self._check(losses, layout, weights[rows][-1], out[rows][-1])
-            except RuntimeError as error:
-                reason = str(error).split("\n")[0]
-                logger.warning(
-                    "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", reason
-                )
-                self.fallback = Loop()
-                # What arrived before the failure must not be added twice; where it was written it is written again.
-                self.fallback.write(
-                    losses, layout, weights[rows], out[rows], fresh=fresh, present=set() if fresh else present
-                )
-            start += size
-        if self.fallback is not None and start < weights.shape[0]:
-            self.fallback.write(losses, layout, weights[start:], out[start:], fresh=fresh)
+        size, check = rows_at_once(layout), fresh and self.fallback is None and self.checked.due(layout)
+        for start in range(0, weights.shape[0], size):
+            rows, present = slice(start, start + size), set[int]()
+            if self.fallback is None:
+                try:
+                    _vectorised(losses, layout, weights[rows], out[rows], fresh, present)
+                    if check and start == 0:
+                        self._check(losses, layout, weights[rows][-1], out[rows][-1])
+                    continue
+                except RuntimeError as error:
+                    why = str(error).split("\n")[0]
+                    logger.warning(
+                        "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", why
+                    )
+                    self.fallback = Loop()
+            # What arrived before a failure must not be added twice; where it was written it is written again.
+            done = set[int]() if fresh else present
+            self.fallback.write(losses, layout, weights[rows], out[rows], fresh=fresh, present=done)
 
     def _check(self, losses: Tensor, layout: Layout, weights: Tensor, row: Tensor) -> None:
         """Raise where vectorising has given another row, because torch has a wrong rule for some operation.
@@ -87,28 +79,13 @@ class Batched(Engine):
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
     """`present` tells afterwards, also after a failure, which parameters' gradients arrived."""
 
-    def taker(key: int, place: Tensor) -> Callable[[Tensor], Tensor]:
-        def take(gradient: Tensor) -> Tensor:
-            place.copy_(gradient) if fresh else place.add_(gradient)
-            present.add(key)
-            return torch.zeros((), dtype=gradient.dtype, device=gradient.device).expand_as(gradient)
-
-        return take
-
     def product(row: Tensor, *places: Tensor) -> Tensor:
-        # A hook takes each gradient to its place when it is complete, so that the rows are never held twice.
-        handles = [p.register_hook(taker(id(p), place)) for p, place in zip(layout.parameters, places, strict=True)]
-        try:
+        with written_into(layout, places, add=not fresh, arrived=present):
             torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
-        finally:
-            for handle in handles:
-                handle.remove()
         return row.sum()  # vmap wants a tensor
 
     views = layout.views(out)
-    with warnings.catch_warnings(), kept_graph():
-        # torch loops inside for the few operations without a batching rule: slower, not wrong.
-        warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
+    with quiet_vmap(), kept_graph():
         torch.func.vmap(product)(weights, *views)
     if fresh:
         missing = [view for p, view in zip(layout.parameters, views, strict=True) if id(p) not in present]

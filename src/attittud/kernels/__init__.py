@@ -5,9 +5,9 @@ Sums of products are float64 whatever the storage: then TF32 or bf16 settings of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,14 +17,14 @@ from torch import Tensor
 def kernels() -> ModuleType | None:
     """The Triton versions; only torch's CUDA builds come with Triton."""
     try:
-        from attittud.kernels import rows as found
+        from attittud.kernels import cuda as found
     except ImportError:
         return None
     return found
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
-    """The kernels where they serve these rows: float32, or half precision that only meets float32 vectors."""
+    """The kernels where they serve these rows: float32, or half precision multiplied with float32 vectors."""
     short = bool(vectors) and rows.dtype in (torch.bfloat16, torch.float16)
     if not rows.is_cuda or not (short or rows.dtype == torch.float32) or rows.stride(1) != 1:
         return None
@@ -55,11 +55,10 @@ def project(rows: Tensor, vector: Tensor) -> Tensor:
             return rows.mv(vector).double()
         size = chunk_size(rows)
         pairs = zip(rows.split(size, dim=1), vector.split(size), strict=True)
-        return torch.stack([chunk.to(piece.dtype).mv(piece).double() for chunk, piece in pairs]).sum(0)
+        return torch.stack([chunk.to(part.dtype).mv(part).double() for chunk, part in pairs]).sum(0)
 
 
-@dataclass(frozen=True)
-class Products:
+class Products(NamedTuple):
     """All that a step needs to know of two vectors x and y in the span of some rows and as a whole; float64."""
 
     rows_x: Tensor
@@ -96,8 +95,8 @@ def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
         x.addmv_(rows.T, weights)
         return
     size = chunk_size(rows)
-    for chunk, piece in zip(rows.split(size, dim=1), x.split(size), strict=True):
-        piece.addmv_(chunk.to(piece.dtype).T, weights)
+    for chunk, part in zip(rows.split(size, dim=1), x.split(size), strict=True):
+        part.addmv_(chunk.to(part.dtype).T, weights)
 
 
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:

@@ -10,29 +10,31 @@ A step uses the weights that earlier steps have earned, so no weight depends on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attittud._checks import as_losses, check_callable
-from attittud.autograd.backward import walk, written_into
-from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
-from attittud.autograd.layout import Layout
+from attittud._checks import check_callable
+from attittud.autograd.forward import BatchNormMode, isolated_forward
+from attittud.autograd.layout import Layout, written_into
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
-from attittud.workers.one import Workers
+from attittud.step.refresh import Losses, check_reaches, losses_of
+from attittud.step.shared import Shared
 
-MEMORY = 0.95
-"""How much of the running scores is kept when the judges are asked again."""
+SMALL = 1 << 24  # shared parameters: 64 MB
+MEMORY = 0.95  # how much of the running scores is kept when the judges are asked again
 CAUTION = 3.0
 """A standard error that comes from n answers is taken 1 + CAUTION / (n - 1) times: a few may agree by chance."""
 DISTINCT = 4.0
 """Standard deviations by which a part must differ from its whole gradient to be believed half of its own score."""
-DOUBTED, CERTAIN = 1.0, 3.0
-"""Standard errors above 0 up to which a part does not count, and from which it counts in full."""
+DOUBTED, CERTAIN = (
+    1.0,
+    3.0,
+)  # standard errors above 0 up to which a part does not count, and from which it counts in full
 
 
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
@@ -59,42 +61,36 @@ class Scores:
     def __init__(self, device: torch.device) -> None:
         self.moments = torch.zeros(3, len(SCORED), dtype=torch.float64, device=device)
         """Decaying sums of the cosines, of their squares, and of ones."""
-        self.weights = torch.zeros(3, dtype=torch.float64, device=device)
-        """Nothing counts before it has earned it."""
+        self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # nothing counts before it has earned it
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         """Answers with NaN or Inf, or of judges without a gradient."""
+        self.known = torch.empty(3, len(SCORED), dtype=torch.float64, device=device)
+        """Means, standard deviations and standard errors of the cosines, from the moments: most steps only report them."""
+        self._work_out()
 
-    @property
-    def score(self) -> Tensor:
-        """Running means of the cosines of what is `SCORED`; 0 before the first."""
-        return self.moments[0] / self.moments[2].clamp(min=1 - MEMORY)
-
-    @property
-    def count(self) -> Tensor:
-        """How many equally weighted answers the running mean is worth."""
-        mass = self.moments[2]
+    def _work_out(self) -> None:
+        """Mean, deviation and error from the moments, each intermediate result once."""
+        total, squared, mass = self.moments
+        least = mass.clamp(min=1 - MEMORY)
+        score = total / least  # 0 before the first answer
+        # How many equally weighted answers the running mean is worth.
         squares = (1 - MEMORY) / (1 + MEMORY) * (1 - (1 - mass).square())
-        return mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
-
-    @property
-    def spread(self) -> Tensor:
-        """Standard deviation of the cosines from answer to answer; infinite after a single one."""
-        variance = (self.moments[1] / self.moments[2].clamp(min=1 - MEMORY) - self.score.square()).clamp(min=0)
-        others = self.count - 1
-        return torch.where(others > 0.5, variance * self.count / others.clamp(min=0.5), torch.inf).sqrt()
-
-    @property
-    def error(self) -> Tensor:
-        """Standard error of the running means, larger than it looks while there were few answers."""
-        caution = 1 + CAUTION / (self.count - 1).clamp(min=0.5)
-        return self.spread / self.count.clamp(min=1).sqrt() * caution
+        count = mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
+        others = count - 1
+        doubtful = others.clamp(min=0.5)
+        # From answer to answer; infinite after a single one.
+        variance = (squared / least - score.square()).clamp(min=0)
+        spread = torch.where(others > 0.5, variance * count / doubtful, torch.inf).sqrt()
+        error = spread / count.clamp(min=1).sqrt() * (1 + CAUTION / doubtful)
+        self.known.copy_(torch.stack([score, spread, error]))
 
     def add(self, found: Tensor) -> None:
         """Take in the cosines of one step; where they are not finite all stays as it was."""
         finite = torch.isfinite(found).all()
         new = MEMORY * self.moments + (1 - MEMORY) * torch.stack([found, found.square(), torch.ones_like(found)])
         self.moments.copy_(torch.where(finite, new, self.moments))
-        self.weights.copy_(torch.where(finite, earned(self.score, self.spread, self.error), self.weights))
+        self._work_out()
+        self.weights.copy_(torch.where(finite, earned(*self.known), self.weights))
         self.skipped += ~finite
 
     def state(self) -> dict[str, Any]:
@@ -104,21 +100,20 @@ class Scores:
         self.moments.copy_(self.moments.new_tensor(state["moments"]))
         self.weights.copy_(self.weights.new_tensor(state["weights"]))
         self.skipped.fill_(state["skipped"])
+        self._work_out()
 
 
 class AutoWeights:
     """Keeps the scores of a guide's auxiliary tasks, and asks the judges in the steps that are due."""
 
-    def __init__(
-        self, model: nn.Module, workers: Workers, *, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode
-    ) -> None:
-        self.model, self.workers = model, workers
+    def __init__(self, shared: Shared, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode) -> None:
+        self.model, self.workers = shared.listing.model, shared.workers
         self.wanted, self.every = wanted, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, Scores] = {}
-        self.age: int | None = None
-        """Steps since the judges were asked; None: never."""
+        self.age: int | None = None  # steps since the judges were asked; None: never
         self.count = 0
+        self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when they were asked last
 
     @property
     def due(self) -> bool:
@@ -141,32 +136,34 @@ class AutoWeights:
                 "left out, and the weights stay"
             )
 
-    def gradient(self, judge: Callable[[], Tensor], layout: Layout) -> Tensor:
+    def gradient(self, judge: Losses, layout: Layout) -> Tensor:
         """The judges' mean gradient over the shared parameters, of all workers' judges.
 
         The library controls the forward pass as it does for `basis_losses`: no dropout, no trace in BatchNorm or in the
         random state.
         """
         seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
-        alone, flat = self.workers.size == 1, layout.empty()
+        # A large gradient goes straight into place, so that it is not held twice; for a small one that takes too long.
+        straight = self.workers.size == 1 and layout.size > SMALL
+        flat = layout.empty() if straight else None
         with isolated_forward(self.model, self.batch_norm, seed), torch.enable_grad():
             more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
-            with enough_examples("judge", more):
-                given = judge()
-            losses = as_losses(self.workers.losses(given, "judge"), "judge", may_be_empty=not alone)
-            if alone and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
-                raise ValueError(
-                    "judge: the losses reach none of the shared parameters; compute them from the model given to Guide"
-                )
+            losses = losses_of(judge, "judge", more, self.workers)
             mean = self.workers.shares([losses])[0].mean(losses)
-            # Straight into place: a gradient is not held twice.
-            with written_into(layout, flat) if alone else nullcontext():
+            with nullcontext() if flat is None else written_into(layout, flat):
                 found = self.workers.gradients(mean, layout.parameters, retain_graph=False)
-        if not alone:
-            layout.add_(flat, found, fresh=True)
+        self._check_reached(losses, layout, [g is not None for g in found])
+        if flat is None:
+            flat = layout.flatten(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat
+
+    def _check_reached(self, losses: Tensor, layout: Layout, reached: list[bool]) -> None:
+        """The judges' losses must reach shared parameters. Their graph is walked only where that has changed."""
+        if tuple(reached) != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
+            check_reaches(losses, "judge", layout)
+        self._reached = tuple(reached)
 
     def weights(self, name: str, device: torch.device) -> Weights:
         """What a task has earned in the steps before this one. A copy: reports are read later."""
@@ -193,7 +190,8 @@ class AutoWeights:
     def report(self, name: str, weights: Weights) -> EarnedWeights:
         """The weights of this step, and the scores as they are after it."""
         scores = self.scores[name]
-        return EarnedWeights(weights, scores.score, scores.error, scores.skipped.clone())
+        score, _, error = scores.known.clone()
+        return EarnedWeights(weights, score, error, scores.skipped.clone())
 
     def state(self) -> dict[str, Any]:
         return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}

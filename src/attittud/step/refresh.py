@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import math
+import os
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attittud._checks import as_losses, check_dense
-from attittud.autograd.backward import walk
-from attittud.autograd.forward import BatchNormMode, enough_examples, isolated_forward
-from attittud.autograd.layout import Layout
+from attittud.autograd.forward import BatchNormMode, isolated_forward
+from attittud.autograd.layout import Layout, Share, walk
 from attittud.basis.base import Basis, Refresh
-from attittud.basis.memory import check_fits
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine
 from attittud.step.shared import Shared
-from attittud.workers.one import Share, Workers
+from attittud.workers.one import Workers
 
-Losses = Callable[[], Tensor]
-"""Computes losses when they are needed."""
+Losses = Callable[[], Tensor]  # computes losses when they are needed
+
+
+def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Layout | None = None) -> Tensor:
+    """The per-example losses that a callable returns. `layout`: they must reach some of its parameters.
+
+    `cure`: for a single example under BatchNorm, of which torch does not say whose it is.
+    """
+    try:
+        with torch.enable_grad():
+            given = call()
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(f"{where}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
+    losses = as_losses(workers.losses(given, where), where, may_be_empty=workers.size > 1)
+    if layout is not None and losses.numel() > 0 and not workers.splits_columns:
+        check_reaches(losses, where, layout)
+    return losses
+
+
+def check_reaches(losses: Tensor, where: str, layout: Layout) -> None:
+    """Losses must reach some of a layout's parameters; not for a sharded model, whose graph ends in other tensors."""
+    if layout.parameters and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
+        raise ValueError(
+            f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
+        )
 
 
 class Refresher:
@@ -30,26 +56,22 @@ class Refresher:
 
     def __init__(
         self,
-        model: nn.Module,
-        workers: Workers,
         shared: Shared,
         basis: Basis,
         engine: Engine,
-        *,
         rank: int,
         seed: int,
         dtype: torch.dtype | None,
         batch_norm: BatchNormMode,
     ) -> None:
-        self.model, self.workers, self.shared = model, workers, shared
+        self.shared, self.model, self.workers = shared, shared.listing.model, shared.workers
         self.basis, self.engine = basis, engine
         self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
         saved_as = basis.same_as or basis.name
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """What decides the meaning of a saved basis."""
         self.subspace: Subspace | None = None
-        self.age: int | None = None
-        """Steps that the basis has served; None: there is none."""
+        self.age: int | None = None  # steps that the basis has served; None: there is none
         self.count = 0
         # On the device once that is known. A captured refresh must draw new numbers at every replay, so the index that
         # the random numbers depend on is a tensor too.
@@ -121,21 +143,10 @@ class Refresher:
         """The same with losses that a callable returns, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
-        with refresh.scope(), self.workers.watch(self.engine, self.model), torch.enable_grad():
-            with enough_examples("basis_losses", "return the losses of at least two, better of many"):
-                losses = as_losses(
-                    self.workers.losses(basis_losses(), "basis_losses"),
-                    "basis_losses",
-                    may_be_empty=self.workers.size > 1,
-                )
+        with refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
+            more = "return the losses of at least two, better of many"
+            losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout)
             self.engine.seen()
-            # (A sharded model's graph ends in other tensors than its parameters.)
-            visible = losses.numel() > 0 and not self.workers.splits_columns
-            if visible and walk(losses).leaves.isdisjoint(map(id, refresh.layout.parameters)):
-                raise ValueError(
-                    "basis_losses: the losses reach none of the shared parameters; compute them from the model given to "
-                    "Guide"
-                )
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, scaled=False, complete=True)
             if self.basis.needs == "mean":
@@ -153,8 +164,8 @@ class Refresher:
         assert refresh.rows is not None
         rows, refresh.rows = refresh.rows, None
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
-            self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype, refresh)
-        self.subspace.replace(rows, finite)
+            self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
+        self.subspace.replace(rows, finite, refresh)
         return self.subspace
 
     def close(self, *, refreshed: bool) -> None:
@@ -192,7 +203,7 @@ class Refresher:
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             named = dict(self.shared.listing.named)
             layout = Layout((name, named[name]) for name in state["shared"])
-            subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype, None)
+            subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]))
         self.subspace = subspace
@@ -214,3 +225,75 @@ def _shrink(examples: int | Tensor) -> float | Tensor:
     if isinstance(examples, Tensor):
         return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
     return 2.0 ** -(math.ceil(math.log2(max(1, examples))) + 3)
+
+
+# ---------------------------------------------------------------------------------------------------- memory
+
+GIB = 2**30
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Memory that can still be taken on a device; None where that cannot be known."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type == "cpu":
+        try:
+            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+            return min(free, _container_bytes(free))
+        except (OSError, StopIteration):
+            pass
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            return None
+    return None
+
+
+def _container_bytes(otherwise: int) -> int:
+    """What the limit of a container (cgroup version 2) leaves."""
+    try:
+        limit, used = (
+            Path("/sys/fs/cgroup", name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
+        )
+        return otherwise if limit.strip() == "max" else max(0, int(limit) - int(used))
+    except (OSError, ValueError):
+        return otherwise
+
+
+def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], storage: torch.dtype) -> None:
+    """Raise MemoryError, with settings that do fit, where a refresh cannot succeed.
+
+    `working_rows` says how many rows a refresh of some rank works on.
+    """
+    available = available_bytes(layout.device)
+    if available is None:
+        return
+
+    def needed(rank: int, rows: int, storage: torch.dtype) -> int:
+        """V as stored, the rows a refresh works on, and three gradient vectors."""
+        return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
+
+    def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:
+        return bisect_right(range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage))
+
+    if needed(rank, working_rows(rank), storage) <= available:
+        return
+    cures = []
+    plain, half = largest_rank(working_rows, storage), largest_rank(working_rows, torch.bfloat16)
+    if plain:
+        cures.append(f"rank={plain}")
+    if half > plain:
+        cures.append(f"basis_dtype=torch.bfloat16 with rank={half}")
+    sketch = largest_rank(lambda r: r, storage)
+    if sketch > plain:
+        cures.append(f"basis='sketch' with rank={sketch}, which works on no more rows than it keeps")
+    cures.append("parameters= to decompose only a part of the model, such as its last layers")
+    cures.append("engine='implicit' with basis='exact', which stores no basis")
+    rows = working_rows(rank)
+    raise MemoryError(
+        f"a basis of rank {rank} over {layout.size:,} shared parameters needs {needed(rank, rows, storage) / GIB:.2f} GiB on "
+        f"{layout.device} ({rank} stored and {rows} working rows, 3 gradient vectors), but {available / GIB:.2f} GiB are free. "
+        f"Settings that fit: {'; '.join(cures)}."
+    )

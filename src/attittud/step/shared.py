@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud._torch import foreach_add_, sequence_number
-from attittud.autograd.backward import walk
-from attittud.autograd.layout import Layout, as_gradient, local
+from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
@@ -69,10 +68,8 @@ class Listing:
 class KnownGraph:
     """What does not change from step to step about the graph of a loss."""
 
-    reached: set[str]
-    """The parameters that the loss reaches."""
-    retained: bool
-    """A later loss of the step shares a part of the graph, so that it may not be freed."""
+    reached: set[str]  # the parameters that the loss reaches
+    retained: bool  # a later loss of the step shares a part of the graph, so that it may not be freed
 
     def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
         """Compare with the parameters that have got a gradient; where they differ the graph is looked at once more."""
@@ -112,29 +109,19 @@ class Shared:
     """Remembers which parameters which losses reach. By name: a parameter may be replaced, a guide copied."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        workers: Workers,
-        parameters: Iterable[nn.Parameter] | Predicate | None,
-        settings: Callable[[], str],
+        self, model: nn.Module, workers: Workers, parameters: Iterable[nn.Parameter] | Predicate | None
     ) -> None:
         self.workers = workers
         self.listing = Listing(model, workers)
         self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
-        self._settings = settings
-        """Describes what must be the same on all workers."""
-        self._latest: Layout | None = None
-        """Mostly the next one too."""
-        self._reached: dict[bytes, set[str]] = {}
-        """By which of the trainable parameters have a gradient."""
-        self._held: tuple[Layout | None, Any] = None, None
-        """The layout that was found to be of these parameters."""
+        self._latest: Layout | None = None  # mostly the next one too
+        self._reached: dict[bytes, set[str]] = {}  # by which of the trainable parameters have a gradient
+        self._held: tuple[Layout | None, Any] = None, None  # the layout that was found to be of these parameters
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
         self._written: tuple[nn.Parameter, weakref.ref[Tensor], int] | None = None
         """The first shared parameter with its `.grad` and the version of that, as the last update left it."""
-        self.untouched = False
-        """This `.grad` is still so: not set to None or zero, nor clipped."""
+        self.untouched = False  # this `.grad` is still so: not set to None or zero, nor clipped
         self.auxiliary: set[str] | None = None
         """Parameters that auxiliary losses are known to reach; None while no step has seen them all."""
 
@@ -173,11 +160,6 @@ class Shared:
             self._reached[pattern] = {name for (name, _), there in named if there}
         return self._reached[pattern]
 
-    def _agree(self, primary: set[str], auxiliary: set[str], **when: bool) -> tuple[set[str], set[str]]:
-        return self.workers.agree(
-            self.listing.trainable, primary, auxiliary, self._settings, **({"reset": False, "complete": False} | when)
-        )
-
     def begin(self, primary: set[str], auxiliary: set[str] | None) -> Layout:
         """The parameters that take part in a refresh: those that both losses reach and the user lets take part.
 
@@ -185,7 +167,9 @@ class Shared:
         reached, or, in a first step, all that the primary losses reach.
         """
         complete, known = auxiliary is not None, auxiliary if auxiliary is not None else self.auxiliary
-        primary, reached = self._agree(primary, known or set(), reset=True, complete=complete)
+        primary, reached = self.workers.agree(
+            self.listing.trainable, primary, known or set(), reset=True, complete=complete
+        )
         self.auxiliary = None if known is None else reached
         pairs = [
             (name, parameter)
@@ -200,14 +184,14 @@ class Shared:
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """The parameters of a layout that the auxiliary losses reach as well."""
-        _, reached = self._agree(primary, auxiliary)
+        _, reached = self.workers.agree(self.listing.trainable, primary, auxiliary)
         return _not_empty(Layout((name, parameter) for name, parameter in layout.named if name in reached))
 
     def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
         """What the losses of any worker reach, all losses of the step being known; remembers the auxiliary ones."""
         auxiliary = auxiliary | (self.auxiliary or set())
         if self.workers.size > 1:
-            primary, auxiliary = self._agree(primary, auxiliary, complete=True)
+            primary, auxiliary = self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
         self.auxiliary = auxiliary | (self.auxiliary or set())
         return primary, auxiliary
 
@@ -225,21 +209,21 @@ class Shared:
             self._aligned = layout, inside, list(at.values())
         return self._aligned[1:]
 
-    def write(self, layout: Layout, update: Tensor, rest: Mapping[str, Tensor]) -> None:
+    def write(self, layout: Layout, update: Tensor | list[Tensor], rest: Mapping[str, Tensor]) -> None:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
         inside, outside = self._positions(layout)
         sharded, parameters = self.workers.splits_columns, layout.parameters
         alike = len(set(map(attrgetter("dtype"), parameters))) == 1
-        update = update.to(parameters[0].dtype) if alike else update
         strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
         fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
-        views = layout.views(update)
+        if isinstance(update, Tensor):
+            update = layout.views(update.to(parameters[0].dtype) if alike else update)
         old, new = list[Tensor](), list[Tensor]()
         if fresh and strides == layout.strides and alike and -1 not in inside and not sharded:
-            for p, view in zip(parameters, views, strict=True):
+            for p, view in zip(parameters, update, strict=True):
                 p.grad = view
         else:
-            for p, view, own, laid_out, i in zip(parameters, views, strides, layout.strides, inside, strict=True):
+            for p, view, own, laid_out, i in zip(parameters, update, strides, layout.strides, inside, strict=True):
                 if i >= 0:
                     _give(p, view, own == laid_out and not sharded, old, new)
         for name, p in [self.listing.trainable[i] for i in outside]:

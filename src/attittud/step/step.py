@@ -12,9 +12,7 @@ from torch import Tensor
 
 from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
-from attittud.autograd.backward import LossGraph, walk, written_into
-from attittud.autograd.forward import enough_examples
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import EVERYTHING, Layout, LossGraph, Share, walk, written_into
 from attittud.basis.base import Refresh
 from attittud.basis.subspace import Directions, Finished, Subspace
 from attittud.decompose import Judges, Weights
@@ -22,9 +20,10 @@ from attittud.eta import Eta
 from attittud.kernels import dot
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
-from attittud.step.refresh import Losses, Refresher
+from attittud.step.captured import CapturedUpdate
+from attittud.step.refresh import Losses, Refresher, losses_of
 from attittud.step.shared import GraphMemory, KnownGraph, Shared
-from attittud.workers.one import EVERYTHING, Share, Workers
+from attittud.workers.one import Workers
 
 PRIMARY = ""  # the primary losses among named ones
 
@@ -44,20 +43,13 @@ class AuxiliaryGradient:
 
     eta: Eta | Weights
     weight: float
-    whole: bool
-    """`flat` is over the examples of all workers."""
-    flat: Tensor | None = None
-    """Its gradient over the shared parameters, until it is folded into the common sum."""
-    a: Tensor | None = None
-    """V g_aux."""
-    square: Tensor | None = None
-    """‖g_aux‖²; None where the whole gradient was never held at once."""
-    inner: Tensor | None = None
-    """⟨g_prim, g_aux⟩, or None."""
-    judged: Tensor | None = None
-    """⟨g_judge, g_aux⟩, or None."""
-    primary_calls: int = 0
-    """How many there were when it was measured."""
+    whole: bool  # `flat` is over the examples of all workers
+    flat: Tensor | None = None  # its gradient over the shared parameters, until it is folded into the common sum
+    a: Tensor | None = None  # V g_aux
+    square: Tensor | None = None  # ‖g_aux‖²; None where the whole gradient was never held at once
+    inner: Tensor | None = None  # ⟨g_prim, g_aux⟩, or None
+    judged: Tensor | None = None  # ⟨g_judge, g_aux⟩, or None
+    primary_calls: int = 0  # how many there were when it was measured
     waiting: dict[str, Tensor] | None = None
     """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
 
@@ -68,8 +60,7 @@ class Found:
 
     gradients: Sequence[Tensor | None]
     layout: Layout | None = None
-    flat: Tensor | None = None
-    """Where it is given, the gradients of this layout's parameters are in this vector."""
+    flat: Tensor | None = None  # where it is given, the gradients of this layout's parameters are in this vector
 
     def over(self, layout: Layout | None, shared: Shared) -> Found:
         """The same where another layout turned out to be the shared parameters'."""
@@ -84,41 +75,34 @@ class Found:
 class Parts:
     """What a guide keeps from step to step."""
 
-    workers: Workers
     shared: Shared
     refresher: Refresher
     auto: AutoWeights
     graphs: GraphMemory
+    captured: CapturedUpdate
     warn: SkipWarning
 
 
 class Gradients:
     """The primary gradient, those of the auxiliary tasks and of the judges, over the shared parameters."""
 
-    def __init__(self, workers: Workers, subspace: Subspace | None, *, include_mean: bool, norms: bool) -> None:
+    def __init__(self, workers: Workers, subspace: Subspace | None, include_mean: bool, norms: bool) -> None:
         self.workers = workers
-        self.subspace = subspace
-        """The basis to project on; None until it is fixed."""
+        self.subspace = subspace  # the basis to project on; None until it is fixed
         self.layout: Layout | None = None if subspace is None else subspace.layout
         """The shared parameters, as far as they are known by now."""
         self.include_mean = include_mean
-        self.norms = norms
-        """The report shall state norms although they cost an exchange."""
+        self.norms = norms  # the report shall state norms although they cost an exchange
         self.primary_gradient: Tensor | None = None
         self.primary_calls = 0
-        self.primary_complete = False
-        """No further primary call will come."""
-        self.primary_whole = not workers.splits_examples
-        """`primary_gradient` is over the examples of all workers."""
+        self.primary_complete = False  # no further primary call will come
+        self.primary_whole = not workers.splits_examples  # `primary_gradient` is over the examples of all workers
         self.primary_measured: tuple[int, Tensor, Tensor] | None = None
         """V g_prim and ‖g_prim‖² after so many primary calls."""
-        self.in_span = False
-        """The primary gradient is no vector: the subspace has J of its examples."""
-        self.judges: Tensor | None = None
-        """The judges' mean gradient, over the judges of all workers."""
+        self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
+        self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
         self.tasks: dict[str, AuxiliaryGradient] = {}
-        self.total: Tensor | None = None
-        """Over the tasks that were folded: neutral * weight * g_aux."""
+        self.total: Tensor | None = None  # over the tasks that were folded: neutral * weight * g_aux
 
     # ------------------------------------------------------------------------------------------------ several tasks
 
@@ -264,10 +248,8 @@ class Gradients:
 class Step(Gradients):
     """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
 
-    def __init__(self, parts: Parts, *, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
-        super().__init__(
-            parts.workers, None if refreshing else parts.refresher.subspace, include_mean=include_mean, norms=norms
-        )
+    def __init__(self, parts: Parts, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
+        super().__init__(parts.shared.workers, None if refreshing else parts.refresher.subspace, include_mean, norms)
         self.parts, self.shared, self.refresher = parts, parts.shared, parts.refresher
         self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
         """Passes may be CUDA graphs, which write into the same memory again and again."""
@@ -275,19 +257,14 @@ class Step(Gradients):
         """A refresh is due in this step, but may wait for a step with more examples."""
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
-        self.basis_losses: Losses | None = None
-        """Where the basis comes from, if not from the primary losses."""
-        self.judge: Losses | None = None
-        """Where the judges' losses come from, in a step in which they are asked."""
-        self.kept: LossGraph | None = None
-        """The graph of the primary losses, where it is needed until the step is over."""
+        self.basis_losses: Losses | None = None  # where the basis comes from, if not from the primary losses
+        self.judge: Losses | None = None  # where the judges' losses come from, in a step in which they are asked
+        self.captured: CapturedUpdate | None = None  # where a CUDA graph finishes this step, on gradients in its memory
+        self.kept: LossGraph | None = None  # the graph of the primary losses, where it is needed until the step is over
         self.rest_primary: dict[str, Tensor] = {}
-        self.rest_auxiliary: dict[str, Tensor] = {}
-        """Gradients of parameters that are not decomposed, by name."""
-        self.reached: set[str] = set()
-        """Parameters that the auxiliary losses reach."""
-        self.reach_complete = False
-        """No further auxiliary loss will come."""
+        self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
+        self.reached: set[str] = set()  # parameters that the auxiliary losses reach
+        self.reach_complete = False  # no further auxiliary loss will come
         self._before = parts.refresher.subspace, parts.shared.auxiliary, list(parts.auto.scores)
         """What a step that is given up puts back."""
 
@@ -302,12 +279,22 @@ class Step(Gradients):
 
     # ------------------------------------------------------------------------------------------------ losses
 
-    def ask(self, judge: Losses) -> None:
-        """Let the judges, whose losses `judge` returns, be asked in this step."""
-        self.judge, self.norms = judge, True
+    def ask(self, judge: Losses | None) -> None:
+        """Let the judges, whose losses `judge` returns, be asked in this step if they are due."""
+        if self.parts.auto.asks(judge):
+            self.judge, self.norms = judge, True
 
-    def run(self, primary: Tensor | Losses | None, tasks: Mapping[str, Given], basis_losses: Losses | None) -> None:
+    def run(
+        self,
+        primary: Tensor | Losses | None,
+        tasks: dict[str, Given],
+        basis_losses: Losses | None,
+        *,
+        primary_weight: float,
+    ) -> None:
         """Take in all losses of a step. That they are known together tells what is shared, and when a graph may go."""
+        if _on_gpu(tasks) and self.parts.captured.serves(self, tasks, primary_weight):
+            self.captured = self.parts.captured
         keeps_graph = self.refresher.basis.keeps_graph
         self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
         ahead = _ahead(self, tasks) if self.in_span else None
@@ -363,11 +350,11 @@ class Step(Gradients):
         retain_graph = graph.retained or (contributes is not None and basis.keeps_graph)
         assert self.layout is not None
         found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
-        pieces, rest = self.shared.split(self.layout, found)
+        inside, rest = self.shared.split(self.layout, found)
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1
         if not self.in_span:
-            self.primary_gradient = _added(self.layout, self.primary_gradient, pieces)
+            self.primary_gradient = _added(self, 0, self.primary_gradient, inside)
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
             # The running sum itself: earlier calls are in it.
             contributes.rows = self.primary_gradient[None].clone()
@@ -411,9 +398,9 @@ class Step(Gradients):
             return
         if len(self.tasks) > 1 and self._folds:
             self._fold_others(name)
-        pieces, rest = self.shared.split(self.layout, found.gradients)
+        inside, rest = self.shared.split(self.layout, found.gradients)
         _add_to(self.rest_auxiliary, rest, task.weight, copied=self.replayed)
-        task.flat = _added(self.layout, task.flat, pieces) if found.flat is None else found.flat
+        task.flat = _added(self, 1, task.flat, inside) if found.flat is None else found.flat
 
     # ------------------------------------------------------------------------------------------------ the basis
 
@@ -468,19 +455,22 @@ class Step(Gradients):
         assert layout is not None and subspace is not None
         # Now that all losses are known: a task that is missing in one step does not make its parameters the primary task's.
         primary, auxiliary = shared.settle(self.reached_primary, self.reached)
-        others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
-        others = [(name, p) for name, p in others if name in primary or name in auxiliary]
         rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
         if self.workers.size > 1:
+            others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
+            others = [(name, p) for name, p in others if name in primary or name in auxiliary]
             rest, unsummed = self.workers.rest(rest, others)
-        done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
+        if self.captured is not None:
+            done = self.captured.finish(self, primary_weight)
+        else:
+            done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
         shared.write(layout, done.update, rest)
         self.refresher.close(refreshed=self.refreshing)
         if self.parts.auto.wanted:
             _close_auto(self, done)
         return Report(
             done.captured_primary,
-            done.active,
+            done.effective_rank,
             skipped_refreshes=self.refresher.skipped.clone(),
             refreshed=self.refreshing,
             tasks=done.tasks,
@@ -520,17 +510,16 @@ def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
 @contextmanager
 def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
     """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
-    refresher, several = step.refresher, step.workers.size > 1
+    refresher = step.refresher
     if not callable(primary):
         losses = step.workers.losses(None, "primary") if primary is None else primary
-        yield as_losses(losses, "primary", may_be_empty=several)
+        yield as_losses(losses, "primary", may_be_empty=step.workers.size > 1)
         return
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
-    with step.workers.watch(refresher.engine, refresher.model) if watched else nullcontext():
+    with refresher.engine.watch(refresher.model) if watched else nullcontext():
         more = "return the losses of at least two, or put the BatchNorm layers into eval()"
-        with torch.enable_grad(), enough_examples("primary", more):
-            losses = as_losses(step.workers.losses(primary(), "primary"), "primary", may_be_empty=several)
+        losses = losses_of(primary, "primary", more, step.workers)
         refresher.engine.seen()
         yield losses
 
@@ -553,7 +542,7 @@ def _gradients(
 ) -> Sequence[Tensor | None]:
     """The gradients of all trainable parameters; `without`: those of a layout are not computed."""
     with torch.enable_grad():  # as Tensor.backward works under no_grad
-        mean = share.mean(losses)
+        mean = losses.mean() if share is EVERYTHING else share.mean(losses)
     listing = step.shared.listing
     if without is None:
         return step.workers.gradients(mean, listing.parameters, retain_graph=retain_graph)
@@ -595,12 +584,21 @@ def _early(
     return early
 
 
-def _added(layout: Layout, flat: Tensor | None, pieces: Sequence[Tensor | None]) -> Tensor:
-    """Gradients of the shared parameters added to `flat`, where there is one already."""
+def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
+    """Gradients of the shared parameters (0: primary, 1: auxiliary) added to `flat`, where there is one already."""
+    assert step.layout is not None
+    if step.captured is not None:
+        if (taken := step.captured.take(which, inside)) is not None:
+            return taken
+        step.captured = None
     if flat is None:
-        return layout.flatten(pieces)
-    layout.add_(flat, pieces, fresh=False)
+        return step.layout.flatten(inside)
+    step.layout.add_(flat, inside, fresh=False)
     return flat
+
+
+def _on_gpu(tasks: Mapping[str, Given]) -> bool:
+    return all(task.loss.is_cuda for task in tasks.values())
 
 
 def _add_to(sums: dict[str, Tensor], found: Mapping[str, Tensor], weight: float, *, copied: bool) -> None:

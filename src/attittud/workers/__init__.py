@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -10,14 +11,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from attittud.autograd.layout import is_sharded
-from attittud.workers.one import Share, Workers
+from attittud.workers.one import Workers
 from attittud.workers.replicas import Replicas
 
-__all__ = ["Share", "Workers", "connect"]
+__all__ = ["Workers", "connect"]
 
 
-def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[nn.Module, Workers]:
-    """The module that holds the parameters, and who else trains it."""
+def connect(
+    model: nn.Module, process_group: dist.ProcessGroup | None, describe: Callable[[], str]
+) -> tuple[nn.Module, Workers]:
+    """The module that holds the parameters, and who else trains it; `describe`: what must be the same on all workers."""
     modules = list(model.modules())
     if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
         raise ValueError(
@@ -39,10 +42,10 @@ def connect(model: nn.Module, process_group: dist.ProcessGroup | None) -> tuple[
     # Not by its parameters alone: between a forward and a backward pass FSDP2 may show whole ones.
     managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
     if managed or any(is_sharded(parameter) for parameter in model.parameters()):
-        from attittud.workers.shards import Shards  # brings in FSDP2, which takes as long to import as torch
+        from attittud.workers.shards import Shards  # brings in FSDP2
 
-        return model, Shards(model)
+        return model, Shards(model, describe)
     if process_group is None:
-        return model, Workers()
+        return model, Workers(describe)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return model, Replicas(process_group, device)
+    return model, Replicas(process_group, device, describe)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -18,48 +17,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from attittud._torch import kept_graph, run_backward
-from attittud.autograd.backward import Named
-from attittud.autograd.layout import Layout, is_sharded
+from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded
 from attittud.engine.base import Engine, Jacobian
-
-
-@dataclass(frozen=True)
-class Share:
-    """This worker's part of the examples behind one loss."""
-
-    first: int | Tensor = 0
-    """The number of its first example when those of all workers are counted through."""
-    total: int | Tensor | None = None
-    """The examples of all workers (on the device); None where there is only this one."""
-    factor: int = 1
-    """By how much a reduction that averages is to be undone."""
-
-    def mean(self, losses: Tensor) -> Tensor:
-        """Its part of the mean loss over all workers' examples."""
-        if self.total is None:
-            return losses.mean()
-        assert isinstance(self.total, Tensor)
-        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
-
-    def count(self, losses: Tensor) -> int | Tensor:
-        """Examples of all workers."""
-        return losses.shape[0] if self.total is None else self.total
-
-
-EVERYTHING = Share()
 
 
 class Workers:
     """One process: it has all the examples and all the parameters, so every sum is already there."""
 
     size = 1
-    splits_examples = False
-    """Gradients are those of this worker's examples until they are summed."""
-    splits_columns = False
-    """Vectors over the parameters hold this worker's columns only."""
-    place: str | None = None
-    """Whose state this worker's is, where it is not that of all."""
+    splits_examples = False  # gradients are those of this worker's examples until they are summed
+    splits_columns = False  # vectors over the parameters hold this worker's columns only
+    place: str | None = None  # whose state this worker's is, where it is not that of all
     _told = False
+
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self.describe = describe
 
     def engine(self, name: str) -> str:
         """The engine to use when a user asks for one."""
@@ -102,22 +74,11 @@ class Workers:
             ones = torch.ones_like(loss) if weights is None else weights
             return run_backward((loss,), (ones,), retain_graph, False, tuple(parameters), True, accumulate_grad=False)
 
-    def watch(self, engine: Engine, model: nn.Module) -> AbstractContextManager[None]:
-        """Show a forward pass to the engine."""
-        return engine.watch(model)
-
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return engine.jacobian(losses, layout)
 
     def agree(
-        self,
-        named: Named,
-        primary: set[str],
-        auxiliary: set[str],
-        settings: Callable[[], str],
-        *,
-        reset: bool,
-        complete: bool,
+        self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
         """Parameters that the primary and the auxiliary losses of any worker reach.
 
@@ -140,9 +101,20 @@ class Workers:
         """Add up over workers what was computed from a worker's own columns."""
         return x
 
+    def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
+        """Make k-vectors and inner products those of all workers, in one exchange."""
+        if parts and self.size > 1:
+            summed = self.sum_columns(self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors"))
+            for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
+                part.copy_(whole.view_as(part))
+
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
         """The small matrices (r x l) of all workers on top of each other, and where this worker's lies."""
         return block, slice(0, block.shape[0])
+
+    def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Updates of the parameters `named`, which are not decomposed; and the part that is still to be summed over workers."""
+        return updates, None
 
     def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
         """A copy of V to be saved."""
@@ -164,21 +136,9 @@ class Workers:
                 raise ValueError(f"the saved basis has shape {tuple(saved.shape)}, this model needs k x {sum(sizes)}")
             if not self.splits_columns:
                 return saved
-            pieces = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
-            saved = dict(zip(layout.names, (piece.view(-1, *shape) for piece, shape in pieces), strict=True))
-        rank = saved[layout.names[0]].shape[0]
-        rows = layout.empty(rank)
-        for view, name, parameter in zip(layout.views(rows), layout.names, layout.parameters, strict=True):
+            parts = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
+            saved = dict(zip(layout.names, (part.view(-1, *shape) for part, shape in parts), strict=True))
+        rows = layout.empty(saved[layout.names[0]].shape[0])
+        for view, (name, parameter) in zip(layout.views(rows), layout.named, strict=True):
             view.copy_(self.part(parameter, saved[name]))
         return rows
-
-    def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
-        """Make k-vectors and inner products those of all workers, in one exchange."""
-        if parts and self.size > 1:
-            summed = self.sum_columns(self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors"))
-            for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
-                part.copy_(whole.view_as(part))
-
-    def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Updates of the parameters `named`, which are not decomposed; and the part that is still to be summed over workers."""
-        return updates, None

@@ -13,40 +13,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from attittud.autograd.backward import Named
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import Layout, Named, Share
 from attittud.engine.base import Engine, Jacobian
-from attittud.workers.one import Share, Workers
-
-OTHER_GUIDE = (
-    "have another model or another guide than worker 0: the trainable parameters and every argument of Guide, also eta and "
-    "seed, must be the same on all workers"
-)
+from attittud.workers.one import Workers
 
 
 class Group(Workers):
-    """Several processes that talk through one process group."""
+    """Several processes that talk through one process group, or through several one after the other."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        self.group = group
-        self.device = device
-        self.number = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
+    def __init__(
+        self, groups: list[dist.ProcessGroup], device: torch.device, number: int, size: int, describe: Callable[[], str]
+    ) -> None:
+        super().__init__(describe)
+        self.groups, self.device, self.number, self.size = groups, device, number, size
         self._names: set[tuple[str, ...]] = set()
 
-    def all_reduce_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
-        return self._all_reduce_in_(x, self.group, what, *others)
-
-    def _all_reduce_in_(self, x: Tensor, group: dist.ProcessGroup, what: str, *others: Tensor) -> Tensor:
+    def all_reduce_(
+        self, x: Tensor, what: str, *others: Tensor, groups: Sequence[dist.ProcessGroup] | None = None
+    ) -> Tensor:
+        """Sum over all workers; `groups`: over some of them."""
+        together = [other for other in others if other.dtype == x.dtype]
         try:
-            together = [other for other in others if other.dtype == x.dtype]
-            for alone in (other for other in others if other.dtype != x.dtype):
-                dist.all_reduce(alone, group=group)
-            if together:
-                # One exchange of several vectors; torch.distributed.all_reduce_coalesced is this with a warning.
-                group.allreduce_coalesced([x, *together]).wait()
-            else:
-                dist.all_reduce(x, group=group)
+            for group in self.groups if groups is None else groups:
+                for alone in (other for other in others if other.dtype != x.dtype):
+                    dist.all_reduce(alone, group=group)
+                if together:
+                    # One exchange of several vectors; torch.distributed.all_reduce_coalesced is this with a warning.
+                    group.allreduce_coalesced([x, *together]).wait()
+                else:
+                    dist.all_reduce(x, group=group)
         except RuntimeError as error:
             raise RuntimeError(
                 f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
@@ -69,20 +64,28 @@ class Group(Workers):
         names = tuple(sorted(tasks))
         if names not in self._names:
             self._check_same(
-                self.all_reduce_(self._prints(repr(names)), "the names of the auxiliary losses"),
+                self.all_reduce_(self._prints(names), "the names of the auxiliary losses"),
                 f"give auxiliary losses of other names than worker 0; here they are {', '.join(map(repr, names))}. Every worker "
                 "must give all of them, {'name': None} where it has no examples of one",
             )
             self._names.add(names)
         return {name: tasks[name] for name in names}
 
-    def _prints(self, text: str) -> Tensor:
-        """The fingerprint of this worker's text in its place, zero in the others'."""
+    def _prints(self, described: object) -> Tensor:
+        """The fingerprint of what this worker has, at its own number; zero at the others'."""
         prints = torch.zeros(self.size, dtype=torch.int32, device=self.device)
-        prints[self.number] = int.from_bytes(hashlib.sha256(text.encode()).digest()[:3], "big")
+        prints[self.number] = int.from_bytes(hashlib.sha256(repr(described).encode()).digest()[:3], "big")
         return prints
 
-    def _check_same(self, prints: Tensor, message: str) -> None:
+    def _guide_prints(self, named: Named) -> Tensor:
+        return self._prints((self.describe(), [(name, tuple(parameter.shape)) for name, parameter in named]))
+
+    def _check_same(
+        self,
+        prints: Tensor,
+        message: str = "have another model or another guide than worker 0: the trainable parameters and every argument of "
+        "Guide, also eta and seed, must be the same on all workers",
+    ) -> None:
         found = prints.tolist()
         if others := [worker for worker, print_ in enumerate(found) if print_ != found[0]]:
             raise ValueError(f"workers {others} {message}")
@@ -102,8 +105,8 @@ class Replicas(Group):
 
     splits_examples = True
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        super().__init__(group, device)
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, describe: Callable[[], str]) -> None:
+        super().__init__([group], device, dist.get_rank(group), dist.get_world_size(group), describe)
         self._agreed: tuple[list[str], set[str], set[str]] | None = None
         self._compared = False
 
@@ -111,17 +114,10 @@ class Replicas(Group):
         return torch.zeros(0, device=self.device, requires_grad=True) if losses is None else losses
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
-        return _Part(self, share, engine, losses, layout)
+        return engine.jacobian(losses, layout).of_share(share)
 
     def agree(
-        self,
-        named: Named,
-        primary: set[str],
-        auxiliary: set[str],
-        settings: Callable[[], str],
-        *,
-        reset: bool,
-        complete: bool,
+        self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
         """Once losses reach every trainable parameter, that stays until the next refresh; until then this waits for the device.
 
@@ -133,15 +129,14 @@ class Replicas(Group):
         if reset:
             self._agreed = None
         if self._agreed is not None and self._agreed[0] == every:
-            return self._agreed[1], self._agreed[2]
+            return self._agreed[1:]
         reached = torch.tensor([[name in primary for name in every], [name in auxiliary for name in every]])
-        message = torch.cat([self._prints(described(settings(), named)), reached.view(-1).int().to(self.device)])
+        message = torch.cat([self._guide_prints(named), reached.view(-1).int().to(self.device)])
         found = self.all_reduce_(message, "what the losses reach").cpu()
-        self._check_same(found[: self.size], OTHER_GUIDE)
-        of_primary, of_auxiliary = found[self.size :].view(2, -1) > 0
-        primary = {name for name, there in zip(every, of_primary.tolist(), strict=True) if there}
-        auxiliary = {name for name, there in zip(every, of_auxiliary.tolist(), strict=True) if there}
-        if complete and bool((of_primary | of_auxiliary).all()):
+        self._check_same(found[: self.size])
+        either = found[self.size :].view(2, -1) > 0
+        primary, auxiliary = ({n for n, there in zip(every, row, strict=True) if there} for row in either.tolist())
+        if complete and bool(either.any(0).all()):
             self._agreed = every, primary, auxiliary
         return primary, auxiliary
 
@@ -171,35 +166,3 @@ class Replicas(Group):
             return {}, None
         flat = layout.flatten([updates.get(name) for name in layout.names])
         return dict(zip(layout.names, layout.views(flat), strict=True)), flat
-
-
-class _Part(Jacobian):
-    """The rows of J that belong to this worker's examples."""
-
-    def __init__(self, workers: Replicas, share: Share, engine: Engine, losses: Tensor, layout: Layout) -> None:
-        super().__init__(engine, losses, layout)
-        self.workers = workers
-        self.share = share
-        self.own = engine.jacobian(losses, layout)
-
-    def total(self) -> int:
-        return int(self.share.count(self.losses))
-
-    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.own.left(weights, out)
-
-    def right(self, vectors: Tensor) -> Tensor:
-        return self.own.right(vectors)
-
-    def rows(self) -> Tensor:
-        """Zero where other workers' rows belong."""
-        out = self.layout.empty(self.total()).zero_()
-        first = int(self.share.first)
-        if self.examples:
-            self.left(torch.eye(self.examples, device=self.losses.device), out[first : first + self.examples])
-        return out
-
-
-def described(settings: str, named: Named) -> str:
-    """What must be the same on all workers."""
-    return repr((settings, [(name, tuple(parameter.shape)) for name, parameter in named]))

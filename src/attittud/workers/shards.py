@@ -10,21 +10,17 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from attittud._torch import fsdp_groups, unsharded
-from attittud.autograd.backward import Named, walk
-from attittud.autograd.layout import Layout, local
+from attittud.autograd.layout import Layout, Named, Share, local, walk
 from attittud.engine.base import Engine, Jacobian, logger
 from attittud.kernels import project
-from attittud.workers.one import Share
-from attittud.workers.replicas import OTHER_GUIDE, Group, described
+from attittud.workers.replicas import Group
 
 
 class Shards(Group):
@@ -32,7 +28,7 @@ class Shards(Group):
 
     splits_columns = True
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, describe: Callable[[], str]) -> None:
         self.modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for module in self.modules:
             # Between a forward and a backward pass the model may show its unsharded parameters.
@@ -41,20 +37,18 @@ class Shards(Group):
         first = next(parameter for _, parameter in self._named if isinstance(parameter, DTensor))
         for name, parameter in self._named:
             _check_placement(name, parameter, first)
-        mesh = first.device_mesh
+        self.mesh = mesh = first.device_mesh
         _check_not_offloaded(first.device.type, mesh.device_type)
-        self.mesh, self.device = mesh, first.device
-        self.group: dist.ProcessGroup = mesh.get_group(mesh.ndim - 1)
-        self.replica_groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim - 1)]
-        self.size = mesh.size()
         coordinate = mesh.get_coordinate()
         assert coordinate is not None
-        self.number = 0
+        number = 0
         for length, position in zip(mesh.shape, coordinate, strict=True):
-            self.number = self.number * length + position
+            number = number * length + position
         self.shard, self.shards = coordinate[-1], mesh.shape[-1]
-        self.place = f"{self.number} of {self.size}" if self.size > 1 else None
-        self._names = set()
+        # The workers of one copy of the model, then those that hold the same shard of other copies.
+        groups = [mesh.get_group(dimension) for dimension in (mesh.ndim - 1, *range(mesh.ndim - 1))]
+        super().__init__(groups, first.device, number, mesh.size(), describe)
+        self.place = f"{number} of {self.size}" if self.size > 1 else None
         self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
 
     def engine(self, name: str) -> str:
@@ -80,15 +74,8 @@ class Shards(Group):
         # FSDP2 averages over workers what is to be summed.
         return [Share(share.first, share.total, self.size) for share in super().shares(losses)]
 
-    def all_reduce_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
-        """Over all workers, replicas too."""
-        super().all_reduce_(x, what)
-        for group in self.replica_groups:
-            self._all_reduce_in_(x, group, what)
-        return x
-
     def sum_columns(self, x: Tensor) -> Tensor:
-        return self._all_reduce_in_(x, self.group, "k-vectors")
+        return self.all_reduce_(x, "k-vectors", groups=self.groups[:1])
 
     def columns(self, layout: Layout) -> Iterator[tuple[slice, int]]:
         before, at = 0, 0
@@ -111,36 +98,32 @@ class Shards(Group):
     ) -> Sequence[Tensor | None]:
         """The shards of the gradient that a backward pass leaves in `.grad`, which is put back as it was."""
         self._check_reduction()
-        with _aside([*(parameter for _, parameter in self._named), *self._inputs(loss)]):
+        every = [*(parameter for _, parameter in self._named), *self._inputs(loss)]
+        before = [tensor.grad for tensor in every]
+        for tensor in every:
+            tensor.grad = None
+        try:
             loss.backward(weights, retain_graph=retain_graph)
             return [None if p.grad is None else local(p.grad) for p in parameters]
+        finally:
+            for tensor, gradient in zip(every, before, strict=True):
+                tensor.grad = gradient
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
-        """What wants a gradient beside parameters, such as the embeddings of a frozen model with adapters (PEFT)."""
+        """Tensors other than parameters that want a gradient, such as the embeddings of a frozen model with adapters (PEFT)."""
         if self._walked is None or self._walked[0]() is not loss:
             self._walked = weakref.ref(loss), walk(loss).inputs
         return self._walked[1]
 
-    def watch(self, engine: Engine, model: nn.Module) -> AbstractContextManager[None]:
-        return nullcontext()  # it could not tell parameters apart
-
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
-        return _Joint(self, share, engine, losses, layout)
+        return _Joint(self, engine, losses, layout, share)
 
     def agree(
-        self,
-        named: Named,
-        primary: set[str],
-        auxiliary: set[str],
-        settings: Callable[[], str],
-        *,
-        reset: bool,
-        complete: bool,
+        self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
         """FSDP2 itself demands that all workers reach the same parameters."""
         if reset:
-            prints = self.all_reduce_(self._prints(described(settings(), named)), "a comparison of guides")
-            self._check_same(prints, OTHER_GUIDE)
+            self._check_same(self.all_reduce_(self._guide_prints(named), "a comparison of guides"))
         return primary, auxiliary
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
@@ -156,8 +139,8 @@ class Shards(Group):
 
     def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
         return {
-            name: _like(parameter, piece.clone(), leading=rows.shape[0])
-            for name, parameter, piece in zip(layout.names, layout.parameters, layout.views(rows), strict=True)
+            name: _like(parameter, view.clone(), leading=rows.shape[0])
+            for name, parameter, view in zip(layout.names, layout.parameters, layout.views(rows), strict=True)
         }
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
@@ -171,8 +154,8 @@ class Shards(Group):
             if rows.device_mesh.shape == self.mesh.shape and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
                 return local(rows)
             rows = rows.full_tensor()
-        pieces = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
-        return pieces[self.shard] if self.shard < len(pieces) else pieces[0][:, :0]
+        chunks = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
+        return chunks[self.shard] if self.shard < len(chunks) else chunks[0][:, :0]
 
     def _check_reduction(self) -> None:
         for group in fsdp_groups(self.modules):
@@ -191,13 +174,9 @@ class Shards(Group):
 class _Joint(Jacobian):
     """J of all workers' examples, of which each worker keeps its columns: every product is a joint backward pass."""
 
-    def __init__(self, workers: Shards, share: Share, engine: Engine, losses: Tensor, layout: Layout) -> None:
+    def __init__(self, workers: Shards, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> None:
         super().__init__(engine, losses, layout)
-        self.workers = workers
-        self.share = share
-
-    def total(self) -> int:
-        return int(self.share.count(self.losses))
+        self.workers, self.share = workers, share
 
     def _one_hot(self, example: int) -> Tensor:
         """Weights of one example of all workers: zero on the workers that do not have it."""
@@ -222,26 +201,13 @@ class _Joint(Jacobian):
 
     def right(self, vectors: Tensor) -> Tensor:
         """By one backward pass per example of all workers: FSDP2 has no second derivative."""
-        first, result = int(self.share.first), torch.empty(self.examples, vectors.shape[0], dtype=torch.float64)
-        result = result.to(self.layout.device)
+        first, size = int(self.share.first), (self.examples, vectors.shape[0])
+        result = torch.empty(*size, dtype=torch.float64, device=self.layout.device)
         for example in range(self.total()):
             product = self.workers.sum_columns(project(vectors, self.left(self._one_hot(example)[None])[0]))
             if 0 <= example - first < self.examples:
                 result[example - first] = product
         return result
-
-
-@contextmanager
-def _aside(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """Put `.grad` aside and back again."""
-    held = [parameter.grad for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        for parameter, gradient in zip(parameters, held, strict=True):
-            parameter.grad = gradient
 
 
 def _shard_dimension(tensor: Tensor) -> int:
@@ -250,12 +216,12 @@ def _shard_dimension(tensor: Tensor) -> int:
     return placement.dim if isinstance(placement, Shard) else 0
 
 
-def _like(parameter: nn.Parameter, piece: Tensor, leading: int) -> Tensor:
-    """A local piece (k x shape) as a shard of the whole, for checkpoints."""
+def _like(parameter: nn.Parameter, held: Tensor, leading: int) -> Tensor:
+    """What this worker holds (k x shape) as a shard of the whole, for checkpoints."""
     assert isinstance(parameter, DTensor)
     shape = torch.Size((leading, *parameter.shape))
     return DTensor.from_local(
-        piece.contiguous(),
+        held.contiguous(),
         parameter.device_mesh,
         [*parameter.placements[:-1], Shard(_shard_dimension(parameter) + 1)],
         run_check=False,

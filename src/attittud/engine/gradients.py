@@ -1,26 +1,29 @@
 """Per-example gradients of one parameter from one call of a function, kept in factors as long as that is cheaper.
 
-A `PerExampleGradient` stands for m tensors of the parameter's shape. What is asked of J is asked of them: contracted with weights
-over the examples (`left`), with vectors over the parameter (`right`), or with another one over the parameter (`cross`).
+A `PerExampleGradient` stands for m tensors of the parameter's shape. What is asked of J is asked of them: contracted with
+weights over the examples (`left`), with vectors over the parameter (`right`), or with another one over it (`cross`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from attittud.kernels import add_product_
+from attittud.kernels import add_product_, kernels
+
+Steps = tuple[Sequence[int], Sequence[int]]
 
 
 class PerExampleGradient(ABC):
     """What some examples of one call contribute to the gradient of one parameter."""
 
     examples: int
-    size: int
-    """Elements of the parameter."""
+    size: int  # elements of the parameter
 
     @abstractmethod
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
@@ -100,6 +103,11 @@ class Outer(PerExampleGradient):
         self.columns = right.shape[3]
         self.size = self.groups * self.rows * self.columns
 
+    @property
+    def matrices(self) -> tuple[int, int, int]:
+        """How many there are, and their shape."""
+        return self.groups, self.rows, self.columns
+
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
         return self.multiplied(self.left_factor[rows], self.right_factor[rows], dtype)
 
@@ -133,15 +141,11 @@ class Outer(PerExampleGradient):
         if count * self.length > self.length + count:
             return super().right(vectors, budget)
         a, b = self.left_factor.to(dtype), self.right_factor.to(dtype)
-        matrices = [vector.reshape(self.groups, self.rows, self.columns) for vector in vectors]
+        matrices = [vector.reshape(self.matrices) for vector in vectors]
         return torch.stack([(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1)
 
     def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
-        if not isinstance(other, Outer) or (self.groups, self.rows, self.columns) != (
-            other.groups,
-            other.rows,
-            other.columns,
-        ):
+        if not isinstance(other, Outer) or self.matrices != other.matrices:
             return super().cross(other, budget)
         m, n = self.examples, other.examples
         factored = m * n * self.length * other.length * self.groups * (self.rows + self.columns)
@@ -149,9 +153,13 @@ class Outer(PerExampleGradient):
         if factored > formed:
             return self._formed(other, budget)
         theirs = [x.double().permute(1, 0, 2, 3).flatten(1, 2).mT for x in (other.left_factor, other.right_factor)]
-        return _by_blocks(
-            m, n, self.length, other.length * self.groups, budget, lambda rows: self._products(rows, theirs)
-        )
+
+        def products(rows: slice) -> Tensor:
+            """⟨left, left'⟩⟨right, right'⟩ of every pair of positions: r T x n T'."""
+            a, b = (x[rows].double().permute(1, 0, 2, 3).flatten(1, 2) for x in (self.left_factor, self.right_factor))
+            return ((a @ theirs[0]) * (b @ theirs[1])).sum(0)
+
+        return _by_blocks(m, n, self.length, other.length * self.groups, budget, products)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
         """From the gradients themselves, some rows of the matrix at a time, so that each is formed once."""
@@ -167,11 +175,6 @@ class Outer(PerExampleGradient):
     def _slice(self, rows: slice) -> Tensor:
         """The gradients of some rows of the matrix, for all examples: m x the rest, float64."""
         return (self.left_factor[..., rows].double().mT @ self.right_factor.double()).flatten(1)
-
-    def _products(self, rows: slice, theirs: list[Tensor]) -> Tensor:
-        """⟨left, left'⟩⟨right, right'⟩ of every pair of positions: r T x n T'."""
-        a, b = (x[rows].double().permute(1, 0, 2, 3).flatten(1, 2) for x in (self.left_factor, self.right_factor))
-        return ((a @ theirs[0]) * (b @ theirs[1])).sum(0)
 
 
 class Rows(PerExampleGradient):
@@ -228,9 +231,8 @@ class Aligned(PerExampleGradient):
         out.add_((weights[:, :, None] * self.gradients.to(out.dtype)).view_as(out))
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
-        return torch.stack(
-            [(self.gradients * v.reshape_as(self.gradients)).sum(1, dtype=torch.float64) for v in vectors], 1
-        )
+        mine = self.gradients
+        return torch.stack([(mine * v.reshape_as(mine)).sum(1, dtype=torch.float64) for v in vectors], 1)
 
 
 def _by_blocks(m: int, n: int, length: int, width: int, budget: int, products: Callable[[slice], Tensor]) -> Tensor:
@@ -241,3 +243,123 @@ def _by_blocks(m: int, n: int, length: int, width: int, budget: int, products: C
         rows = slice(start, min(start + step, m))
         blocks.append(products(rows).view(rows.stop - start, length, n, -1).sum((1, 3)))
     return torch.cat(blocks)
+
+
+# ---------------------------------------------------------------------------------------------------- convolutions
+
+
+class Windows(Outer):
+    """A convolution as a product of matrices, its windows laid out for a few examples at a time.
+
+    They are as many times larger than the input as a window has positions; a kernel that reads them in the input takes
+    over where it can. gradient: N x o x positions, x: N x channels x space, where the N = m r entries of an example follow
+    each other; `steps`: stride and dilation; `pads` as in F.pad.
+    """
+
+    def __init__(
+        self, gradient: Tensor, x: Tensor, weight: Tensor, examples: int, steps: Steps, pads: Sequence[int], groups: int
+    ) -> None:
+        self.examples, self.groups = examples, groups
+        self.dims = weight.ndim - 2
+        self.rows, self.columns = weight.shape[0] // groups, weight[0].numel()
+        self.size = weight.numel()
+        self.sizes, self.window = gradient.shape[2:], weight.shape[2:]
+        self.each = gradient.shape[0] // examples
+        self.length = self.each * self.sizes.numel()
+        self.steps, self.pads = steps, pads
+        self.gradient, self.x = gradient, x
+
+    @cached_property
+    def padded(self) -> Tensor:
+        return padded(self.x, self.pads) if any(self.pads) else self.x
+
+    @property
+    def elements(self) -> int:
+        return max(self.size, self.length * self.groups * self.columns)
+
+    def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        # One position is an outer product, cheaper in its factors. The kernel forms no gradients that `budget` would bound.
+        found = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
+        if found is None or not found.serves_windows(out, weights, self.gradient, self.x):
+            super().left(out, weights, budget)
+            return
+        top_left = self.pads[-2::-2]  # F.pad has the last dimension first
+        found.add_windows_(out, weights, self.gradient, self.x, *self.steps, top_left)
+
+    def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
+        last = (0, 1, *range(3, out.ndim), 2)
+        if out[0].is_contiguous() or not out.permute(last)[0].is_contiguous():
+            return out, self.chunk
+        # channels_last, in the input most likely too: whole runs of channels are copied, and added where they are.
+        return out.permute(last), partial(self.chunk, channels_last=True)
+
+    def chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool = False) -> Tensor:
+        return self.multiplied(self._left(rows), self._right(rows, channels_last=channels_last), dtype)
+
+    def _formed(self, other: Outer, budget: int) -> Tensor:
+        # By examples: the windows of all of them would be larger than their gradients.
+        return PerExampleGradient.cross(self, other, budget)
+
+    # Laid out when they are asked for, where other classes hold them: hence the ignored type of override.
+    @property
+    def left_factor(self) -> Tensor:  # type: ignore[override]
+        return self._left(slice(0, self.examples))
+
+    @property
+    def right_factor(self) -> Tensor:  # type: ignore[override]
+        return self._right(slice(0, self.examples), channels_last=False)
+
+    def _left(self, rows: slice) -> Tensor:
+        """m x groups x (r, positions) x o."""
+        entries = self.gradient[rows.start * self.each : rows.stop * self.each]  # m x r x the rest, of some examples
+        g: Tensor = entries.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
+        g = g.permute(0, 2, 1, *range(4, 4 + self.dims), 3)
+        return g.reshape(g.shape[0], self.groups, self.length, self.rows)
+
+    def _right(self, rows: slice, *, channels_last: bool) -> Tensor:
+        """m x groups x (r, positions) x (channels, window), or x (window, channels)."""
+        x = self.padded[rows.start * self.each : rows.stop * self.each]
+        wide = _wide(x, x.shape[1] // self.groups) if channels_last and self.window.numel() > 1 else None
+        if wide is not None:
+            return self._windows(wide, channels_last=True).view(x.dtype)
+        return self._windows(x, channels_last=channels_last)
+
+    def _windows(self, x: Tensor, *, channels_last: bool) -> Tensor:
+        # N x channels x positions x window, as a view: laying it out for the product makes the only copy.
+        steps = [s * t for step in self.steps for s, t in zip(x.stride()[2:], step, strict=True)]
+        windows: Tensor = x.as_strided((*x.shape[:2], *self.sizes, *self.window), (*x.stride()[:2], *steps))
+        windows = windows.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
+        positions, window = range(4, 4 + self.dims), range(4 + self.dims, 4 + 2 * self.dims)
+        inner = (*window, 3) if channels_last else (3, *window)
+        windows = windows.permute(0, 2, 1, *positions, *inner)
+        return windows.reshape(windows.shape[0], self.groups, self.length, -1)
+
+
+def padded(x: Tensor, pads: Sequence[int]) -> Tensor:
+    """As F.pad with zeros; images in channels_last as wide elements."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    last = x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
+    wide = _wide(x, x.shape[1]) if last else None
+    if wide is None:
+        return F.pad(x, list(pads))
+    # With channels at the end, where torch would choose a layout by strides that say little where a dimension has one element.
+    there, back = _channels(x.ndim)
+    return F.pad(wide.permute(there), [0, 0, *pads]).view(x.dtype).permute(back)
+
+
+def _channels(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The permutation that brings channels to the end, and the one back."""
+    return (0, *range(2, dims), 1), (0, dims - 1, *range(1, dims - 1))
+
+
+def _wide(x: Tensor, channels: int) -> Tensor | None:
+    """`x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so that a copy has fewer to find.
+
+    None where a group's `channels` do not lie side by side in multiples of that.
+    """
+    count, steps = 8 // x.element_size(), x.stride()
+    multiples = (x.storage_offset(), channels, steps[0], *steps[2:])
+    if count < 2 or channels == count or steps[1] != 1 or any(n % count for n in multiples):
+        return None
+    there, back = _channels(x.ndim)
+    return x.permute(there).view(torch.int64).permute(back)

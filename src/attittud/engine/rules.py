@@ -1,4 +1,4 @@
-"""Per-example gradients of the functions that models are made of; everything else goes through `generic`.
+"""Per-example gradients of the functions that models are made of; every other function runs again for each example alone.
 
 A rule gets a call with its arguments by name and the gradient of its output, and yields each parameter with its gradients.
 """
@@ -13,10 +13,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attittud.engine.base import UnsupportedError
-from attittud.engine.per_example.calls import ADDITIONS, SPREADING, BatchAxis, Call, Function, by_example
-from attittud.engine.per_example.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows
-from attittud.engine.per_example.windows import Windows
+from attittud._torch import tree_flatten, tree_unflatten
+from attittud.engine.base import UnsupportedError, logger, quiet_vmap
+from attittud.engine.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows, Windows
+from attittud.engine.recorder import (
+    ADDITIONS,
+    LEADING,
+    SPREADING,
+    BatchAxis,
+    Call,
+    Function,
+    Gradients,
+    by_example,
+    fits,
+    guess_axis,
+    tensors_in,
+)
 from attittud.kernels import kernels
 
 Found = Iterator[tuple[Tensor, PerExampleGradient]]
@@ -52,6 +64,10 @@ class Bound:
             raise UnsupportedError(f"in a result {tuple(self.call.shape)} only features are as many as the examples")
         return rows.flatten(1, -2)
 
+    def outer(self, left: Tensor, right: Tensor) -> PerExampleGradient:
+        """Products of what two tensors hold for the same example, summed over positions."""
+        return Outer(*(self.positions(self.operand(x))[:, None] for x in (left, right)))
+
     def reduced(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
         """Sum what belongs to one example to the shape that was broadcast."""
         kept = [1] * (len(self.call.shape) - len(shape)) + list(shape)
@@ -76,20 +92,19 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
 
 
 def linear(b: Bound) -> Found:
-    g = b.positions(b.gradient)
     if b.asks(b["weight"]):
-        yield b["weight"], Outer(g[:, None], b.positions(b.operand(b["input"]))[:, None])
+        yield b["weight"], b.outer(b.gradient, b["input"])
     if b.asks(b["bias"]):
-        yield b["bias"], Dense(_sum(g, 1))
+        yield b["bias"], Dense(_sum(b.positions(b.gradient), 1))
 
 
 def matmul(b: Bound) -> Found:
-    yield b["other"], Outer(b.positions(b.operand(b["input"]))[:, None], b.positions(b.gradient)[:, None])
+    yield b["other"], b.outer(b["input"], b.gradient)
 
 
 def addmm(b: Bound) -> Found:
     if b.asks(b["mat2"]):
-        yield b["mat2"], Outer(b.positions(b.operand(b["mat1"]))[:, None], b.positions(b.gradient)[:, None])
+        yield b["mat2"], b.outer(b["mat1"], b.gradient)
     if b.asks(b["input"]):
         yield b["input"], b.reduced(b.gradient, b["input"].shape)
 
@@ -119,9 +134,9 @@ def convolution(b: Bound) -> Found:
     if not b.asks(weight):
         return
     dims = weight.ndim - 2
-    stride, dilation = _tuple(b["stride"], dims), _tuple(b["dilation"], dims)
-    pads = _pads(b["padding"], weight.shape[2:], dilation)
-    yield weight, Windows(b.gradient, b.operand(b["input"]), weight, b.examples, stride, dilation, pads, groups)
+    steps = _tuple(b["stride"], dims), _tuple(b["dilation"], dims)
+    pads = _pads(b["padding"], weight.shape[2:], steps[1])
+    yield weight, Windows(b.gradient, b.operand(b["input"]), weight, b.examples, steps, pads, groups)
 
 
 def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
@@ -144,45 +159,35 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
     return pads
 
 
-def _affine(b: Bound, normalised: Callable[[], Tensor], dims: Callable[[Tensor], list[int]]) -> Found:
-    """weight * normalised + bias, with weight and bias over the dimensions that `dims` does not name."""
+def _affine(b: Bound, normalised: Callable[[], Tensor], features: int = 0) -> Found:
+    """weight * normalised + bias, with weight and bias over the last dimensions, so many, or over the channels."""
     g = by_example(b.gradient, b.axis, b.examples)
+    dims = list(range(1, g.ndim - features)) if features else [1, *range(3, g.ndim)]
     if b.asks(b["weight"]):
-        yield b["weight"], Dense((g * by_example(normalised(), b.axis, b.examples)).sum(dims(g)))
+        yield b["weight"], Dense((g * by_example(normalised(), b.axis, b.examples)).sum(dims))
     if b.asks(b.arguments.get("bias")):
-        yield b["bias"], Dense(_sum(g, dims(g)))
+        yield b["bias"], Dense(_sum(g, dims))
 
 
 def layer_norm(b: Bound) -> Found:
-    def normalised() -> Tensor:
-        return F.layer_norm(b["input"], b["normalized_shape"], None, None, b["eps"])
-
-    return _affine(b, normalised, lambda g: list(range(1, g.ndim - len(b["normalized_shape"]))))
+    shape = b["normalized_shape"]
+    return _affine(b, lambda: F.layer_norm(b["input"], shape, None, None, b["eps"]), len(shape))
 
 
 def rms_norm(b: Bound) -> Found:
-    def normalised() -> Tensor:
-        return F.rms_norm(b["input"], b["normalized_shape"], None, b["eps"])
-
-    return _affine(b, normalised, lambda g: list(range(1, g.ndim - len(b["normalized_shape"]))))
-
-
-def _but_channels(g: Tensor) -> list[int]:
-    return [1, *range(3, g.ndim)]
+    shape = b["normalized_shape"]
+    return _affine(b, lambda: F.rms_norm(b["input"], shape, None, b["eps"]), len(shape))
 
 
 def group_norm(b: Bound) -> Found:
-    return _affine(b, lambda: F.group_norm(b["input"], b["num_groups"], None, None, b["eps"]), _but_channels)
+    return _affine(b, lambda: F.group_norm(b["input"], b["num_groups"], None, None, b["eps"]))
 
 
 def instance_norm(b: Bound) -> Found:
-    def normalised() -> Tensor:
-        # Statistics of each example, or running ones: never those of the batch.
-        own = b["use_input_stats"]
-        mean, var = (None, None) if own else (b["running_mean"], b["running_var"])
-        return F.instance_norm(b["input"], mean, var, None, None, own, 0.0, b["eps"])
-
-    return _affine(b, normalised, _but_channels)
+    # Statistics of each example, or running ones: never those of the batch.
+    own = b["use_input_stats"]
+    mean, var = (None, None) if own else (b["running_mean"], b["running_var"])
+    return _affine(b, lambda: F.instance_norm(b["input"], mean, var, None, None, own, 0.0, b["eps"]))
 
 
 def batch_norm(b: Bound) -> Found:
@@ -194,7 +199,7 @@ def batch_norm(b: Bound) -> Found:
         sums = found.channel_sums(b.gradient, b["input"], mean, var, b["eps"], b.examples)
         named = zip((b["weight"], b["bias"]), sums, strict=True)
         return iter([(tensor, Dense(values)) for tensor, values in named if b.asks(tensor)])
-    return _affine(b, lambda: F.batch_norm(b["input"], mean, var, None, None, False, 0.0, b["eps"]), _but_channels)
+    return _affine(b, lambda: F.batch_norm(b["input"], mean, var, None, None, False, 0.0, b["eps"]))
 
 
 def addition(b: Bound) -> Found:
@@ -275,3 +280,110 @@ def bind(
         return None
     wanted = [value for name, value in named.items() if name not in may_be_data]
     return (rule, named) if all(any(met is value for value in wanted) for met in call.met) else None
+
+
+# ---------------------------------------------------------------------------------------------------- any function
+
+_RECURRENT: set[Function] = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
+_CELLS: set[Function] = {torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}
+_one_by_one: set[str] = set()
+
+
+def generic(
+    call: Call,
+    args: Any,
+    kwargs: Any,
+    gradients: Gradients,
+    examples: int,
+    given: dict[int, BatchAxis],
+    axis: BatchAxis,
+) -> Found:
+    """Gradients with respect to the parameters of any call: the function runs again, vectorised where torch can.
+
+    given: where the examples are in the arguments that have them, by id; axis: in the result.
+    """
+    flat, spec = tree_flatten((args, kwargs))
+    inputs, outputs = _axes(call, args, gradients, examples, given, axis)
+    at = [(i, inputs[id(t)]) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in inputs]
+    met = {id(t): t for t in call.met}
+    leaves = {key: t.detach() for key, t in met.items()}
+    met_at = [(i, id(t)) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in met]
+    arrived = {j: gradient for j, gradient in enumerate(gradients) if gradient is not None}
+
+    def run(parameters: dict[int, Tensor], sliced: list[Tensor]) -> tuple[Tensor, ...]:
+        filled = list(flat)
+        for (i, _), value in zip(at, sliced, strict=True):
+            filled[i] = value
+        for i, key in met_at:
+            filled[i] = parameters[key]
+        a, k = tree_unflatten(filled, spec)
+        results = tensors_in((call.func(*a, **k),))
+        return tuple(results[call.outputs[j]] for j in arrived)
+
+    def one(sliced: list[Tensor], cotangents: tuple[Tensor, ...]) -> dict[int, Tensor]:
+        # oneDNN's LSTM keeps what its backward pass needs only where gradients are on around it; there are none to find there.
+        with torch.enable_grad():
+            _, product, *_ = torch.func.vjp(lambda parameters: run(parameters, sliced), leaves)
+        found: dict[int, Tensor] = product(cotangents)[0]
+        return found
+
+    sliced = [_single(flat[i].detach(), axis, examples) for i, axis in at]
+    cotangents = tuple(_single(gradient, outputs[j], examples) for j, gradient in arrived.items())
+    for key, found in _for_each(one, sliced, cotangents, examples, call.name).items():
+        yield met[key], Dense(found)
+
+
+def _single(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
+    """m x what the model would see of one example alone, its dimension of examples kept."""
+    rows = by_example(x, axis, examples)
+    return rows.unsqueeze(2) if axis == "second" else rows
+
+
+def _axes(
+    call: Call, args: Any, gradients: Gradients, examples: int, given: dict[int, BatchAxis], axis: BatchAxis
+) -> tuple[dict[int, BatchAxis], list[BatchAxis]]:
+    """Where the examples are: in the arguments that have them (by id), and in the outputs."""
+    if call.func in _RECURRENT:
+        if not isinstance(args[2], (list, tuple)):
+            raise UnsupportedError("packed sequences mix the examples")
+        input_axis: BatchAxis = "first" if args[-1] else "second"
+        axes: dict[int, BatchAxis] = dict.fromkeys(map(id, tensors_in((args[1],))), "second")
+        return axes | {id(args[0]): input_axis}, [input_axis, "second", "second"]
+    if call.func in _CELLS:
+        return {id(t): "first" for t in tensors_in(args[:2])}, ["first", "first"]
+    leading, outputs = call.func in LEADING, []
+    for gradient in gradients:
+        shape = None if gradient is None else tuple(gradient.shape)
+        own = axis if shape is None or fits(axis, shape, examples) else guess_axis(shape, examples, leading=leading)
+        if own is None:
+            raise UnsupportedError(
+                f"the result of {call.name} has shape {shape}, in which no dimension is that of the {examples} examples"
+            )
+        outputs.append(own)
+    return given, outputs
+
+
+def _for_each(
+    one: Callable[..., dict[int, Tensor]],
+    sliced: list[Tensor],
+    cotangents: tuple[Tensor, ...],
+    examples: int,
+    name: str,
+) -> dict[int, Tensor]:
+    if name not in _one_by_one:
+        try:
+            with quiet_vmap():
+                return torch.func.vmap(one)(sliced, cotangents)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            reason = str(error).split("\n")[0]
+            logger.info("engine 'hooks': %s one example at a time, because vmap cannot (%s)", name, reason)
+            _one_by_one.add(name)
+    try:
+        rows = [one([x[i] for x in sliced], tuple(g[i] for g in cotangents)) for i in range(examples)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UnsupportedError(f"{name} does not run for one example alone ({str(error).splitlines()[0]})") from error
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}

@@ -1,0 +1,372 @@
+"""One forward and one backward pass: every function call forms its per-example gradients, contracts and drops them.
+
+For models in which examples do not influence each other. What was recorded is compared with an ordinary gradient at the
+first refresh, and again where shapes leave room for another reading; a parameter that differs is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from attittud._torch import BatchNorm, DisableTorchFunction, sequence_number
+from attittud.autograd.layout import Layout
+from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
+from attittud.engine.gradients import Dense, PerExampleGradient
+from attittud.engine.loop import Loop
+from attittud.engine.recorder import LEADING, BatchAxis, Call, Form, Gradients, KnownAxes, Recorder, form_of, guess_axis
+from attittud.engine.rules import Bound, bind, generic
+
+# Per-example gradients formed at once on a GPU, in elements: some MB keep it busy, and no more than that is needed.
+LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
+
+Visit = Callable[[Tensor, PerExampleGradient], None]
+
+
+class Hooks(Loop):
+    name = "hooks"
+    needs_forward = True
+
+    def __init__(self) -> None:
+        self.checked = Checked()
+        self.axes = KnownAxes()
+        self.record: Recorder | None = None
+        self._model: nn.Module | None = None
+        self._norms: list[tuple[str, nn.Module]] = []
+
+    @property
+    def instead(self) -> str:
+        """What to do where this engine cannot be used."""
+        if self.keeps_graph:
+            return "use basis='exact' with engine='loop', which stores the basis"
+        return "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
+
+    @contextmanager
+    def watch(self, model: nn.Module) -> Iterator[None]:
+        if self._model is not model:
+            self._model, self._norms = model, [(n, m) for n, m in model.named_modules() if isinstance(m, BatchNorm)]
+        for name, module in self._norms:
+            if module.training or module.running_mean is None:
+                raise UnsupportedError(
+                    f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
+                    "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "
+                    f"{self.instead}"
+                )
+        self.record = record = Recorder(model)
+        try:
+            record.begin()
+            yield
+        finally:
+            if self.keeps_graph:
+                record.forward.close()
+            else:
+                record.close()
+                self.record = None
+
+    def forget(self) -> None:
+        if self.record is not None:
+            self.record.close()
+            self.record = None
+
+    def seen(self) -> None:
+        if self.record is not None:
+            self.record.finish()
+
+    def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
+        if losses.shape[0] == 0:  # a worker without examples
+            return super().jacobian(losses, layout)
+        if self.record is None:
+            raise UnsupportedError(
+                f"engine {self.name!r} must see the forward pass: give primary= as a callable that returns the per-example "
+                f"losses, or basis_losses=; or {self.instead}"
+            )
+        self.seen()
+        jacobian = HookedJacobian(self, self.record, losses, layout)
+        if self.checked.due(layout) or not self.axes.confirmed.keys() >= jacobian.located.forms.keys():
+            try:
+                self._verify(jacobian)
+            except UnsupportedError:
+                if not self.axes.confirmed:
+                    raise
+                # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
+                self.axes = KnownAxes()
+                self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
+        return jacobian
+
+    def _verify(self, jacobian: HookedJacobian) -> None:
+        weights = probe(jacobian.losses)
+        silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=self.instead)
+        self.axes.confirm(jacobian.located.forms)
+        self.checked.add(jacobian.layout, silent)
+
+
+def _budget(layout: Layout) -> int:
+    """Elements of per-example gradients that may exist at once: as many as the model has parameters, twice that on a GPU.
+
+    Then m gradients of all layers take at most m more products than there are layers; on a GPU half as many.
+    """
+    if layout.device.type != "cuda":
+        return layout.size
+    return min(max(2 * layout.size, LEAST_BUDGET), MOST_BUDGET)
+
+
+class Located(NamedTuple):
+    """Where the examples are in the calls of a forward pass; None: a tensor belongs to all of them."""
+
+    forms: dict[Form, BatchAxis | None]
+    axes: dict[int, dict[int | None, BatchAxis | None]]  # of a call, by id: in its result (None) and in its arguments
+
+
+class HookedJacobian(Jacobian):
+    """J from one backward pass for each operation."""
+
+    engine: Hooks
+
+    def __init__(self, engine: Hooks, record: Recorder, losses: Tensor, layout: Layout) -> None:
+        super().__init__(engine, losses, layout)
+        self.record = record
+        self.half = False  # whether a gradient came in half precision
+        self._names = {id(p): name for name, p in layout.named}
+        self._calls = {id(call): call for call in record.calls if any(map(self._asked, call.met))}
+        met = {id(tensor): tensor for call in self._calls.values() for tensor in call.met}
+        self._derived = Derived({key: t for key, t in met.items() if key in record.derived}, layout)
+        self.budget = _budget(layout)
+        self._edges = _frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
+
+    def over(self, layout: Layout) -> HookedJacobian:
+        """The columns of J that belong to other parameters."""
+        return HookedJacobian(self.engine, self.record, self.losses, layout)
+
+    def _asked(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter of the layout, or computed from parameters alone."""
+        return id(tensor) in self._names or id(tensor) in self.record.derived
+
+    def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        with self.record.active():
+            if weights.shape[0] == 1:
+                # An ordinary gradient of weighted losses.
+                return super().left(weights, out)
+            rows = self.layout.empty(weights.shape[0]).zero_() if out is None else out
+            weights = weights.to(rows.dtype)
+            targets = self.layout.by_identity(rows)
+            through: dict[int, Tensor] = {}
+
+            def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
+                target = targets.get(id(tensor))
+                if target is None:
+                    shape = (weights.shape[0], *tensor.shape)
+                    target = through.setdefault(id(tensor), torch.zeros(shape, dtype=rows.dtype, device=rows.device))
+                per_example.left(target, weights, self.budget)
+
+            self._sweep(visit)
+            for key, several in through.items():
+                for row, gradient in zip(rows, several, strict=True):
+                    self.layout.add_(row, self._derived.pull(key, gradient), fresh=False)
+            return rows
+
+    def right(self, vectors: Tensor | Sequence[Tensor]) -> Tensor:
+        return self.gram_and_right(vectors, gram=False)[1]
+
+    def gram(self) -> Tensor:
+        return self.gram_and_right(())[0]
+
+    def gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool = True) -> tuple[Tensor, Tensor]:
+        """J Jᵀ, zero without `gram`, and J times the vectors, both in one backward pass."""
+        m, device = self.examples, self.layout.device
+        products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
+        total = torch.zeros(m, m, dtype=torch.float64, device=device)
+        by_vector = [self.layout.by_identity(vector) for vector in vectors]
+        uses = Counter(id(tensor) for call in self._calls.values() for tensor in call.met)
+        waiting: dict[int, list[PerExampleGradient]] = {}
+
+        def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
+            key = id(tensor)
+            if by_vector:
+                products.add_(per_example.right([columns[key] for columns in by_vector], self.budget))
+            if gram and uses[key] == 1 and key in alone:
+                total.add_(per_example.cross(per_example, self.budget))
+            elif gram:
+                waiting.setdefault(key, []).append(per_example)
+
+        with self.record.active():
+            for columns in by_vector:
+                columns.update(self._derived.push(columns))
+            alone = self._names.keys() - self._derived.reached()
+            self._sweep(visit)
+            with torch.no_grad():
+                for several in self._derived.traced_back(waiting, m):
+                    for i, first in enumerate(several):
+                        total.add_(first.cross(first, self.budget))
+                        for second in several[i + 1 :]:
+                            both = first.cross(second, self.budget)
+                            total.add_(both).add_(both.T)
+        return total, products
+
+    # ------------------------------------------------------------------------------------------------ one pass
+
+    def _sweep(self, visit: Visit) -> None:
+        def on_call(call: Call, gradients: Gradients) -> None:
+            self.half = self.half or any(g is not None and g.dtype.itemsize == 2 for g in gradients)
+            if id(call) in self._calls:
+                self._per_example(call, gradients, visit)
+
+        if not self._edges:
+            return
+        self.record.on_call = on_call
+        ones = torch.ones_like(self.losses)
+        try:
+            # Only as far as the calls: the gradients of the parameters themselves are not computed. Autocast is for the
+            # forward pass: it would round the operands of our own products.
+            with torch.autocast(self.layout.device.type, enabled=False):
+                torch.autograd.grad(self.losses, self._edges, ones, retain_graph=True, allow_unused=True)
+        finally:
+            self.record.on_call = None
+
+    def _per_example(self, call: Call, gradients: Gradients, visit: Visit) -> None:
+        axes = self.located.axes[id(call)]
+        axis = axes[None]
+        assert axis is not None
+        try:
+            # Before stepping aside: checkpointing may have to run a part of the model for it, which is to be seen.
+            args, kwargs, data = call.arguments()
+            with DisableTorchFunction(), torch.no_grad():
+                found = bind(call, args, kwargs, data)
+                if found is not None and len(gradients) == 1 and gradients[0] is not None:
+                    rule, arguments = found
+                    formed = rule(Bound(call, arguments, gradients[0], self.examples, axis))
+                else:
+                    given = {key: own for key, at in data.items() if (own := axes[at]) is not None}
+                    formed = generic(call, args, kwargs, gradients, self.examples, given, axis)
+                for tensor, per_example in formed:
+                    if self._asked(tensor):
+                        visit(tensor, per_example)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError) as error:  # what a rule says, or runs into where it has misread a shape
+            raise self._cannot_tell(_described(call, self._names), str(error).split("\n")[0]) from error
+
+    def _cannot_tell(self, what: str, why: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"engine {self.engine.name!r} cannot tell the examples' gradients of {what} apart: {why}; {self.engine.instead}"
+        )
+
+    # ------------------------------------------------------------------------------------------------ where examples are
+
+    @cached_property
+    def located(self) -> Located:
+        count, known = Counter[str](), self.engine.axes
+        forms, axes = dict[Form, BatchAxis | None](), {}
+        for key, call in self._calls.items():
+            what = _described(call, self._names)
+            axes[key] = own = dict[int | None, BatchAxis | None]()
+            for at in (None, *call.shapes):
+                shape, use = call.shape_of(at), what if at is None else f"{what}, argument {at}"
+                form = form_of(use, count[what], shape, self.examples)
+                if at is None and call.in_attention:
+                    own[at] = "second" if len(shape) > 2 else "interleaved"
+                elif form in known.confirmed:
+                    own[at] = known.confirmed[form]
+                else:
+                    guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
+                    if at is not None and at >= call.positional and guess != "first":
+                        guess = None  # what has a name is mostly shared (a mask over positions), unless its first dimension fits
+                    own[at] = known.likely(form, guess)
+                forms[form] = own[at]
+            count[what] += 1
+            if own[None] is None:
+                raise self._cannot_tell(
+                    what,
+                    f"the result has shape {call.shape_of(None)}, in which no dimension is that of the {self.examples} "
+                    "examples (a constant from outside of the model should be a buffer of it)",
+                )
+        return Located(forms, axes)
+
+
+def _described(call: Call, names: dict[int, str]) -> str:
+    met = [names.get(id(t), "a tensor computed from parameters") for t in call.met]
+    return f"{', '.join(met)} in {call.name}"
+
+
+class Derived:
+    """Tensors computed from parameters alone that were then combined with data."""
+
+    def __init__(self, tensors: dict[int, Tensor], layout: Layout) -> None:
+        self.tensors, self.layout = tensors, layout
+
+    def pull(self, key: int, gradient: Tensor) -> Sequence[Tensor | None]:
+        """From the gradient of a tensor to those of the parameters."""
+        tensor, parameters = self.tensors[key], self.layout.parameters
+        weights = gradient.view(tensor.shape).to(tensor.dtype)
+        return torch.autograd.grad(tensor, parameters, weights, retain_graph=True, allow_unused=True)
+
+    def push(self, columns: dict[int, Tensor]) -> dict[int, Tensor]:
+        """How the tensors change along a vector over the parameters, which is given by parameter."""
+        return {key: self._pushed(tensor, columns) for key, tensor in self.tensors.items()}
+
+    def _pushed(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
+        parameters = self.layout.parameters
+        with torch.enable_grad():
+            dual = torch.ones_like(tensor, requires_grad=True)  # not zeros, as in Jacobian.right
+            gradients = torch.autograd.grad(tensor, parameters, dual, create_graph=True, allow_unused=True)
+            pairs = zip(parameters, gradients, strict=True)
+            inner = [(gradient * columns[id(p)]).sum() for p, gradient in pairs if gradient is not None]
+            if not inner:
+                return torch.zeros_like(tensor, dtype=self.layout.dtype)
+            return torch.autograd.grad(torch.stack(inner).sum(), dual)[0].to(self.layout.dtype)
+
+    def reached(self) -> set[int]:
+        """Parameters that the tensors lead to."""
+        reached: set[int] = set()
+        for key, tensor in self.tensors.items():
+            found = self.pull(key, torch.zeros_like(tensor))
+            reached |= {id(p) for p, g in zip(self.layout.parameters, found, strict=True) if g is not None}
+        return reached
+
+    def traced_back(
+        self, waiting: dict[int, list[PerExampleGradient]], examples: int
+    ) -> Iterable[list[PerExampleGradient]]:
+        """Per-example gradients by parameter, those of the tensors here traced back to parameters."""
+        by_parameter = {key: several for key, several in waiting.items() if key not in self.tensors}
+        for key, several in waiting.items():
+            if key not in self.tensors:
+                continue
+            rows: list[Sequence[Tensor | None]] = []
+            for i in range(examples):
+                total = sum(per_example.chunk(slice(i, i + 1), self.layout.dtype) for per_example in several)
+                assert isinstance(total, Tensor)
+                rows.append(self.pull(key, total))
+            for p, found in zip(self.layout.parameters, zip(*rows, strict=True), strict=True):
+                if found[0] is not None:
+                    dense = Dense(torch.stack([g for g in found if g is not None]))
+                    by_parameter.setdefault(id(p), []).append(dense)
+        return by_parameter.values()
+
+
+def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
+    """Those of `edges` behind which no other one lies: a backward pass that reaches them passes all of them."""
+    wanted = {edge.node for edge in edges}
+    followers: dict[Any, list[Any]] = {}
+    stack: list[Any] = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node not in followers:
+            followers[node] = following = [n for n, _ in node.next_functions if n is not None]
+            stack.extend(following)
+    leads_on: set[Any] = set()
+    # A node of one thread has been made after all that it leads to, so that a second round mostly finds nothing.
+    inner = sorted([node for node, following in followers.items() if following], key=sequence_number)
+    before = -1
+    while len(leads_on) > before:
+        before = len(leads_on)
+        for node in inner:
+            following = followers[node]
+            if not (wanted.isdisjoint(following) and leads_on.isdisjoint(following)):
+                leads_on.add(node)
+    return [edge for edge in edges if edge.node in followers and edge.node not in leads_on]

@@ -1,1 +1,0 @@
-"""Engine `hooks`: the gradients of single examples, layer by layer, in one backward pass."""

@@ -1,0 +1,555 @@
+"""Kernels in Triton, which comes with torch's CUDA builds: passes over V at the speed of memory, and sums over single layers.
+
+Each reads its long operand once. `attittud.kernels` has the same operations in plain torch for everything else, and the
+tests compare the two. Sums are without atomics, so that a result is the same in every run: over V in float64, for single
+layers, which engines ask for, in float32. All numbers below were the fastest of what was tried on an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+THREADS = 128  # the four warps that Triton gives a program
+MOST_ROWS = 64  # a k x k factor of more rows would not fit together with the tile; plain torch takes over
+MOST_SUMS = 12  # rows of `add_product_`; libraries are as fast with more
+LEAST_COLUMNS = 1 << 17  # of a product of matrices that keeps all of a GPU busy, a thread holding whole columns
+_TILE = 8192  # numbers in a tile (rows x columns)
+_FEW, _FOURFOLD = 5, 10  # rows up to which `products` runs many programs at a time; gives a thread four columns
+_UNROLLED = 20  # rows of which a thread holds a column, and twice as many sums
+_FEW_PAIRS = 8  # rows of which `gram` has room for many programs at a time
+_PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of a thread; into those of four
+_GROUP = 8  # of more rows, so many at a time
+_GRAM_AHEAD = 6  # tiles on their way from memory, where registers leave too few programs at a time to keep it busy
+
+
+@cache
+def processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _padded(rows: int) -> int:
+    """Tensor-core shapes start at 16."""
+    return max(16, triton.next_power_of_2(rows))
+
+
+@triton.jit
+def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
+    """Sums over all pairs of K rows, one column of each row to a thread, so that nothing is shared or read twice.
+
+    The product of two float32 is exact in float64. The digits beyond float32 are needed: a row that depends on others
+    shows as a pivot of 1e-14, which products of float32 precision (tf32x3) drown in noise of 1e-7.
+    """
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    sums = ()
+    for _ in tl.static_range(K * (K + 1) // 2):
+        sums = sums + (tl.zeros((BLOCK,), tl.float64),)
+    for start in tl.range(program * BLOCK, size, tl.num_programs(0) * BLOCK, num_stages=AHEAD):
+        at = start + column
+        tile = ()
+        for i in tl.static_range(K):
+            row = tl.load(rows + i * tl.cast(stride, tl.int64) + at, mask=at < size, other=0.0)
+            tile = tile + (row.to(tl.float64),)
+        new = ()
+        for i in tl.static_range(K):
+            for j in tl.static_range(i + 1):
+                new = new + (sums[i * (i + 1) // 2 + j] + tile[i] * tile[j],)
+        sums = new
+    for i in tl.static_range(K):
+        for j in tl.static_range(i + 1):
+            tl.store(out + (program * K + i) * K + j, tl.sum(sums[i * (i + 1) // 2 + j]))
+
+
+@triton.jit
+def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
+    """The same for more rows: each warp multiplies a quarter of R rows with itself, the next one and the one after."""
+    program = tl.program_id(0)
+    warp, quarter = tl.arange(0, 4)[:, None], tl.arange(0, 4)
+    column = tl.arange(0, BLOCK)[None, :].to(tl.int64)
+    sums = ()
+    for _ in tl.static_range(R * (R + 1) // 2 + 2 * R * R):
+        sums = sums + (tl.zeros((4, BLOCK), tl.float64),)
+    for start in tl.range(program * BLOCK, size, tl.num_programs(0) * BLOCK, num_stages=AHEAD):
+        at = start + column
+        tile = ()
+        for away in tl.static_range(3):
+            for i in tl.static_range(R):
+                row = (warp + away) % 4 * R + i
+                place = rows + row * tl.cast(stride, tl.int64) + at
+                tile = tile + (tl.load(place, mask=(at < size) & (row < K), other=0.0).to(tl.float64),)
+        new = ()
+        for i in tl.static_range(R):
+            for j in tl.static_range(i + 1):
+                new = new + (sums[i * (i + 1) // 2 + j] + tile[i] * tile[j],)
+        for i in tl.static_range(R):
+            for j in tl.static_range(2 * R):
+                new = new + (sums[R * (R + 1) // 2 + i * 2 * R + j] + tile[i] * tile[R + j],)
+        sums = new
+    out += program * K * K
+    for i in tl.static_range(R):
+        row = quarter * R + i
+        for j in tl.static_range(i + 1):
+            tl.store(out + row * K + quarter * R + j, tl.sum(sums[i * (i + 1) // 2 + j], axis=1), mask=row < K)
+        for j in tl.static_range(2 * R):
+            other = (quarter + 1 + j // R) % 4 * R + j % R
+            place = out + tl.maximum(row, other) * K + tl.minimum(row, other)
+            # Opposite quarters are multiplied twice.
+            mask = (row < K) & (other < K) & ((j < R) | (quarter < 2))
+            tl.store(place, tl.sum(sums[R * (R + 1) // 2 + i * 2 * R + j], axis=1), mask=mask)
+
+
+@triton.jit
+def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    """The same for still more rows: a pair of groups of rows per program; neighbours share the cache."""
+    first, second, program = tl.program_id(0) * GROUP, tl.program_id(1) * GROUP, tl.program_id(2)
+    if second <= first:
+        column = tl.arange(0, BLOCK).to(tl.int64)
+        sums = ()
+        for _ in tl.static_range(GROUP * GROUP):
+            sums = sums + (tl.zeros((BLOCK,), tl.float64),)
+        for start in range(program * BLOCK, size, tl.num_programs(2) * BLOCK):
+            at = start + column
+            left, right = (), ()
+            for i in tl.static_range(GROUP):
+                place = rows + (first + i) * tl.cast(stride, tl.int64) + at
+                left = left + (tl.load(place, mask=(at < size) & (first + i < K), other=0.0).to(tl.float64),)
+                place = rows + (second + i) * tl.cast(stride, tl.int64) + at
+                right = right + (tl.load(place, mask=(at < size) & (second + i < K), other=0.0).to(tl.float64),)
+            new = ()
+            for i in tl.static_range(GROUP):
+                for j in tl.static_range(GROUP):
+                    new = new + (sums[i * GROUP + j] + left[i] * right[j],)
+            sums = new
+        for i in tl.static_range(GROUP):
+            for j in tl.static_range(GROUP):
+                place = out + (program * K + first + i) * K + second + j
+                tl.store(place, tl.sum(sums[i * GROUP + j]), mask=(first + i < K) & (second + j < K))
+
+
+def gram(rows: Tensor) -> Tensor:
+    """rows @ rowsᵀ, products and sums in float64."""
+    (k, size), stride = rows.shape, rows.stride(0)
+    most, block = 4 * processors(rows.device), THREADS
+    if k <= _PAIRS:
+        most *= 2
+    elif k <= _QUARTERED:
+        most, block = 4 * most, THREADS // 4
+    programs = min(most, triton.cdiv(size, block))
+    parts = torch.empty(programs, k, k, dtype=torch.float64, device=rows.device)
+    if k <= _PAIRS:
+        _gram[(programs,)](rows, parts, size, stride, K=k, BLOCK=block, AHEAD=_GRAM_AHEAD if k > _FEW_PAIRS else 1)
+    elif k <= _QUARTERED:
+        quarter = triton.cdiv(k, 4)
+        _gram_quarters[(programs,)](rows, parts, size, stride, K=k, R=quarter, BLOCK=block, AHEAD=_GRAM_AHEAD)
+    else:
+        groups = triton.cdiv(k, _GROUP)
+        _gram_groups[(groups, groups, programs)](rows, parts, size, stride, K=k, GROUP=_GROUP, BLOCK=block)
+    lower = parts.sum(0).tril()
+    return lower + lower.tril(-1).T
+
+
+@triton.jit
+def _transform(rows, matrix, size, stride, R: tl.constexpr, K: tl.constexpr, LOWER: tl.constexpr, BLOCK: tl.constexpr):
+    """R rows from K, sums in float64; LOWER leaves the zeros of a lower triangular matrix out."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    tile = ()
+    for j in tl.static_range(K):
+        tile = tile + (tl.load(rows + j * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0).to(tl.float64),)
+    for i in tl.static_range(R):
+        total = tl.zeros((BLOCK,), tl.float64)
+        for j in tl.static_range(i + 1 if LOWER else K):
+            total += tl.load(matrix + i * K + j) * tile[j]
+        tl.store(rows + i * tl.cast(stride, tl.int64) + at, total.to(tl.float32), mask=inside)
+
+
+@triton.jit
+def _transform_wide(rows, matrix, k, kept, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
+    """The same for more rows than a thread can hold."""
+    row, column = tl.arange(0, K), tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + column
+    inside = at[None, :] < size
+    place = rows + row[:, None].to(tl.int64) * stride + at[None, :]
+    tile = tl.load(place, mask=(row[:, None] < k) & inside, other=0.0)
+    factor = tl.load(matrix + row[:, None] * K + row[None, :])
+    result = tl.dot(factor, tile, input_precision="tf32x3")
+    tl.store(place, result, mask=(row[:, None] < kept) & inside)
+
+
+@triton.jit
+def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
+    """Cholesky and the inverse of the factor side by side, column by column, in one program."""
+    i, j = tl.arange(0, K)[:, None], tl.arange(0, K)[None, :]
+    inside = (i < k) & (j < k)
+    rest = tl.load(matrix + i * k + j, mask=inside, other=0.0)
+    threshold = smallest * tl.max(tl.where(i == j, rest, 0.0))
+    lower, inverted = tl.zeros((K, K), tl.float64), tl.where(i == j, 1.0, 0.0).to(tl.float64)
+    for step in range(k):
+        column = tl.sum(tl.where(j == step, rest, 0.0), axis=1)[:, None]
+        pivot = tl.sum(tl.where((i == step) & (j == step), rest, 0.0))
+        kept = pivot > threshold
+        length = tl.sqrt(tl.where(kept, pivot, 1.0))
+        column = tl.where(kept, column / length, 0.0)
+        row = tl.sum(tl.where(i == step, inverted, 0.0), axis=0)[None, :]
+        row = tl.where(kept, row / length, 0.0)
+        lower = tl.where((j == step) & (i >= step), column, lower)
+        inverted = tl.where(i == step, row, tl.where(i > step, inverted - column * row, inverted))
+        rest = rest - column * tl.trans(column)
+    tl.store(factor + i * k + j, lower, mask=inside)
+    tl.store(inverse + i * k + j, inverted, mask=inside)
+
+
+@triton.jit
+def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns of their own to each thread, products and sums in float64: they decide signs."""
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    a, p = (), ()
+    for _ in tl.static_range(K):
+        a = a + (tl.zeros((BLOCK,), tl.float64),)
+        p = p + (tl.zeros((BLOCK,), tl.float64),)
+    xx = tl.zeros((BLOCK,), tl.float64)
+    yy, xy = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
+    for start in range(program * BLOCK, size, tl.num_programs(0) * BLOCK):
+        at = start + column
+        inside = at < size
+        u = tl.load(x + at, mask=inside, other=0.0).to(tl.float64)
+        v = tl.load(y + at, mask=inside, other=0.0).to(tl.float64)
+        new_a, new_p = (), ()
+        for j in tl.static_range(K):
+            row = tl.load(rows + j * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0).to(tl.float64)
+            new_a = new_a + (a[j] + row * u,)
+            new_p = new_p + (p[j] + row * v,)
+        a, p = new_a, new_p
+        xx += u * u
+        yy += v * v
+        xy += u * v
+    out += program * (2 * K + 3)
+    for j in tl.static_range(K):
+        tl.store(out + j, tl.sum(a[j]))
+        tl.store(out + K + j, tl.sum(p[j]))
+    tl.store(out + 2 * K, tl.sum(xx))
+    tl.store(out + 2 * K + 1, tl.sum(yy))
+    tl.store(out + 2 * K + 2, tl.sum(xy))
+
+
+@triton.jit
+def _lift(rows, weights, x, y, scales, k, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.arange(0, K), tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + column
+    inside = at < size
+    tile = tl.load(
+        rows + row[:, None].to(tl.int64) * stride + at[None, :], mask=(row[:, None] < k) & inside[None, :], other=0.0
+    ).to(tl.float32)
+    weight = tl.load(weights + row, mask=row < k, other=0.0)
+    u = tl.load(x + at, mask=inside, other=0.0)
+    v = tl.load(y + at, mask=inside, other=0.0)
+    result = tl.load(scales) * u + tl.sum(tile * weight[:, None], axis=0)
+    tl.store(x + at, result + tl.load(scales + 1) * v, mask=inside)
+
+
+@triton.jit
+def _add_product(
+    out, weights, rows, m, size, out_stride, stride, k_stride, m_stride, K: tl.constexpr, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    sums = ()
+    for j in tl.static_range(K):
+        sums = sums + (tl.load(out + j * tl.cast(out_stride, tl.int64) + at, mask=inside, other=0.0),)
+    for i in range(m):
+        row = tl.load(rows + i * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0)
+        new = ()
+        for j in tl.static_range(K):
+            new = new + (sums[j] + tl.load(weights + j * k_stride + i * m_stride) * row,)
+        sums = new
+    for j in tl.static_range(K):
+        tl.store(out + j * tl.cast(out_stride, tl.int64) + at, sums[j], mask=inside)
+
+
+@triton.jit
+def _take(old, new, finite, size, BLOCK: tl.constexpr):
+    if tl.load(finite) != 0:
+        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(old + at, tl.load(new + at, mask=at < size), mask=at < size)
+
+
+def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
+    """The first rows of `rows` become `matrix @ rows`; returns those rows."""
+    (k, size), kept, stride = rows.shape, matrix.shape[0], rows.stride(0)
+    if k <= _UNROLLED:
+        grid, factor = (triton.cdiv(size, 2 * THREADS),), matrix.double().contiguous()
+        _transform[grid](rows, factor, size, stride, R=kept, K=k, LOWER=lower, BLOCK=2 * THREADS)
+    else:
+        K = _padded(k)
+        padded = torch.zeros(K, K, dtype=torch.float32, device=rows.device)
+        padded[:kept, :k] = matrix
+        _transform_wide[(triton.cdiv(size, THREADS),)](rows, padded, k, kept, size, stride, K=K, BLOCK=THREADS)
+    return rows[:kept]
+
+
+def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """The lower factor of a float64 Gram matrix and its inverse, both without the directions below the tolerance."""
+    k = matrix.shape[0]
+    factor, inverse = torch.empty(2, k, k, dtype=matrix.dtype, device=matrix.device)
+    K = _padded(k)
+    _factorise[(1,)](matrix.contiguous(), factor, inverse, tolerance**2, k, K=K, num_warps=1 if K == 16 else 4)
+    return factor, inverse
+
+
+def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """rows @ x, rows @ y, ⟨x, x⟩, ⟨y, y⟩ and ⟨x, y⟩, all float64, in one pass."""
+    totals = []
+    for some in rows.split(_UNROLLED):
+        k, size = some.shape
+        if k <= _FEW:  # many programs at a time
+            each, at_a_time = 1, 8
+        else:  # as many columns to a thread as registers hold, in one load
+            each, at_a_time = 4 if k <= _FOURFOLD else 2, 2
+        programs = min(at_a_time * processors(rows.device), triton.cdiv(size, each * THREADS))
+        parts = torch.empty(programs, 2 * k + 3, dtype=torch.float64, device=rows.device)
+        _products[(programs,)](some, x, y, parts, size, rows.stride(0), K=k, BLOCK=each * THREADS)
+        totals.append(parts.sum(0))
+    halves = [total[:-3].chunk(2) for total in totals]
+    with_x, with_y = halves[0] if len(halves) == 1 else (torch.cat(some) for some in zip(*halves, strict=True))
+    return with_x, with_y, totals[0][-3], totals[0][-2], totals[0][-1]
+
+
+def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -> None:
+    """x becomes scales[0] * x + rowsᵀ weights + scales[1] * y, each product and each sum rounded on its own."""
+    k, size = rows.shape
+    K = _padded(k)
+    block = _TILE // K
+    # fp_fusion off: a fused multiply-add would differ from torch in the last bit.
+    _lift[(triton.cdiv(size, block),)](
+        rows, weights.float(), x, y, scales.float(), k, size, rows.stride(0), K=K, BLOCK=block, enable_fp_fusion=False
+    )
+
+
+def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
+    """old becomes new where `finite` (one boolean) holds; else old is not even read."""
+    block = 8 * THREADS
+    _take[(triton.cdiv(new.numel(), block),)](old, new, finite.view(torch.uint8), new.numel(), BLOCK=block)
+
+
+def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
+    """out (k x D, few rows) += weights (k x m) @ rows."""
+    m, size = rows.shape
+    _add_product[(triton.cdiv(size, 4 * THREADS),)](
+        out, weights, rows, m, size, out.stride(0), rows.stride(0), *weights.stride(), K=len(out), BLOCK=4 * THREADS
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- convolutions
+
+# Weighted sums of the gradients that single examples have for the weight of a 2-d convolution. Windows are read where they
+# lie in the input, and the gradient of one example never leaves the registers: what a product of matrices would need laid
+# out and written, m times the weight and more, does not exist. Programs that share a tile write their sums side by side:
+# many times the weight where that is small, never more than a tile for each. Operands in half precision.
+
+# Rows of weights whose sums fit into registers, tiles on their way from memory, and programs that share a processor.
+_WINDOW_SUMS, _WINDOW_AHEAD, _WINDOW_PROGRAMS = 10, 3, 2
+# Of an entry. The row of position p is that of (p + 1/2) / across in float32, whose error, 2^-23 of it, must not reach
+# 1/2 / across: p < 2^22, less a factor for the rounding of 1 / across.
+_MOST_POSITIONS = 1 << 21
+_LEAST = 16  # where tensor-core shapes start
+# Of a tile. A sixth slower than the fastest (64 x 64), whose sums take twice the memory.
+_OUTPUTS, _COLUMNS, _WINDOW_POSITIONS = 64, 32, 64
+
+
+@triton.jit
+def _window_columns(tile, C, wide, BC: tl.constexpr, PACKED: tl.constexpr):
+    """The place in the window (v, u) and the input channels (c) of a tile's columns, and which of them exist."""
+    if PACKED:  # few channels: a row of the window side by side, as it lies in memory
+        column = tile % tl.cdiv(wide * C, BC) * BC + tl.arange(0, BC)
+        v, u, c, real = tile // tl.cdiv(wide * C, BC), column // C, column % C, column < wide * C
+    else:
+        c = tile % tl.cdiv(C, BC) * BC + tl.arange(0, BC)
+        tile //= tl.cdiv(C, BC)
+        v, u, real = tile // wide, tl.full((BC,), tile % wide, tl.int32), c < C
+    return v, u, c, real
+
+
+@triton.jit
+def _add_windows(
+    gradient, x, weights, out, blocks, per, length, example, O, C, H, W, wide, down, across, inverse,
+    stride_y, stride_x, dilation_y, dilation_x, pad_y, pad_x, k_stride, m_stride,
+    to_split, to_k, to_o, to_c, to_y, to_x,
+    K: tl.constexpr, BO: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+    PACKED: tl.constexpr, ALONE: tl.constexpr, ADD: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Output channels x columns (a place of the window and its input channels), from `per` blocks of positions.
+
+    length: positions of an example, in all its entries; example: elements of x that it has; above: rows of x in the
+    entries before.
+    """
+    tile, split = tl.program_id(0), tl.program_id(1)
+    o = tile % tl.cdiv(O, BO) * BO + tl.arange(0, BO)
+    tile //= tl.cdiv(O, BO)
+    v, u, c, real = _window_columns(tile, C, wide, BC, PACKED)
+    sums = ()
+    for _ in tl.static_range(K):
+        sums = sums + (tl.zeros((BO, BC), tl.float32),)
+    total = tl.zeros((BO, BC), tl.float32)
+    each = tl.cdiv(length, BP)
+    last = tl.minimum(split * per + per, blocks)
+    # One loop over examples and their blocks, so that the next example is on its way while this one is multiplied.
+    for step in tl.range(split * per, last, num_stages=AHEAD):
+        i = step // each
+        p = (step - i * each) * BP + tl.arange(0, BP)
+        if ALONE:  # one entry to an example: its rows without a division of integers, which is slow
+            y = ((p + 0.5) * inverse).to(tl.int32)
+            z, above = p - y * across, 0
+        else:
+            row = p // across
+            y, z, above = row % down, p - row * across, row // down * H
+        y = y * stride_y + v * dilation_y - pad_y
+        z = (z * stride_x - pad_x)[:, None] + (u * dilation_x)[None, :]
+        inside = ((p < length) & (y >= 0) & (y < H))[:, None] & (z >= 0) & (z < W)
+        at = gradient + tl.cast(i, tl.int64) * length * O + p[None, :] * O + o[:, None]
+        a = tl.load(at, mask=(p < length)[None, :] & (o < O)[:, None], other=0.0)
+        at = x + tl.cast(i, tl.int64) * example + (((above + y) * W)[:, None] + z) * C + c[None, :]
+        b = tl.load(at, mask=inside & real[None, :], other=0.0)
+        total = tl.dot(a, b, total)
+        if (step + 1) % each == 0 or step + 1 == last:
+            new = ()
+            for j in tl.static_range(K):
+                new = new + (sums[j] + tl.load(weights + j * k_stride + i * m_stride) * total,)
+            sums = new
+            total = tl.zeros((BO, BC), tl.float32)
+    inside = (o < O)[:, None] & real[None, :]
+    at = out + split * tl.cast(to_split, tl.int64) + v * to_y + o[:, None] * to_o + (u * to_x + c * to_c)[None, :]
+    for j in tl.static_range(K):
+        place = at + j * tl.cast(to_k, tl.int64)
+        found: tl.tensor = sums[j]
+        if ADD:
+            found += tl.load(place, mask=inside, other=0.0)
+        tl.store(place, found, mask=inside)
+
+
+@cache
+def _multiplies_halves(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def serves_windows(out: Tensor, weights: Tensor, gradient: Tensor, x: Tensor) -> bool:
+    """Whether `add_windows_` takes these: two dimensions, one group (all input channels), half precision, few sums."""
+    if not gradient.is_cuda or gradient.ndim != 4 or out.shape[2] != x.shape[1] or out.shape[0] > _WINDOW_SUMS:
+        return False
+    types = gradient.dtype == x.dtype and x.dtype.itemsize == 2 and out.dtype == weights.dtype == torch.float32
+    entries = gradient.shape[0] // weights.shape[1]
+    elements = max(entries * max(gradient[0].numel(), x[0].numel()), out[0].numel())
+    # 32 bits count within an example.
+    fits = gradient[0, 0].numel() <= _MOST_POSITIONS and elements < 1 << 31
+    return types and fits and _multiplies_halves(x.device)
+
+
+def add_windows_(
+    out: Tensor,
+    weights: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[int],
+) -> None:
+    """out (k x o x c x window) += weights (k x m) times the gradients of the m examples.
+
+    gradient: N x o x positions, x: N x c x space, where the N / m entries of an example follow each other; `pads` above
+    and to the left.
+    """
+    (k, O, C, high, wide), m = out.shape, weights.shape[1]
+    gradient, x = (t.contiguous(memory_format=torch.channels_last) for t in (gradient, x))
+    entries, (_, _, down, across) = gradient.shape[0] // m, gradient.shape
+    length = entries * down * across
+    packed = C < _LEAST
+    columns, rows = (wide * C, high) if packed else (C, high * wide)
+    BO, BC = (min(side, max(_LEAST, triton.next_power_of_2(n))) for side, n in ((_OUTPUTS, O), (_COLUMNS, columns)))
+    tiles = triton.cdiv(O, BO) * triton.cdiv(columns, BC) * rows
+    # As many programs as run at a time, each with its own sums: added up below where several have a tile in common.
+    blocks = m * triton.cdiv(length, _WINDOW_POSITIONS)
+    per = triton.cdiv(blocks, max(1, _WINDOW_PROGRAMS * processors(out.device) // tiles))
+    splits = triton.cdiv(blocks, per)
+    if splits == 1:
+        target, strides = out, (0, *out.stride())
+    else:
+        target = torch.empty(splits, k, O, high, wide, C, dtype=out.dtype, device=out.device)
+        strides = tuple(target.stride(dim) for dim in (0, 1, 2, 5, 3, 4))
+    _add_windows[(tiles, splits)](
+        gradient, x, weights, target, blocks, per, length, x[0].numel() * entries, O, C, *x.shape[2:], wide, down, across,
+        1 / across, *stride, *dilation, *pads, *weights.stride(), *strides,
+        K=k, BO=BO, BC=BC, BP=_WINDOW_POSITIONS, PACKED=packed, ALONE=entries == 1, ADD=splits == 1,
+        AHEAD=_WINDOW_AHEAD, num_warps=4,
+    )  # fmt: skip
+    if splits > 1:
+        out.add_(target.sum(0).permute(0, 1, 4, 2, 3))
+
+
+# ---------------------------------------------------------------------------------------------------- frozen BatchNorm
+
+_CHANNELS, _CHANNEL_POSITIONS = 64, 32  # of a tile
+_CHANNEL_PROGRAMS = 4  # that share a processor
+
+
+@triton.jit
+def _channel_sums(
+    gradient, x, mean, var, out, eps, m, C, P, each, per, g_n, g_c, g_p, x_n, x_c, x_p, BC: tl.constexpr, BP: tl.constexpr
+):  # fmt: skip
+    """Some channels of one example, over some of the positions of its entries."""
+    i, split = tl.program_id(0), tl.program_id(2)
+    c = (tl.program_id(1) * BC + tl.arange(0, BC)).to(tl.int64)
+    middle = tl.load(mean + c, mask=c < C, other=0.0)
+    scale = 1 / tl.sqrt(tl.load(var + c, mask=c < C, other=1.0) + eps)
+    weighted, plain = tl.zeros((BP, BC), tl.float32), tl.zeros((BP, BC), tl.float32)
+    for n in range(i * each, i * each + each):
+        at = tl.cast(n, tl.int64)
+        for start in range(split * per, tl.minimum(P, split * per + per), BP):
+            p = (start + tl.arange(0, BP)).to(tl.int64)[:, None]
+            inside = (p < P) & (c < C)[None, :]
+            g = tl.load(gradient + at * g_n + p * g_p + c[None, :] * g_c, mask=inside, other=0.0).to(tl.float32)
+            z = tl.load(x + at * x_n + p * x_p + c[None, :] * x_c, mask=inside, other=0.0).to(tl.float32)
+            weighted += g * ((z - middle[None, :]) * scale[None, :])
+            plain += g
+    place = out + (split * 2 * m + i) * C + c
+    tl.store(place, tl.sum(weighted, axis=0), mask=c < C)
+    tl.store(place + m * C, tl.sum(plain, axis=0), mask=c < C)
+
+
+def serves_channels(gradient: Tensor, x: Tensor) -> bool:
+    """Whether `channel_sums` takes these: images, or sequences with their channels in the second dimension.
+
+    Without positions there is nothing to sum.
+    """
+    types = {gradient.dtype, x.dtype} <= {torch.float32, torch.bfloat16, torch.float16}
+    return gradient.is_cuda and types and gradient.ndim > 2 and x.numel() > 0
+
+
+def channel_sums(
+    gradient: Tensor, x: Tensor, mean: Tensor, var: Tensor, eps: float, examples: int
+) -> tuple[Tensor, Tensor]:
+    """Sums of gradient * (x - mean) / √(var + eps) and of the gradient itself, for each example and channel: m x C.
+
+    gradient and x: N x C x positions, where the N / m entries of an example follow each other.
+    """
+    gradient, x = gradient.flatten(2), x.flatten(2)
+    mean, var = mean.float().contiguous(), var.float().contiguous()
+    N, C, P = gradient.shape
+    BC = min(_CHANNELS, triton.next_power_of_2(C))
+    columns = triton.cdiv(C, BC)
+    blocks = triton.cdiv(P, _CHANNEL_POSITIONS)
+    # As many programs as run at a time.
+    per = triton.cdiv(blocks, max(1, _CHANNEL_PROGRAMS * processors(x.device) // (examples * columns)))
+    splits = triton.cdiv(blocks, per)
+    out = torch.empty(splits, 2, examples, C, dtype=torch.float32, device=x.device)
+    _channel_sums[(examples, columns, splits)](
+        gradient, x, mean, var, out, eps, examples, C, P, N // examples, per * _CHANNEL_POSITIONS,
+        *gradient.stride(), *x.stride(), BC=BC, BP=_CHANNEL_POSITIONS,
+    )  # fmt: skip
+    weighted, plain = out[0] if splits == 1 else out.sum(0)
+    return weighted, plain
