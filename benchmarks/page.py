@@ -151,9 +151,10 @@ def notes(results: Results) -> str:
     if implicit:
         text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
         lines.append(f'* `basis="implicit"` stores no directions and adds hardly any memory; a step costs {text}.')
-    lines.append(
-        "* `basis_dtype=torch.bfloat16` halves the stored directions, `parameters=` leaves parts of the model out."
-    )
+    lines += [
+        "* On a GPU, a guide of up to 16.8 million shared parameters puts its arithmetic into a CUDA graph: at most 128 MB more.",
+        "* `basis_dtype=torch.bfloat16` halves the stored directions, `parameters=` leaves parts of the model out.",
+    ]
     return "\n".join(lines)
 
 

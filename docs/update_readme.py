@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.demo.run import ROWS
-from attittud_lab.demo.table import MARKS, conclusions, grid
+from attittud_lab.demo import MARKS, ROWS, conclusions, grid
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- from docs/demo.json -->\n", "<!-- end -->\n"

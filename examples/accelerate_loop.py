@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from attittud import Guide, checkpoint, preset
-from attittud.integrations.logs import Latest
+from attittud.integrations import Latest
 
 MICRO_BATCHES = 2  # of each task in one step
 

@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from attittud_lab.config.load import load
-from attittud_lab.demo.run import CONFIG
+from attittud_lab.demo import CONFIG
 from attittud_lab.training.train import run
 
 SEEDS = range(100, 112)  # not among those of the demo

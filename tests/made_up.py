@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attittud_lab.compare.candidates import Budget, Candidate, Tuned, Variant, run_dir
-from attittud_lab.compare.decide import ComparedRuns, content
+from attittud_lab.compare.decide import content
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import StrategyConfig
 from attittud_lab.files import without_nan
@@ -27,11 +27,8 @@ def made_up(
         )
         for label in at_steps
     ]
-    tables = [
-        None if table is None else _runs(folder, table, steps) for table, steps in ((at_steps, 10), (at_seconds, 7))
-    ]
-    assert tables[0] is not None
-    result: dict[str, Any] = without_nan(content(ComparedRuns(config, folder, rows, [], tables[0], tables[1], 5.0, {})))
+    later = None if at_seconds is None else (5.0, _runs(folder, at_seconds, 7))
+    result: dict[str, Any] = without_nan(content(config, folder, rows, _runs(folder, at_steps, 10), later))
     (folder / "comparison.json").write_text(json.dumps(result))
     return result
 

@@ -150,16 +150,16 @@ def test_moments_are_those_of_an_exponential_average(hearings):
     mean = (decay * found).sum(0) / decay.sum()
     count = decay.sum() ** 2 / decay.square().sum()
     variance = (decay * (found - mean).square()).sum(0) / decay.sum() * count / (count - 1)
-    assert torch.allclose(record.score, mean)
-    assert torch.allclose(record.spread, variance.sqrt())
-    assert torch.allclose(record.error, (variance / count).sqrt() * (1 + 3 / (count - 1)))
+    assert torch.allclose(record.known[0], mean)
+    assert torch.allclose(record.known[1], variance.sqrt())
+    assert torch.allclose(record.known[2], (variance / count).sqrt() * (1 + 3 / (count - 1)))
 
 
 def test_one_hearing_is_no_evidence():
     record = record_of([1.0] * 5)
-    assert torch.isinf(record.error).all() and not record.weights.any()
+    assert torch.isinf(record.known[2]).all() and not record.weights.any()
     record.add(torch.ones(5, dtype=torch.float64))
-    assert not record.error.any() and record.weights.all()
+    assert not record.known[2].any() and record.weights.all()
 
 
 @given(
@@ -170,7 +170,7 @@ def test_the_rule_in_words(centre, noise):
     """The same, number by number, from the sentences in docs/auto.md."""
     cosines = [[c + e for c, e in zip(centre, errors, strict=True)] for errors in noise]
     record = record_of(*cosines)
-    score, spread, error = record.score.tolist(), record.spread.tolist(), float(record.error[3])
+    score, spread, error = record.known[0].tolist(), record.known[1].tolist(), float(record.known[2][3])
     assume(error > 1e-9)
     for part in range(3):
         difference = score[part] - score[3]

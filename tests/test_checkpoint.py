@@ -369,7 +369,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place for key, item in items for place in [(*path, key), *places(item, (*path, key))]]
 
 
-@pytest.mark.parametrize("change", ["rows", "lost", "renamed", "shape", "type", "offsets", "more"])
+@pytest.mark.parametrize("change", ["rows", "lost", "renamed", "shape", "type", "NaN", "offsets", "more"])
 def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> None:
     """Also as large as it says: nothing is allocated before sizes are compared."""
     run = saved(tmp_path / "guide", "files")
@@ -387,6 +387,8 @@ def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> No
         tensors[name] = rows[:, 1:].contiguous()
     elif change == "type":
         tensors[name] = rows.to(torch.int64)
+    elif change == "NaN":
+        rows.view(-1)[-1] = float("nan")
     elif change == "more":
         tensors = {key: torch.cat([tensor] * 2) for key, tensor in tensors.items()}
     elif change == "offsets":

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from attittud_lab.commands.proposal import propose
-from attittud_lab.config.data import SourceConfig
 from attittud_lab.config.load import load, loads
+from attittud_lab.config.schema import SourceConfig
 from attittud_lab.data.chexpert import ABOUT, COMPETITION, CheXpert
 from attittud_lab.data.prepare import Pixels, Prepared, decode, prepare
 from attittud_lab.data.source import Columns, open_source

@@ -14,9 +14,8 @@ import pytest
 import typer
 
 import attittud
-from attittud_lab import cli
+from attittud_lab import cli, demo
 from attittud_lab.config.load import load
-from attittud_lab.demo import run as demo
 from attittud_lab.errors import InputError
 
 COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "schema"]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from attittud_lab.config.data import SourceConfig
+from attittud_lab.config.schema import SourceConfig
 from attittud_lab.data.prepare import Pixels, decode
 from attittud_lab.data.source import Listing, open_listing, open_source
 from attittud_lab.data.tables import read_file

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud_lab import cli
-from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig
 from attittud_lab.config.load import loads
+from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, PrimaryConfig
 from attittud_lab.data import prepare as preparing
 from attittud_lab.data import source as sources
 from attittud_lab.data.parts import Parts, read_parts, with_noise
@@ -435,7 +435,7 @@ def test_objectives_that_are_not_there(tmp_path: Path) -> None:
 def test_what_is_not_needed_is_not_imported() -> None:
     """`datasets` takes two seconds to import, pyarrow half of one."""
     code = (
-        "import sys\nfrom attittud_lab.config.data import DataConfig\nfrom attittud_lab.data.prepare import prepare\n"
+        "import sys\nfrom attittud_lab.config.schema import DataConfig\nfrom attittud_lab.data.prepare import prepare\n"
     )
     code += "prepare(DataConfig(), 0)\nprint(sorted({'datasets', 'pyarrow', 'pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

@@ -12,12 +12,11 @@ from rich.console import Console
 
 import attittud
 from attittud_lab.compare.decide import Scores, decide
-from attittud_lab.compare.progress import Runs
 from attittud_lab.config.load import load
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.demo.run import CONFIG, QUALITIES, ROWS, config, measure, run_all
-from attittud_lab.demo.table import WIDE, conclusions, grid, rich_table
+from attittud_lab.demo import CONFIG, QUALITIES, ROWS, WIDE, conclusions, config, grid, measure, rich_table, run_all
 from attittud_lab.files import without_nan
+from attittud_lab.output.progress import Progress
 from attittud_lab.statistics import paired
 from attittud_lab.training.train import load_data
 
@@ -78,7 +77,7 @@ def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_ou
 def test_the_result_is_a_comparison_with_a_table_for_each_quality(tmp_path: Path) -> None:
     calls = []
 
-    class Watched(Runs):
+    class Watched(Progress):
         def comparison(self, runs: int) -> None:
             assert runs == 2 * (1 + 3 * (len(ROWS) - 1))
 

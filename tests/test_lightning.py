@@ -86,6 +86,17 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     assert len(whole) == 20 and resumed == whole[8:]
 
 
+def test_a_checkpoint_before_the_next_step_keeps_the_guide(tmp_path: Path) -> None:
+    """A resumed run that has nothing left to do writes its checkpoint with the guide that it has loaded."""
+    run(tmp_path, closer(), max_epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
+    trainer = make_trainer(str(tmp_path), [], **(QUIET | {"max_epochs": 1}))
+    trainer.fit(closer(), ckpt_path=str(tmp_path / "last.ckpt"))
+    trainer.save_checkpoint(tmp_path / "again.ckpt")
+    again = torch.load(tmp_path / "again.ckpt", weights_only=True)[STATE_KEY]
+    assert torch.equal(saved.pop("basis"), again.pop("basis")) and saved == again
+
+
 @pytest.mark.parametrize("wrong", [1, "text", [], {}, {"version": 1}, torch.ones(2)], ids=repr)
 def test_an_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: Any) -> None:
     run(tmp_path, closer(), max_epochs=1)

@@ -13,8 +13,7 @@ from torch import nn
 
 from attittud import Eta, Guide
 from attittud_lab.config.load import load
-from attittud_lab.demo.run import ROWS
-from attittud_lab.demo.table import conclusions, grid
+from attittud_lab.demo import ROWS, conclusions, grid
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -23,13 +23,13 @@ from rich.text import Text
 from attittud_lab import cli
 from attittud_lab.compare import run as module
 from attittud_lab.compare.candidates import Budget, Tuned, Variant, candidates
-from attittud_lab.compare.progress import CompareBars
 from attittud_lab.compare.run import compare
 from attittud_lab.compare.table import notes, show
 from attittud_lab.config.load import dump, load, loads
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
-from attittud_lab.report.page import write_report
+from attittud_lab.output.progress import Bars
+from attittud_lab.report import write_report
 from attittud_lab.training.phase import DivergedError
 
 JOB = """
@@ -120,7 +120,7 @@ def test_more_seeds_keep_the_runs_that_are_there(
 ) -> None:
     folder, result = tmp_path / "copy", finished[1]
     shutil.copytree(finished[0], folder)
-    with (bars := CompareBars()):
+    with (bars := Bars()):
         more = compare(config("compare.seeds=3"), folder, bars)
     (runs,) = bars._bars.tasks
     assert runs.completed == runs.total == len(list(folder.rglob("result.json")))

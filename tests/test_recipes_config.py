@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attittud import basis, engine
-from attittud_lab.commands.reading import known_names
-from attittud_lab.config.data import DataConfig, PrimaryConfig
+from attittud_lab.commands import known_names
 from attittud_lab.config.load import ConfigError, changed, dump, load, loads
-from attittud_lab.config.schema import Config, json_schema, to_dict
+from attittud_lab.config.schema import Config, DataConfig, PrimaryConfig, json_schema, to_dict
 from attittud_lab.errors import InputError
 from attittud_lab.strategies import base as strategies
 

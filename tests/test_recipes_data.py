@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from attittud_lab.config.data import DataConfig
 from attittud_lab.config.load import loads
+from attittud_lab.config.schema import DataConfig
 from attittud_lab.data import hub
 from attittud_lab.data.prepare import Pixels, Prepared, decode, prepare
 from attittud_lab.data.splits import amount, stratified

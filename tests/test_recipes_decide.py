@@ -13,9 +13,9 @@ from rich.console import Console
 from scipy import stats
 
 from attittud_lab.compare.decide import ComparedTable, Scores, decide
-from attittud_lab.compare.progress import parse_duration, readable
 from attittud_lab.compare.table import by_label, notes, show
 from attittud_lab.errors import InputError
+from attittud_lab.output.progress import parse_duration, readable
 from attittud_lab.statistics import ALPHA
 
 SEEDS = 6

@@ -17,8 +17,8 @@ from attittud_lab import cli
 from attittud_lab.compare.run import compare
 from attittud_lab.config.load import loads
 from attittud_lab.errors import InputError
+from attittud_lab.report import LARGEST, NORMAL, render, write_page, write_report
 from attittud_lab.report.collect import collect, curves
-from attittud_lab.report.page import LARGEST, NORMAL, render, write_page, write_report
 from attittud_lab.strategies.layers import PARTS
 from attittud_lab.training.train import run
 

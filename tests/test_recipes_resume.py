@@ -28,7 +28,7 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
-from attittud_lab.output.progress import Quiet
+from attittud_lab.output.progress import Progress
 from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
 from attittud_lab.training.train import load_data, run
 
@@ -213,7 +213,7 @@ strategy: {rank: 2, refresh_every: 2}
 """
 
 
-class StopAt(Quiet):
+class StopAt(Progress):
     """Ctrl-C after so many steps."""
 
     def __init__(self, steps: int) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from attittud_lab import cli
 from attittud_lab.compare.candidates import Budget, candidates
-from attittud_lab.compare.progress import Runs
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Progress
 from attittud_lab.runs.result import RunResult
 from experiments.reproduce import __main__ as command
 from experiments.reproduce import runner
@@ -83,7 +83,7 @@ def test_rows_of_the_chest_xray_table_start_from_the_weights_of_their_seed(work:
 
 
 def quick(work: Path, **options: Any) -> Any:
-    usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": Runs(), "overrides": []}
+    usual = {"configs": CONFIGS, "results": work / "results", "work": work, "progress": Progress(), "overrides": []}
     usual |= {"names": ["figure2-samples"], "data": None, "quick": True}
     return reproduce(**(usual | options))
 
@@ -267,7 +267,7 @@ def test_while_others_are_busy_a_later_run_is_made(tmp_path: Path, monkeypatch: 
         config = next(iter(a_plan(f"strategy.rank={rank}", f"model.dropout=0.{rank}").parts.values()))
         config = replace(config, compare=replace(config.compare, seeds=1))
         plans.append(Plan("x", {part: config}, [part], [part], lambda _: Budget(2, 2)))
-    found = runner.Runner(Results(tmp_path, tmp_path / "locks"), tmp_path, Runs(), runner.Clock()).run(plans)
+    found = runner.Runner(Results(tmp_path, tmp_path / "locks"), tmp_path, Progress(), runner.Clock()).run(plans)
     assert found.finished == ["first", "second"] and found.missing == []
     names = ("primary_only", "multitask", "orthogonal")
     assert order == [

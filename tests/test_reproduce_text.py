@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from attittud_lab.compare.candidates import Budget, candidates, job, variants
-from attittud_lab.compare.progress import Runs
 from attittud_lab.config.schema import Config
 from attittud_lab.data.parts import read_parts
 from attittud_lab.data.prepare import split_seed
 from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Progress
 from attittud_lab.training.train import run
 from experiments.paper import rows as reader
 from experiments.paper import table1
@@ -69,7 +69,7 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
     # The guided phase does not move, as its rate is 0 in 32 bits, and fine-tuning leaves the heads of texts alone: they stay what
     # they began with.
     still = ["compare.space={training.guided.lr: [1e-60]}", "training.guided.weight_decay=0"]
-    reproduce(["table1-text"], None, progress=Runs(), overrides=still, quick=True, **options)
+    reproduce(["table1-text"], None, progress=Progress(), overrides=still, quick=True, **options)
     lines = read_lines(tmp_path / "results" / "table1-text.jsonl")
     assert {found["part"] for found in lines} == {"start", *QUICK_PARTS}
     assert all(found["result"]["metric"] == "macro_f1" for found in lines)
@@ -155,7 +155,7 @@ def test_the_tiny_encoder_is_the_same_from_every_process(tmp_path: Path) -> None
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": Runs()}
+    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": Progress()}
     data = write_texts(tmp_path)
     with pytest.raises(InputError, match=r"--model is not given; table1-text needs one"):
         reproduce(["table1-text"], data, overrides=[], **options)

@@ -20,7 +20,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.diagnose.diagnose import diagnose
 from attittud_lab.errors import InputError
 from attittud_lab.models.build import build_model
-from attittud_lab.report.page import write_report
+from attittud_lab.report import write_report
 from attittud_lab.training.phase import make_phase
 from attittud_lab.training.train import load_data, run
 from tests.test_recipes_resume import outcome

@@ -26,8 +26,7 @@ from trainers import EXAMPLES, NUMBERS, SUM, WARNINGS, arguments, curve, llama, 
 from transformers import Trainer
 
 from attittud import Eta, checkpoint, preset
-from attittud.integrations.refusals import FSDP2, check_trainer
-from attittud.integrations.transformers import FOLDER, OLD_FILE, AttittudTrainer, load_guide
+from attittud.integrations.transformers import FOLDER, FSDP2, OLD_FILE, AttittudTrainer, check_trainer, load_guide
 from attittud.losses import per_sequence
 
 pytestmark = WARNINGS
@@ -366,6 +365,16 @@ def test_a_checkpoint_without_a_guide_starts_one(
     (tmp_path / FOLDER).mkdir()
     with pytest.raises(FileNotFoundError, match="there is no guide"):
         load_guide(trainer.guide, tmp_path)
+
+
+def test_a_checkpoint_that_only_some_workers_find_is_refused(
+    stopped: tuple[AttittudTrainer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would begin with another basis and other data, without a word."""
+    trainer, folder = stopped
+    monkeypatch.setattr(checkpoint, "gather", lambda _, message: [message, None])
+    with pytest.raises(FileNotFoundError, match=f"^{folder / FOLDER}: not all workers find the same files; copy"):
+        load_guide(trainer.guide, folder)
 
 
 def assert_same_run(resumed: Trainer, whole: Trainer) -> None:

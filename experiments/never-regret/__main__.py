@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.output.interrupts import deaf_to_interrupts, worker_processes
+from attittud_lab.output.interrupts import worker_processes
 
 from .jobs import QUICK_STEPS, TIMED_STEPS, alone, clock, jobs, train
 from .pairs import SPLIT, choose
@@ -56,12 +56,10 @@ def spread(work: Iterable[Work], workers: int, late: Callable[[], bool] = lambda
         return
     with worker_processes(workers) as pool:
         # Little is handed out ahead, so that little is left to do when it is late.
-        with deaf_to_interrupts():
-            waiting = {pool.submit(alone, *piece) for piece in islice(todo, workers)}
+        waiting = {pool.submit(alone, *piece) for piece in islice(todo, workers)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            with deaf_to_interrupts():
-                waiting |= {pool.submit(alone, *piece) for piece in islice(todo, len(done))}
+            waiting |= {pool.submit(alone, *piece) for piece in islice(todo, len(done))}
             yield from (future.result() for future in done)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from attittud_lab.cli import run_and_exit
-from attittud_lab.commands.help import Command
+from attittud_lab.commands import Command
 
 HERE = Path(__file__).parents[1]
 
@@ -87,9 +87,9 @@ def reproduce(
     from rich.console import Console
     from rich.table import Table
 
-    from attittud_lab.compare.progress import CompareBars, Lines, Runs, parse_duration
     from attittud_lab.errors import InputError
     from attittud_lab.output.interrupts import interruptible
+    from attittud_lab.output.progress import Bars, Progress, RunLines, parse_duration
     from experiments.reproduce.experiments import EXPERIMENTS
     from experiments.reproduce.run import reproduce as run
     from experiments.reproduce.run import side_by_side
@@ -126,9 +126,9 @@ def reproduce(
         if workers > 1:
             outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
         else:
-            progress = Runs() if quiet or quick else Lines(console)
+            progress = Progress() if quiet or quick else RunLines(console)
             if sys.stderr.isatty() and not quiet:
-                progress = stack.enter_context(CompareBars())
+                progress = stack.enter_context(Bars())
             outcome = run(names, data, progress=progress, **settings)
     if outcome.missing:
         console.print(f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on.")

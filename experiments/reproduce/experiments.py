@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attittud_lab.config.data import SourceConfig
+from attittud_lab.config.schema import SourceConfig
 from attittud_lab.data.source import open_listing, open_source
 from attittud_lab.errors import InputError
 from experiments.reproduce.miniature import CHEST_XRAY, write_chest_xray, write_miniature

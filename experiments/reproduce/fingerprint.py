@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
-from attittud_lab.config.options import default
 from attittud_lab.config.schema import Config
 from attittud_lab.runs.folder import comparable
 
@@ -44,7 +43,8 @@ def _forget_later(config: Any, plain: dict[str, Any]) -> None:
     """Remove settings that came after the first committed results, where they have their default."""
     for entry in fields(config):
         value = getattr(config, entry.name)
-        if entry.metadata.get("later") and value == default(entry):
+        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+        if entry.metadata.get("later") and value == default:
             plain.pop(entry.name, None)
         elif is_dataclass(value) and entry.name in plain:
             _forget_later(value, plain[entry.name])

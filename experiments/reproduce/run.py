@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.compare.progress import Lines, Runs
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
-from attittud_lab.output.interrupts import deaf_to_interrupts, worker_processes
+from attittud_lab.output.interrupts import worker_processes
+from attittud_lab.output.progress import Progress, RunLines
 from experiments.reproduce.experiments import EXPERIMENTS, Experiment, Part
 from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Results
@@ -65,7 +65,7 @@ def reproduce(
     configs: Path,
     results: Path,
     work: Path,
-    progress: Runs,
+    progress: Progress,
     overrides: Sequence[str],
     quick: bool = False,
     budget: float | None = None,
@@ -134,8 +134,7 @@ def side_by_side(count: int, names: Sequence[str], data: Path | None, *, quiet: 
     Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels overlap.
     """
     with worker_processes(count) as pool:
-        with deaf_to_interrupts():
-            begun = [pool.submit(_work, number, count, names, data, quiet, settings) for number in range(count)]
+        begun = [pool.submit(_work, number, count, names, data, quiet, settings) for number in range(count)]
         outcomes = [future.result() for future in begun]
     finished = {part for outcome in outcomes for part in outcome.finished}
     every = [*outcomes[0].finished, *outcomes[0].missing]
@@ -150,5 +149,5 @@ def _work(
     from rich.console import Console
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
-    progress = Runs() if quiet else Lines(Console(), f"{number + 1}: ")
+    progress = Progress() if quiet else RunLines(Console(), f"{number + 1}: ")
     return reproduce(names, data, progress=progress, share=number / count, **settings)

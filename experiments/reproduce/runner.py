@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from attittud_lab.compare.candidates import Budget
-from attittud_lab.compare.progress import Runs
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
+from attittud_lab.output.progress import Progress
 from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
@@ -59,7 +59,7 @@ class Runner:
 
     results: Results
     work: Path
-    progress: Runs
+    progress: Progress
     clock: Clock
     share: float = 0.0
     _data: dict[str, Prepared] = field(default_factory=dict, repr=False)

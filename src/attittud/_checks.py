@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
-from attittud.autograd.layout import Layout, sparse_message
+from attittud.autograd.layout import Layout, local, sparse_message
 from attittud.eta import Eta, preset, presets
 from attittud.report import SCORED
 
 AnyEta = Eta | Literal["auto"]
+Fits = Callable[[Any], bool]
 T = TypeVar("T")
 
 
@@ -158,95 +160,126 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
         raise ValueError(
             f"not a state of a Guide this version can read (version {shortened(version)}, not 1); save it by state_dict()"
         )
-    if missing := TYPES.keys() - {"judges"} - set(state):
-        raise ValueError(
-            f"the state of the Guide is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
-        )
-    judges = state.get("judges")
-    if isinstance(judges, Mapping) and (missing := {"age", "count", "records"} - set(judges)):
-        raise ValueError(
-            f"what the judges said is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()"
-        )
-    for name, fits in TYPES.items():
-        if not fits(state.get(name)):
-            raise ValueError(
-                f"{name!r} in the state of the Guide cannot be {shortened(state[name])}: the file is damaged or was made by "
-                "hand; load another copy, or leave it out and let the next step compute the basis again"
-            )
+    whole = "the Guide's state"
+    _check_fields(whole, state, FIELDS, optional={"judges", "worker"})
+    _check_fields(f"'settings' in {whole}", state["settings"], dict.fromkeys(settings, _is_setting))
+    for field, fits in (("shared", _is_shape), ("basis", _are_rows)):
+        if isinstance(state[field], Mapping):
+            _check_fields(f"{field!r} in {whole}", state[field], dict.fromkeys(state[field], fits))
+    if (judges := state.get("judges")) is not None:
+        _check_fields(f"'judges' in {whole}", judges, JUDGES)
+        for name, scores in judges["records"].items():
+            _check_fields(f"the record of {shortened(name)} under 'judges' in {whole}", scores, SCORES)
     for key, value in settings.items():
-        saved = state["settings"].get(key)
-        if not isinstance(saved, (str, int, type(None))) or saved != value:
+        if (saved := state["settings"][key]) != value:
             raise ValueError(
                 f"the state was saved with {key}={shortened(saved)}, this guide has {value!r}; build the guide with the "
                 "settings of the saved run"
             )
-    for name, shape in state["shared"].items():
-        found = tuple(named[name].shape) if name in named else "no such parameter"
-        if found != tuple(shape):
+    shapes = {name: tuple(shape) for name, shape in state["shared"].items()}
+    for name in (*shapes, *(state["reached_by_auxiliary"] or ())):
+        here = tuple(named[name].shape) if name in named else "no such parameter"
+        if here != shapes.get(name, here) or name not in named:
+            what = f"has shape {shapes[name]}" if name in shapes else "is reached by auxiliary losses"
             raise ValueError(
-                f"the state belongs to another model: parameter {name!r} has shape {tuple(shape)} in it, here: {found}"
+                f"the state belongs to another model: parameter {shortened(name, 200)} {what} in it, here: {here}; build the "
+                "guide on the model of the saved run"
             )
-    if not _covers(state["basis"], state["shared"]):
-        raise ValueError("the saved basis does not have as many rows over every shared parameter; load another copy")
+    if not _covers(state["basis"], shapes, settings["rank"]):
+        raise ValueError(
+            f"the saved basis does not have the shape of at most {settings['rank']} rows over every shared parameter; "
+            "load another copy, or leave it out and let the next step compute the basis again"
+        )
 
 
-def _covers(basis: Any, shared: Mapping[str, Any]) -> bool:
-    if not isinstance(basis, Mapping):
-        return basis is None or bool(shared)
-    shapes = {name: tuple(tensor.shape[1:]) for name, tensor in basis.items()}
-    rows = {tensor.shape[0] for tensor in basis.values()}
-    return len(rows) == 1 and shapes == {name: tuple(shape) for name, shape in shared.items()}
+def _check_fields(where: str, value: Any, fields: Mapping[str, Fits], optional: Collection[str] = ()) -> None:
+    """Refuse what is no mapping, and missing fields, unknown fields and fields of a wrong type."""
+    damaged = (
+        "the file is damaged or was made by hand; load another copy, or leave it out and let the next step compute the "
+        "basis again"
+    )
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} cannot be {shortened(value)}: {damaged}")
+    if missing := fields.keys() - set(optional) - set(value):
+        raise ValueError(f"{where} is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()")
+    for name, found in value.items():
+        if not isinstance(name, str) or name not in fields:
+            raise ValueError(
+                f"{where} has the field {shortened(name)}, which this version of attittud does not know; leave the field "
+                "out, or save the state by state_dict() of this version"
+            )
+        if not fields[name](found):
+            raise ValueError(f"{shortened(name, 200)} in {where} cannot be {shortened(found)}: {damaged}")
 
 
-def shortened(value: object) -> str:
+def _covers(basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], rank: int) -> bool:
+    if basis is None:
+        return True
+    if isinstance(basis, Tensor):
+        return basis.ndim == 2 and len(basis) <= rank and basis.shape[1] == sum(map(math.prod, shapes.values())) > 0
+    rows = {len(tensor) for tensor in basis.values()}
+    return {name: tuple(x.shape[1:]) for name, x in basis.items()} == shapes and len(rows) == 1 and max(rows) <= rank
+
+
+def shortened(value: object, most: int = 60) -> str:
     """Describe what a file holds, short enough for a message."""
     text = repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:56]} ..."
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _is_list(value: Any, fits: Callable[[Any], bool], length: int | None = None) -> bool:
-    return isinstance(value, (list, tuple)) and length in (None, len(value)) and all(map(fits, value))
+def _is_list(value: Any, fits: Fits) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(fits, value))
 
 
-def _is_mapping(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) and fits(item) for name, item in value.items())
+def _is_shape(value: Any) -> bool:
+    return _is_list(value, _is_count)
 
 
-def _are_numbers(value: Any, length: int) -> bool:
-    return _is_list(value, lambda x: type(x) is float and math.isfinite(x), length)
+def _is_setting(value: Any) -> bool:
+    return type(value) in (str, int, type(None))
+
+
+def _are_numbers(value: Any, length: int, least: float, most: float) -> bool:
+    return _is_list(value, lambda x: type(x) is float and least <= x <= most) and len(value) == length
+
+
+def _are_moments(value: Any) -> bool:
+    """Whether these are decaying sums of cosines, of their squares, and of ones."""
+    limits = ((-2, 2), (0, 2), (0, 2))
+    if not isinstance(value, (list, tuple)) or len(value) != len(limits):
+        return False
+    return all(_are_numbers(row, len(SCORED), *limit) for row, limit in zip(value, limits, strict=True))
 
 
 def _are_rows(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
+    plain = isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
+    return plain and not value.is_meta and value.ndim > 0 and bool(local(value).isfinite().all())
 
 
-def _are_scores(value: Any) -> bool:
-    """Whether this is the state of `attittud.step.auto.Scores`."""
-    return (
-        isinstance(value, Mapping)
-        and _is_list(value.get("moments"), lambda row: _are_numbers(row, len(SCORED)), 3)
-        and _are_numbers(value.get("weights"), 3)
-        and _is_count(value.get("skipped"))
-    )
-
-
-def _are_judges(value: Mapping[str, Any]) -> bool:
-    known = value["age"] is None or _is_count(value["age"])
-    return known and _is_count(value["count"]) and _is_mapping(value["records"], _are_scores)
-
-
-TYPES: dict[str, Callable[[Any], bool]] = {
+FIELDS: dict[str, Fits] = {
+    "version": lambda x: x == 1,
     "settings": lambda x: isinstance(x, Mapping),
     "since_refresh": lambda x: x is None or _is_count(x),
     "refreshes": _is_count,
     "skipped_refreshes": _is_count,
-    "shared": lambda x: _is_mapping(x, lambda shape: _is_list(shape, _is_count)),
+    "shared": lambda x: isinstance(x, Mapping),
     "reached_by_auxiliary": lambda x: x is None or _is_list(x, lambda name: isinstance(name, str)),
-    "basis": lambda x: x is None or _are_rows(x) or _is_mapping(x, _are_rows),
-    "judges": lambda x: x is None or (isinstance(x, Mapping) and _are_judges(x)),
+    "basis": lambda x: x is None or isinstance(x, Mapping) or _are_rows(x),
+    "worker": lambda x: x is None or isinstance(x, str),
+    "judges": lambda x: x is None or isinstance(x, Mapping),
 }
 """The fields of a guide's state, and whether a value is of their type."""
+JUDGES: dict[str, Fits] = {
+    "age": lambda x: x is None or _is_count(x),
+    "count": _is_count,
+    "records": lambda x: isinstance(x, Mapping),
+}
+SCORES: dict[str, Fits] = {
+    "moments": _are_moments,
+    "weights": lambda x: _are_numbers(x, 3, 0, 1),
+    "skipped": _is_count,
+}

@@ -23,6 +23,7 @@ __all__ = ["BatchNorm", "DisableTorchFunction", "tree_flatten", "tree_unflatten"
 DisableTorchFunction = torch._C.DisableTorchFunction
 foreach_add_ = torch._foreach_add_
 foreach_copy_ = torch._foreach_copy_
+foreach_mul = torch._foreach_mul
 foreach_zero_ = torch._foreach_zero_
 concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
 sequence_number = methodcaller("_sequence_nr")

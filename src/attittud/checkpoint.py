@@ -30,22 +30,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint import metadata as saved
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_entries
 from torch.distributed.checkpoint.state_dict_saver import save as save_entries
 from torch.futures import Future
+
+from attittud.autograd.layout import local
 
 if TYPE_CHECKING:
     from attittud.guide import Guide
@@ -65,20 +60,22 @@ def entries(guide: Guide) -> dict[str, Any]:
     return {"state": json.dumps(state), "basis": basis}
 
 
-def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = None) -> None:
+def save(
+    guide: Guide, folder: str | PathLike[str], *, writes: bool | None = None, files: Mapping[str, Any] | None = None
+) -> None:
     """Write a guide into a folder; every worker must call this, between two steps.
 
     Args:
         guide: the guide.
         folder: is made if needed. An older guide in it is replaced, other files stay.
         writes: whether this worker writes what all workers have in common; by default the first worker does.
+        files: JSON files to write into the folder too, by name.
     """
     safetensors = _import_safetensors("save")
     state, basis = _parts(guide)
     if writes is None:
-        writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+        writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank(_group(guide)) == 0
     folder, rows = Path(folder), next((tensor.shape[0] for tensor in basis.values()), None)
-    _wait(guide)  # somebody may still be loading the files that are replaced here
     if writes:
         # A folder without its JSON is incomplete, and no shard of an older guide may stay among the new ones.
         (folder / BASIS).mkdir(parents=True, exist_ok=True)
@@ -90,14 +87,10 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
     elif basis and writes:
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
     if writes:
-        (folder / STATE).write_text(json.dumps(state | {"rows": rows}), encoding="utf-8")
-    _wait(guide)  # nobody loads before the state is there
-
-
-def _wait(guide: Guide) -> None:
-    """Wait for all workers, where they share the files."""
+        for name, content in {**(files or {}), STATE: state | {"rows": rows}}.items():
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")
     if guide.sharded:
-        dist.all_gather_object([None] * dist.get_world_size(), None)
+        gather(guide, None)  # all files are there when any worker goes on
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:
@@ -105,13 +98,35 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
 
     Every worker must call this.
     """
-    folder = Path(checkpoint_id)
-    file = next((folder / name for name in (STATE, METADATA) if (folder / name).is_file()), None)
-    if file is None:
-        raise FileNotFoundError(
-            f"{folder}: there is no guide, since neither {STATE} nor {METADATA} is in this folder; {CURE}"
-        )
-    state, basis = _load_saved(guide, folder) if file.name == STATE else _load_entries(guide, folder, key)
+    folder, prefix = Path(checkpoint_id), f"{key}.basis."
+    state: dict[str, Any] | None = None
+    taken: dict[str, Any]
+    reader: FileSystemReader | None
+    with together(guide):
+        if (folder / STATE).is_file():
+            file, prefix = folder / STATE, ""
+            state, taken, reader = _open_files(guide, folder)
+        elif (folder / METADATA).is_file():
+            file = folder / METADATA
+            taken, reader = _open_entries(guide, folder, key)
+        else:
+            raise FileNotFoundError(
+                f"{folder}: there is no guide, since neither {STATE} nor {METADATA} is in this folder; {CURE}"
+            )
+    with together(guide), warnings.catch_warnings():
+        if reader is not None:
+            # In one process torch warns that it is only one.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+            with reading(Path(reader.path)):
+                load_entries(taken, storage_reader=reader, planner=_Planner(), no_dist=not guide.sharded)
+                for path, rows in taken.items():
+                    # Here, since a shard may be damaged that only one worker has.
+                    if isinstance(rows, Tensor) and not local(rows).isfinite().all():
+                        raise ValueError(f"the basis over the parameter {path.removeprefix(prefix)!r} has NaN or Inf")
+        if state is None:
+            with reading(folder):
+                state = _json_object(taken.pop(f"{key}.state"))
+    basis = {path.removeprefix(prefix): rows for path, rows in taken.items()}
     restore(guide, state | {"basis": basis or None}, file)
 
 
@@ -139,15 +154,45 @@ def _import_safetensors(verb: str) -> Any:
         ) from error
 
 
+# ------------------------------------------------------------------------------------------------ workers
+
+
+def _group(guide: Guide) -> dist.ProcessGroup | None:
+    """The workers that share a guide's files. A sharded guide's are all, since torch writes the shards of all."""
+    return None if guide.sharded else getattr(guide._workers, "group", None)
+
+
+def gather(guide: Guide, message: str | None) -> list[str | None]:
+    """The messages of all workers of a guide; waits for them."""
+    if guide._workers.size == 1:
+        return [message]
+    messages: list[str | None] = [None] * dist.get_world_size(_group(guide))
+    dist.all_gather_object(messages, message, group=_group(guide))
+    return messages
+
+
+@contextmanager
+def together(guide: Guide) -> Iterator[None]:
+    """Read files on all workers: after the last one has saved, before the first one saves again.
+
+    Whatever goes wrong on one worker is raised on all of them: the others would wait in vain in the next step.
+    """
+    gather(guide, None)
+    try:
+        yield
+    except Exception as error:
+        gather(guide, str(error))
+        raise
+    for message in gather(guide, None):
+        if message is not None:
+            raise UnreadableError(message)
+
+
 # ------------------------------------------------------------------------------------------------ reading
 
 
 class UnreadableError(ValueError):
     """A file of a checkpoint is damaged, crafted or not of this library."""
-
-
-class ForbiddenError(pickle.UnpicklingError):
-    """A pickle asks for something that torch's metadata never needs."""
 
 
 @contextmanager
@@ -161,18 +206,18 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(found, UnreadableError):
             raise UnreadableError(*found.args) from None
         reason = " ".join(f"{type(found).__name__} {found}".split())[:200]
-        if isinstance(found, pickle.UnpicklingError) and not isinstance(found, ForbiddenError):
+        if isinstance(found, pickle.UnpicklingError):
             # (torch's own message goes on to recommend weights_only=False.)
             reason = "it is damaged, or holds more than tensors, numbers and texts, which could run code"
         raise UnreadableError(f"{path}: cannot be read as part of a guide's checkpoint ({reason}); {CURE}") from None
 
 
-def restore(guide: Guide, state: Mapping[str, Any], file: Path) -> None:
-    """Load a guide's state; errors name the file that it comes from."""
+def restore(guide: Guide, state: Mapping[str, Any], source: object) -> None:
+    """Load a guide's state; errors name the file or the entry that it comes from."""
     try:
         guide.load_state_dict(state)
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise ValueError(f"{source}: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -188,47 +233,43 @@ def _json_object(text: Any) -> dict[str, Any]:
     return found
 
 
-def _load_saved(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """State and basis from what `save` wrote."""
+def _open_files(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FileSystemReader | None]:
+    """The state that `save` wrote, memory for the basis, and who reads it."""
     state = read_json(folder / STATE)
     rows = state.pop("rows", None)
     if rows is None:
-        return state, {}
+        return state, {}, None
     safetensors = _import_safetensors("load")
     for file in sorted((folder / BASIS).glob("*.safetensors")):
         with reading(file), safetensors.safe_open(file, "pt"):
             pass  # torch reads all headers below, and would not say which one is damaged
-    reader = _SafetensorsReader(str(folder / BASIS))
+    reader = HuggingFaceStorageReader(str(folder / BASIS))
     with reading(folder / BASIS):
         room = _room(guide, reader.read_metadata().state_dict_metadata, "", folder / BASIS)
         if [tensor.shape[0] for tensor in room.values()] != [rows] * len(room) or not room:
             raise ValueError(f"it lacks the rows of the basis that {STATE} speaks of")
-    _fill(room, reader, folder / BASIS)
-    return state, room
+    return state, room, reader
 
 
-def _load_entries(guide: Guide, folder: Path, key: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """State and basis from a checkpoint of torch with the `entries` of a guide."""
+def _open_entries(guide: Guide, folder: Path, key: str) -> tuple[dict[str, Any], FileSystemReader]:
+    """Memory for the `entries` of a guide in a checkpoint of torch, and who reads them."""
     reader = _EntriesReader(folder, f"{key}.")
-    found, state, prefix = reader.read_metadata().state_dict_metadata, f"{key}.state", f"{key}.basis."
+    found, state = reader.read_metadata().state_dict_metadata, f"{key}.state"
     if state not in found:
         raise ValueError(
             f"the checkpoint {str(folder)!r} has no guide under {key!r}, only {sorted(reader.keys)}; save one with "
             f"{{{key!r}: attittud.checkpoint.entries(guide)}}"
         )
     with reading(folder / METADATA):
-        taken: dict[str, Any] = {state: "", **_room(guide, found, prefix, folder / METADATA)}
-    _fill(taken, reader, folder)
-    with reading(folder):
-        loaded = _json_object(taken.pop(state))
-    return loaded, {path.removeprefix(prefix): rows for path, rows in taken.items()}
+        return {state: "", **_room(guide, found, f"{key}.basis.", folder / METADATA)}, reader
 
 
 def _room(guide: Guide, found: Mapping[str, Any], prefix: str, file: Path) -> dict[str, Tensor]:
     """Memory for this worker's part of a saved basis. The sizes are checked before anything is allocated."""
     parameters, room = dict(guide._workers.named(guide.model)), {}
-    saved = {path: entry for path, entry in found.items() if path.startswith(prefix)}
-    for path, entry in saved.items():
+    for path, entry in found.items():
+        if not path.startswith(prefix):
+            continue
         name = path.removeprefix(prefix)
         if name not in parameters:
             raise UnreadableError(f"{file}: the checkpoint belongs to another model: here is no parameter {name!r}")
@@ -245,14 +286,6 @@ def _room(guide: Guide, found: Mapping[str, Any], prefix: str, file: Path) -> di
     return room
 
 
-def _fill(into: dict[str, Any], reader: FileSystemReader, folder: Path) -> None:
-    """Read what belongs to this worker, as torch plans it."""
-    with warnings.catch_warnings(), reading(folder):
-        # In one process torch warns that it is only one.
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        load_entries(into, storage_reader=reader, planner=_Planner())
-
-
 class _Planner(DefaultLoadPlanner):
     """Loads into a flat dict; other values than tensors must be plain data."""
 
@@ -263,27 +296,10 @@ class _Planner(DefaultLoadPlanner):
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
 
 
-class _Reader(FileSystemReader):
-    """Reads one file after the other, so that an error names its file."""
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        files: dict[str, list[ReadItem]] = {}
-        for item in plan.items:
-            files.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
-        for file, items in files.items():
-            with reading(Path(self.path) / file):
-                super().read_data(replace(plan, items=items), planner).wait()
-        return super().read_data(replace(plan, items=[]), planner)
-
-
-class _SafetensorsReader(_Reader, HuggingFaceStorageReader):
-    pass
-
-
 # ------------------------------------------------------------------------------------------------ torch's own format
 
 
-class _EntriesReader(_Reader):
+class _EntriesReader(FileSystemReader):
     """Reads a checkpoint of torch, whose metadata is a pickle, without running anything that a pickle asks for.
 
     It takes only the entries whose names begin with `prefix`, and checks the types of all that it takes.
@@ -297,15 +313,24 @@ class _EntriesReader(_Reader):
                 # The unpickler sets aside as much memory as a damaged or crafted number asks for.
                 if "PUT" in opcode.name and int(argument or 0) > len(content):
                     raise ValueError(f"it counts to {argument}")
-            described, stored = (
-                _Unpickler(BytesIO(content)).load().fields("Metadata", "state_dict_metadata", "storage_data")
-            )
+            found = _Unpickler(BytesIO(content)).load()
+            described, stored = found.fields("Metadata", "state_dict_metadata", "storage_data")
             self.keys = {name.split(".")[0] for name in described}
             own = {name: _described(entry) for name, entry in described.items() if name.startswith(prefix)}
-            self.metadata = Metadata(own, storage_data=dict(_stored(stored, prefix)))
+            self.metadata = saved.Metadata(own, storage_data=dict(_stored(stored, prefix)))
 
-    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+    def read_metadata(self, *_: Any, **__: Any) -> saved.Metadata:
         return self.metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read one file after the other, so that an error names its file."""
+        files: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            files.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
+        for file, items in files.items():
+            with reading(Path(self.path) / file):
+                super().read_data(replace(plan, items=items), planner).wait()
+        return super().read_data(replace(plan, items=[]), planner)
 
 
 class _Record:
@@ -326,6 +351,18 @@ class _Record:
         return [self.state.get(name) for name in names]
 
 
+RECORDS = {
+    "torch.distributed.checkpoint.metadata": (
+        *("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING"),
+        *("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"),
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "torch.serialization": ("_get_layout",),
+    **dict.fromkeys(("pathlib", "pathlib._local"), ("PosixPath", "WindowsPath")),  # the second since Python 3.13
+}
+"""The names in a pickle of torch's metadata, by module; otherwise it has only torch.Size and the types of tensors."""
+
+
 class _Unpickler(pickle.Unpickler):
     """Knows the names that torch's metadata needs and no other, and makes plain data of all of them."""
 
@@ -336,51 +373,29 @@ class _Unpickler(pickle.Unpickler):
             return tuple
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        raise ForbiddenError(
-            f"it asks for {module}.{name}, which torch's metadata never needs and which could run code"
-        )
+        raise ValueError(f"it asks for {module}.{name}, which torch's metadata never needs and which could run code")
 
 
-PATHS = ("PosixPath", "WindowsPath")
-RECORDS = {
-    "torch.distributed.checkpoint.metadata": (
-        "Metadata",
-        "StorageMeta",
-        "MetadataIndex",
-        "TensorStorageMetadata",
-        "TensorProperties",
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    ),
-    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
-    "torch.serialization": ("_get_layout",),
-    "pathlib": PATHS,
-    "pathlib._local": PATHS,  # Python 3.13
-}
-"""The names in a pickle of torch's metadata, by module; beside them only torch.Size and the types of tensors."""
-
-
-def _described(entry: _Record) -> TensorStorageMetadata | BytesStorageMetadata:
+def _described(entry: _Record) -> saved.TensorStorageMetadata | saved.BytesStorageMetadata:
     """Type, size and chunks of a tensor, or that an entry is no tensor."""
     if type(entry).__name__ == "BytesStorageMetadata":
-        return BytesStorageMetadata()
+        return saved.BytesStorageMetadata()
     properties, size, chunks = entry.fields("TensorStorageMetadata", "properties", "size", "chunks")
     dtype = properties.state[0]
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"a type of tensors was expected, not a {type(dtype).__name__}")
-    found = [chunk.fields("ChunkStorageMetadata", "offsets", "sizes") for chunk in chunks]
-    parts = [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in found]
-    return TensorStorageMetadata(TensorProperties(dtype), torch.Size(size), parts)
+    found = [map(torch.Size, chunk.fields("ChunkStorageMetadata", "offsets", "sizes")) for chunk in chunks]
+    parts = [saved.ChunkStorageMetadata(*sizes) for sizes in found]
+    return saved.TensorStorageMetadata(saved.TensorProperties(dtype), torch.Size(size), parts)
 
 
-def _stored(stored: Mapping[_Record, _Record], prefix: str) -> Iterator[tuple[MetadataIndex, Any]]:
+def _stored(stored: Mapping[_Record, _Record], prefix: str) -> Iterator[tuple[saved.MetadataIndex, Any]]:
     """Where the entries are: file, offset and length."""
+    fields = ("relative_path", "offset", "length", "transform_descriptors")
     for index, info in stored.items():
         name, offset, hint = index.fields("MetadataIndex", "fqn", "offset", "index")
         if name.startswith(prefix):
-            fields = ("relative_path", "offset", "length", "transform_descriptors")
             where = SimpleNamespace(**dict(zip(fields, info.fields("_StorageInfo", *fields), strict=True)))
             if Path(where.relative_path).name != where.relative_path or where.relative_path == "..":
                 raise ValueError(f"it points to the file {where.relative_path!r} outside of its folder")
-            yield MetadataIndex(name, offset, hint), where
+            yield saved.MetadataIndex(name, offset, hint), where

@@ -32,6 +32,7 @@ from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
+from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, Predicate, Shared
 from attittud.step.step import Given, Parts, Step
@@ -139,7 +140,7 @@ class Guide:
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
         self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
-        self._parts = Parts(self._shared, self._refresher, self._auto, GraphMemory(), self._warn)
+        self._parts = Parts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
         self._step: Step | None = None
         self._told = False  # a warning about accumulation has been given
 
@@ -182,7 +183,8 @@ class Guide:
                 "backward() was called between primary()/auxiliary() and combine(); use one form or the other. The "
                 "unfinished step is discarded."
             )
-        check_callable("basis_losses", basis_losses)
+        if basis_losses is not None:
+            check_callable("basis_losses", basis_losses)
         with self._discard_on_error():
             tasks = self._given(auxiliary)
             step = self._begin(refresh)
@@ -192,7 +194,7 @@ class Guide:
             if judge is not None or self._auto.wanted:
                 step.ask(judge)
                 self._check_judged(step, tasks)
-            step.run(primary, tasks, basis_losses)
+            step.run(primary, tasks, basis_losses, primary_weight=self.primary_weight)
             report = step.finish(self.primary_weight)
         self._step = None
         return report

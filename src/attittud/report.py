@@ -68,9 +68,7 @@ class TaskReport:
     """
 
     _split: Callable[[], Split]
-    _square: Tensor
-    _inner: Tensor
-    _primary: Tensor
+    _products: Callable[[], tuple[Tensor, Tensor, Tensor]]
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
     earned: EarnedWeights | None = None
     """With eta="auto": the weights of this step, and the scores that later ones are earned with."""
@@ -89,7 +87,7 @@ class TaskReport:
     @property
     def neutral(self) -> Tensor:
         """Norm of the part outside of the span."""
-        return (self._square - self._parts.helpful - self._parts.harmful).clamp(min=0).sqrt()
+        return (self._products()[0] - self._parts.helpful - self._parts.harmful).clamp(min=0).sqrt()
 
     @property
     def helpful(self) -> Tensor:
@@ -109,12 +107,13 @@ class TaskReport:
     @property
     def captured_auxiliary(self) -> Tensor:
         """Share of ‖g_aux‖² inside the span."""
-        return ratio(self._parts.helpful + self._parts.harmful, self._square)
+        return ratio(self._parts.helpful + self._parts.harmful, self._products()[0])
 
     @property
     def cosine(self) -> Tensor:
         """Cosine of the two gradients."""
-        return ratio(self._inner, self._square.sqrt() * self._primary.sqrt())
+        square, inner, primary = self._products()
+        return ratio(inner, square.sqrt() * primary.sqrt())
 
 
 TASK_VALUES = ("neutral", "helpful", "harmful", "agreement", "captured_auxiliary", "cosine")
@@ -150,7 +149,7 @@ class Report:
     """
 
     _captured: Callable[[], Tensor]
-    _active: Tensor
+    _effective_rank: Callable[[], Tensor]
     skipped_refreshes: Tensor
     refreshed: bool
     tasks: Mapping[str, TaskReport]
@@ -164,7 +163,7 @@ class Report:
     @property
     def effective_rank(self) -> Tensor:
         """Directions that are not zeroed."""
-        return self._active.sum()
+        return self._effective_rank()
 
     def _all(self, name: str) -> Tensor:
         return torch.stack([getattr(task, name) for task in self.tasks.values()])

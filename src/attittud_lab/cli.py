@@ -27,13 +27,11 @@ def build() -> typer.Typer:
     """The application."""
     import typer
 
-    from attittud_lab.commands.compare import compare
+    from attittud_lab.commands import Command, Group, attittud
+    from attittud_lab.commands.compare import compare, report
     from attittud_lab.commands.demo import demo
     from attittud_lab.commands.diagnose import diagnose
-    from attittud_lab.commands.help import Command, Group, attittud
-    from attittud_lab.commands.init import init
-    from attittud_lab.commands.report import report
-    from attittud_lab.commands.schema import schema
+    from attittud_lab.commands.init import init, schema
     from attittud_lab.commands.train import train
 
     app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -81,39 +79,34 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     except ModuleNotFoundError as error:
         if (error.name or "attittud").partition(".")[0] in ("attittud", "attittud_lab"):
             raise
-        _fail(
-            f"the command line needs {error.name!r}, which is not installed; install its extra: pip install '{EXTRA}'"
-        )
+        cure = f"install its extra: pip install '{EXTRA}'"
+        _end(f"the command line needs {error.name!r}, which is not installed; {cure}")
     import typer
 
     if any("\0" in argument for argument in arguments):
-        _fail("an argument holds a NUL character, which no path or setting can")
+        _end("an argument holds a NUL character, which no path or setting can")
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
     except typer.Abort:  # an older typer's word for Ctrl-C; a newer one returns 130
         return INTERRUPTED
     except InputError as error:
-        _fail(str(error))
+        _end(str(error))
     except OSError as error:
         # A path of the user's that cannot be read; what cannot be written is an InputError.
         if error.errno not in _UNUSABLE or error.filename is None:
             raise
         cure = "change its permissions, or name another one"
-        _fail(f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}")
+        _end(f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}")
     except Exception as error:
         # Newer typer has its own copy of Click, older one uses Click itself: what their usage errors share is this.
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        _fail(f"{error.format_message()} (`{command} --help` lists what is possible)")
+        _end(f"{error.format_message()} (`{command} --help` lists what is possible)")
     return code if isinstance(code, int) else 0
 
 
-def _fail(message: str) -> NoReturn:
-    _end(message, 2)
-
-
-def _end(message: str, code: int) -> NoReturn:
+def _end(message: str, code: int = 2) -> NoReturn:
     """Say it in one paragraph, without repeating a value of thousands of characters."""
     message = re.sub(r"\S{400,}", lambda found: short(found[0], 200), message[:100_000])
     sys.stderr.write(f"attittud: {short(' '.join(message.split()), _LONGEST)}\n")

@@ -26,7 +26,12 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _flush_folder(path.parent)
+        if os.name == "posix":  # only when the folder is flushed is the new name on the disk
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except BaseException as error:  # also Ctrl-C
         with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
@@ -35,8 +40,8 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
+    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(), cure)
 
 
 def without_nan(value: Any) -> Any:
@@ -52,9 +57,8 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({one_line(error)}); move the run folder away to start afresh"
-        ) from None
+        cure = "move the run folder away to start afresh"
+        raise InputError(f"{path}: cannot be read ({one_line(error)}); {cure}") from None
 
 
 def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLDER) -> InputError:
@@ -101,14 +105,3 @@ def only_one_process(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _flush_folder(folder: Path) -> None:
-    """Flush a folder: only then is a rename inside of it on the disk."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

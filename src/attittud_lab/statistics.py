@@ -13,20 +13,19 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Literal
 
-LEVEL = 0.95
+from scipy.special import betainc, nctdtr, stdtr, stdtrit
+
+LEVEL, POWER = 0.95, 0.8
 ALPHA = 1 - LEVEL
-POWER = 0.8
 FEWEST = 3
 """Values from which on an interval is given. Two seeds have a t-interval too, of 25 standard errors: show the values instead."""
-ROUNDING = 1e-6
-"""Relative; figures may have been computed in single precision."""
-MOST_SEEDS = 1000
-"""More are not worth counting."""
+ROUNDING = 1e-6  # relative; figures may have been computed in single precision
+MOST_SEEDS = 1000  # more are not worth counting
+MOST_BLOCKS = 20
 
 Range = tuple[float, float]
 ANYTHING: Range = (-math.inf, math.inf)
-PROPORTION: Range = (0.0, 1.0)
-"""Accuracy, AUC and F1."""
+PROPORTION: Range = (0.0, 1.0)  # accuracy, AUC and F1
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,6 @@ def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = F
     std = stdev(values) if n > 1 else math.nan
     if n < fewest:
         return Summary(n, mean, std, math.nan, math.nan)
-    from scipy.special import stdtrit
-
     half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * std / math.sqrt(n)
     return Summary(n, mean, std, max(within[0], mean - half), min(within[1], mean + half))
 
@@ -72,18 +69,13 @@ def paired(first: Sequence[float], second: Sequence[float], within: Range = ANYT
     """
     low, high = within
     found = summarise([a - b for a, b in zip(first, second, strict=True)], (low - high, high - low))
-    return Difference(**vars(found), p=_p(found, ROUNDING * max(map(abs, [*first, *second]))))
-
-
-def _p(found: Summary, rounding: float) -> float:
-    if found.n < FEWEST:
-        return math.nan
-    if found.std <= rounding:
-        return 1.0 if abs(found.mean) <= rounding else 2 * 0.5**found.n
-    from scipy.special import stdtr
-
-    t = found.mean / (found.std / math.sqrt(found.n))
-    return 2 * float(stdtr(found.n - 1, -abs(t)))
+    p, rounding = math.nan, ROUNDING * max(map(abs, [*first, *second]))
+    if found.n >= FEWEST and found.std <= rounding:
+        p = 1.0 if abs(found.mean) <= rounding else 2 * 0.5**found.n
+    elif found.n >= FEWEST:
+        t = found.mean / (found.std / math.sqrt(found.n))
+        p = 2 * float(stdtr(found.n - 1, -abs(t)))
+    return Difference(**vars(found), p=p)
 
 
 def differences(
@@ -126,8 +118,6 @@ def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
     `std` is that of the paired differences; `tests` are made at once, so each is held to 0.05 / tests (the first step
     of Holm). None where more than `MOST_SEEDS` are needed.
     """
-    from scipy.special import nctdtr, stdtrit
-
     alpha = ALPHA / tests
     if std <= ROUNDING * abs(effect):
         return math.ceil(1 - math.log2(alpha))  # until the sign test, see `paired`, can reach it
@@ -146,9 +136,6 @@ def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if power(middle) >= POWER else (middle, high)
     return high
-
-
-MOST_BLOCKS = 20
 
 
 def batch_means(values: Sequence[float], shortest: int, within: Range = ANYTHING) -> Summary:
@@ -192,8 +179,6 @@ def sign_test(agreeing: Sequence[int], compared: Sequence[int], *, chance: float
     total, n = sum(a for a, _ in clusters), sum(n for _, n in clusters)
     if n == 0:
         return SignTest(0, 0, 0, 0.0, chance, 1.0)
-    from scipy.special import betainc
-
     share, effect = total / n, 1.0
     if len(clusters) > 1 and 0 < share < 1:
         scatter = sum((a - size * share) ** 2 for a, size in clusters) * len(clusters) / (len(clusters) - 1)

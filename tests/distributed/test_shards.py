@@ -1,5 +1,6 @@
 """Workers with a shard of every parameter each (FSDP2): what else they do and refuse beside the update of the joined batch."""
 
+import shutil
 import tempfile
 import time
 from functools import partial
@@ -183,6 +184,31 @@ def hostile_files(folder):
     return found, mark.exists()
 
 
+def in_a_hurry(kind, folder):
+    """Two workers that save and load at different speeds, and what they say where only one of them has a damaged file."""
+    w = World(kind)
+    guide = w.guide()
+    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    before, read_json, messages = guide.subspace.rows.clone(), checkpoint.read_json, []
+
+    def slowly(path):
+        time.sleep(0.3 * w.number)
+        return read_json(path)
+
+    time.sleep(0.5 * (1 - w.number))  # the first worker, which writes, comes last
+    for _ in range(2):
+        checkpoint.save(guide, folder)
+        checkpoint.read_json = slowly  # the first worker saves again while the second one would still read
+        messages.append(message_of(partial(checkpoint.load, guide, folder)))
+    checkpoint.read_json = read_json
+    dist.barrier()
+    own = shutil.copytree(folder, f"{folder} of worker {w.number}")
+    if w.number == 1:
+        (Path(own) / "guide.json").write_text("{")
+    messages.append(message_of(partial(checkpoint.load, guide, own)))
+    return messages, torch.equal(guide.subspace.rows, before)
+
+
 BEFORE, AFTER = 7, 5  # a refresh at 0, 5 and 10
 FORMS = ("dcp", "files")
 FEW = {"rank": 30}  # more than there are examples: the basis has fewer rows
@@ -203,6 +229,7 @@ def behaviour(folder):
         "inputs": inputs_that_want_a_gradient(),
         "state of another": state_of_another(folder),
         "hostile files": hostile_files(f"{folder}/hostile"),
+        "in a hurry": {kind: in_a_hurry(kind, f"{folder}/hurry {kind}") for kind in ("fsdp", "ddp")},
         "resumed": {
             f"{kind}, {form}": train(kind, BEFORE, AFTER, f"{folder}/fsdp", form=form)
             for kind in ("fsdp", "ddp")
@@ -374,6 +401,13 @@ def test_planted_shards_do_not_run_and_every_worker_names_the_file(behaved):
         assert not ran
         for (file, kind), message in messages.items():
             assert message.startswith(file) and "another copy" in message and "\n" not in message, (kind, message)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_workers_wait_for_each_other_and_fail_together(behaved, folder, kind):
+    for messages, same in (found["in a hurry"][kind] for found in behaved):
+        assert messages[:2] == ["no error"] * 2 and same
+        assert messages[2].startswith(f"{folder}/hurry {kind} of worker 1/guide.json: ")
 
 
 @pytest.mark.usefixtures("behaved")

@@ -34,6 +34,8 @@ class Layout:
         # Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end.
         double = any(parameter.dtype == torch.float64 for parameter in self.parameters)
         self.dtype = torch.float64 if double else torch.float32
+        self.alike = all(parameter.dtype == self.dtype for parameter in self.parameters)
+        """All parameters have this type."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.total = sum(
             map(math.prod, self.shapes)

@@ -140,10 +140,10 @@ def gaussian(
 ) -> Tensor:
     """Columns `first...` of the Gaussian matrix of one refresh, `rows` x `columns`."""
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
-    key = _splitmix64(_splitmix64(torch.full((), seed, dtype=torch.int64, device=device)) ^ index)
+    key = _splitmix64(index ^ int(_splitmix64(torch.tensor(seed, dtype=torch.int64))))
     row = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
     column = torch.arange(columns, dtype=torch.int64, device=device)[None, :] + first
     counter = _splitmix64(_splitmix64(key ^ row) ^ column)
-    radius = (-2.0 * _uniform(_splitmix64(counter)).log()).sqrt()
-    angle = 2.0 * math.pi * _uniform(_splitmix64(counter ^ _GAMMA))
-    return (radius * angle.cos()).to(dtype)
+    one, other = _uniform(_splitmix64(torch.stack([counter, counter ^ _GAMMA])))
+    found: Tensor = (-2.0 * one.log()).sqrt() * (2.0 * math.pi * other).cos()
+    return found.to(dtype)

@@ -78,11 +78,17 @@ class Coordinates(Subspace):
         reports, cosines = {}, {}
         for name, (split, inner) in found.items():
             inside = split.helpful + split.harmful
-            reports[name] = TaskReport(partial(Split, *split), inside, inner, square)
+            reports[name] = TaskReport(partial(Split, *split), partial(_themselves, inside, inner, square))
             if judges is not None and name in judged:
                 parts, whole = judged[name]
                 cosines[name] = Cosines(parts[0], parts[1], whole, inside).values(judges, square, self.layout.dtype)
-        return Finished(total, reports, partial(torch.ones_like, square), self.effective_rank, cosines)
+        return Finished(
+            total, reports, partial(torch.ones_like, square), partial(torch.Tensor.long, self.effective_rank), cosines
+        )
+
+
+def _themselves(square: Tensor, inner: Tensor, primary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return square, inner, primary
 
 
 class Canonical(Basis):

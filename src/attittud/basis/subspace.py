@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,11 +26,80 @@ if TYPE_CHECKING:
 class Finished:
     """The update over the shared parameters, and what a report tells of it."""
 
-    update: Tensor
+    update: Tensor | list[Tensor]
+    """As one vector, or parameter by parameter."""
     tasks: dict[str, TaskReport]
     captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
-    active: Tensor  # which directions are not zeroed, or how many of them
+    effective_rank: Callable[[], Tensor]  # directions that are not zeroed
     cosines: dict[str, Tensor]  # of each task's parts with the judges' gradient, where they were asked
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All that a report is made of, as a step leaves it; float64. What a reader asks for is worked out then."""
+
+    p: Tensor
+    """V g_prim."""
+    square: Tensor
+    """‖g_prim‖²."""
+    residual: Tensor
+    """Norm of g_prim outside of V where that is one more direction, else empty."""
+    active: Tensor
+    """Which rows of V are not zero."""
+    tasks: dict[str, tuple[Tensor, Tensor, Tensor]]
+    """The coefficients of g_aux along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩."""
+
+    def gather(self) -> Gathered:
+        """All of it as one new vector."""
+        each = [self.p, self.square, self.residual, self.active, *[t for task in self.tasks.values() for t in task]]
+        vector = torch.cat([tensor.double().reshape(-1) for tensor in each])
+        return Gathered(vector, [tensor.numel() for tensor in each], list(self.tasks))
+
+    def taken(self) -> Numbers:
+        return self
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Numbers in one vector, which is taken apart when somebody looks."""
+
+    vector: Tensor
+    sizes: list[int]
+    names: list[str]
+
+    def taken(self) -> Numbers:
+        p, square, residual, active, *rest = self.vector.split(self.sizes)
+        found = iter(rest)
+        tasks = {name: (next(found), next(found)[0], next(found)[0]) for name in self.names}
+        return Numbers(p, square[0], residual, active, tasks)
+
+
+def finished(
+    update: Tensor | list[Tensor], names: Iterable[str], numbers: Numbers | Gathered, cosines: dict[str, Tensor]
+) -> Finished:
+    """An update with its reports, which look at the numbers when they are read."""
+    tasks = {name: TaskReport(partial(_split, numbers, name), partial(_products, numbers, name)) for name in names}
+    return Finished(update, tasks, partial(_captured, numbers), partial(_rank, numbers), cosines)
+
+
+def _split(numbers: Numbers | Gathered, name: str) -> Split:
+    found = numbers.taken()
+    a, active = found.tasks[name][0], torch.cat([found.active.bool(), found.residual > 0])
+    return Split.of(a, harmful_mask(a, torch.cat([found.p, found.residual])), active)
+
+
+def _products(numbers: Numbers | Gathered, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    found = numbers.taken()
+    return *found.tasks[name][1:], found.square
+
+
+def _captured(numbers: Numbers | Gathered) -> Tensor:
+    found = numbers.taken()
+    return ratio(found.p.square().sum() + found.residual.square().sum(), found.square)
+
+
+def _rank(numbers: Numbers | Gathered) -> Tensor:
+    return numbers.taken().active.sum().long()
 
 
 class Subspace(ABC):
@@ -145,6 +214,13 @@ class Directions(Subspace):
         return torch.stack([torch.stack(row) for row in found])
 
     def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
+        update, numbers, cosines = self.compute(step, primary_weight, along)
+        return finished(update, step.tasks, numbers, cosines)
+
+    def compute(
+        self, step: Gradients, primary_weight: float, along: list[Tensor]
+    ) -> tuple[Tensor, Numbers, dict[str, Tensor]]:
+        """The update, what a report is made of, and the cosines with the judges' gradient."""
         p, square, judges = step.measure(along)
         known = square is not None
         for task in step.tasks.values():
@@ -153,18 +229,14 @@ class Directions(Subspace):
                 known = False
         unknown = p if known else torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
-        directions, ranks = p, self.active.clone()  # a report may be read after the next refresh
-        active = ranks
         residual = Residual.of(p, square, residual_tolerance(self.layout.dtype)) if step.include_mean else None
-        if residual is not None:
-            directions = torch.cat([p, residual.norm[None]])
-            active = torch.cat([ranks, (residual.norm > 0)[None]])
-            if judges is not None:
-                row = residual.coefficient(judges.rows, judges.primary)
-                judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
+        directions = p if residual is None else torch.cat([p, residual.norm[None]])
+        if residual is not None and judges is not None:
+            row = residual.coefficient(judges.rows, judges.primary)
+            judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
         weights: Tensor | None = None
         primary_factor = torch.full((), primary_weight, dtype=torch.float64, device=p.device)
-        reports, cosines = {}, {}
+        tasks, cosines = {}, {}
         for name, task in step.tasks.items():
             a, aa = task.a, unknown if task.square is None else task.square
             assert a is not None
@@ -184,11 +256,11 @@ class Directions(Subspace):
                 missing = _missing(task, inner, change * p, times_primary * square, square, self.layout.dtype)
                 primary_factor = primary_factor + times_primary + missing
             weights = change if weights is None else weights + change
-            reports[name] = TaskReport(partial(Split.of, a, harmful, active), aa, inner, square)
+            tasks[name] = a, aa, inner
         assert weights is not None
-        captured = partial(_captured, p, None if residual is None else residual.norm, square)
         update = self._update(step, weights, primary_factor, along)
-        return Finished(update, reports, captured, ranks, cosines)
+        active = self.active.clone()  # a report may be read after the next refresh
+        return update, Numbers(p, square, p[:0] if residual is None else residual.norm[None], active, tasks), cosines
 
     def _update(self, step: Gradients, weights: Tensor, primary_factor: Tensor, along: list[Tensor]) -> Tensor:
         total, factor = step.summed()
@@ -223,11 +295,6 @@ def _missing(
     served = terms.sum()
     lacking = served < -8 * torch.finfo(dtype).eps * terms.abs().sum()
     return torch.where(lacking & (square > 0), -served / square, nothing)
-
-
-def _captured(p: Tensor, residual: Tensor | None, square: Tensor) -> Tensor:
-    inside = p.square().sum() if residual is None else p.square().sum() + residual.square()
-    return ratio(inside, square)
 
 
 class Stored(Directions):

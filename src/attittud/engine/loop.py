@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from contextlib import nullcontext
 
-import torch
 from torch import Tensor
 
-from attittud._torch import CUDA_GRAPH_TREES, kept_graph
+from attittud._torch import CUDA_GRAPH_TREES, kept_graph, run_backward
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine
 
@@ -29,9 +28,13 @@ class Loop(Engine):
     ) -> None:
         """`present`: parameters (by identity) whose part of `out` is complete already."""
         compiled = CUDA_GRAPH_TREES in sys.modules
+        parameters = tuple(layout.parameters)
         for row, place in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
-                found = torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
-            wanted = [None if id(p) in present else g for p, g in zip(layout.parameters, found, strict=True)]
-            layout.add_(place, wanted, fresh=fresh)
-            del found, wanted  # before the next row is computed
+                found: Sequence[Tensor | None] = run_backward(
+                    (losses,), (row,), True, False, parameters, True, accumulate_grad=False
+                )
+            if present:
+                found = [None if id(p) in present else g for p, g in zip(parameters, found, strict=True)]
+            layout.add_(place, found, fresh=fresh)
+            del found  # before the next row is computed

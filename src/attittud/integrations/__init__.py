@@ -1,1 +1,69 @@
-"""Thin adapters to the frameworks people already use; each needs the extra of its name."""
+"""Thin adapters to the frameworks people already use; each needs the extra of its name. Here is what goes into their logs."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from torch import Tensor
+
+from attittud.report import Report
+
+PARTS = ("neutral", "helpful", "harmful")
+NUMBERS = ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes")
+
+sys.modules[f"{__name__}.logs"] = sys.modules[__name__]  # loops of users import `Latest` from there, as up to 0.2
+
+
+class Latest:
+    """Keeps the last report, the last report of a step with a refresh, and the losses since the last log.
+
+    (Several workers state norms only in steps with a refresh.)
+    """
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.refreshed: Report | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._steps = 0
+
+    def take(self, report: Report) -> Report:
+        self.report = report
+        self._steps += 1
+        if report.refreshed:
+            self.refreshed = report
+        return report
+
+    def add(self, name: str, loss: Tensor) -> Tensor:
+        self._sums[name] = self._sums[name] + loss if name in self._sums else loss
+        return loss
+
+    def losses(self) -> dict[str, Tensor]:
+        """The mean loss of each task over the steps since the last call."""
+        means = {f"loss_{name}": total / max(1, self._steps) for name, total in self._sums.items()}
+        self._sums, self._steps = {}, 0
+        return means
+
+    def numbers(self) -> dict[str, float]:
+        """Numbers for a logger; waits for the device. What the last step does not know comes from the last refresh."""
+        reports = [report for report in (self.refreshed, self.report) if report is not None]
+        return {name: value for report in reports for name, value in numbers(report).items()}
+
+
+def numbers(report: Report) -> dict[str, float]:
+    """Shares of ‖g_aux‖² that are neutral, helpful and harmful (they add up to 1), and how far the tasks agree.
+
+    Shares do not depend on a loss scale. With several auxiliary tasks there are also shares for each task.
+    """
+    values = report.to_dict()
+    found = {name: float(values[name]) for name in NUMBERS}
+    for prefix in ["", *(f"{name}/" for name in report.tasks if len(report.tasks) > 1)]:
+        squares = {part: float(values[f"{prefix}{part}"]) ** 2 for part in PARTS}
+        total = sum(squares.values())
+        for part, square in squares.items():
+            found[f"{prefix}share_{part}"] = square / total if total else 0.0
+            if (weight := f"{prefix}weight_{part}") in values:  # eta="auto"
+                found[weight] = float(values[weight])
+        found[f"{prefix}agreement"] = float(values[f"{prefix}agreement"])
+    # A logger that draws curves has no use for unknown values.
+    return {f"attittud/{name}": value for name, value in found.items() if not math.isnan(value)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,25 +27,16 @@ class AuxiliaryData:
     """
 
     def __init__(
-        self,
-        trainer: Any,
-        datasets: Any,
-        collators: Mapping[str, Any],
-        batch_size: int | None,
-        *,
-        judges: Any,
-        known: Iterable[str],
+        self, trainer: Any, data: Any, collators: Mapping[str, Any], size: int | None, judges: Any, known: Iterable[str]
     ) -> None:
-        named = datasets if isinstance(datasets, Mapping) else {SINGLE: datasets}
+        named = dict(data) if isinstance(data, Mapping) else {SINGLE: data}
         for name in {*collators, *known}:
             if name not in named:
                 raise ValueError(f"there is no auxiliary dataset {name!r}, only {', '.join(map(repr, named))}")
-        self.trainer = trainer
-        self.collators = dict(collators)
-        self.batch_size = batch_size
-        self.datasets = {name: self._prepared(name, data) for name, data in named.items()}
+        self.trainer, self.collators, self.batch_size = trainer, dict(collators), size
         if judges is not None:
-            self.datasets[JUDGES] = self._prepared(JUDGES, judges)
+            named[JUDGES] = judges
+        self.datasets = {name: self._prepared(name, dataset) for name, dataset in named.items()}
         self.streams: dict[str, Stream] = {}
 
     @property
@@ -57,12 +49,8 @@ class AuxiliaryData:
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
-        window = {}
-        for name, stream in self.streams.items():
-            if name != JUDGES:
-                batches = [stream.draw() for _ in range(count)]
-                window[name] = batches, self.trainer._get_num_items_in_batch(batches, device)
-        return window
+        drawn = {n: [s.draw() for _ in range(count)] for n, s in self.streams.items() if n != JUDGES}
+        return {n: (batches, self.trainer._get_num_items_in_batch(batches, device)) for n, batches in drawn.items()}
 
     def _prepared(self, name: str, data: Any) -> Any:
         """TRL tokenizes inside its trainers; auxiliary datasets are treated the same."""
@@ -120,25 +108,17 @@ class Shuffled(Sampler[int]):
         yield from torch.randperm(self.size, generator=generator).tolist()
 
 
+@dataclass
 class Stream:
-    """Draws from a data loader over and over. `drawn` is all that has to be saved.
+    """Draws from a data loader over and over."""
 
-    Args:
-        loader: prepared for this worker.
-        name: for messages.
-        shuffled: the sampler of the loader, if it has one.
-        skip: returns a loader that leaves out the first batches (Accelerate has one).
-        drawn: how many batches were drawn before.
-    """
+    loader: Any  # prepared for this worker
+    name: str
+    shuffled: Shuffled | None  # the sampler of the loader, if it has one
+    skip: Callable[[Any, int], Any]  # returns a loader that leaves out the first batches
+    drawn: int = 0  # how many batches were drawn before: all that has to be saved
 
-    def __init__(
-        self, loader: Any, name: str, shuffled: Shuffled | None, skip: Callable[[Any, int], Any], drawn: int = 0
-    ) -> None:
-        self.loader = loader
-        self.name = name
-        self.shuffled = shuffled
-        self.skip = skip
-        self.drawn = drawn
+    def __post_init__(self) -> None:
         self._batches = self._endless()
 
     def draw(self) -> Any:

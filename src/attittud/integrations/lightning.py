@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attittud.guide import Guide
-from attittud.integrations.logs import Latest
-from attittud.integrations.refusals import check_strategy
+from attittud import checkpoint as files
+from attittud.guide import SINGLE, Guide
+from attittud.integrations import Latest
 from attittud.report import Report
 
 try:
@@ -58,15 +58,16 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
                     f"{type(self).__name__} has no guide_settings; set for example "
                     "guide_settings = {'eta': Eta(neutral=1, helpful=1, harmful=-1)}"
                 )
-            check_strategy(self.trainer.strategy)
-            several = self.trainer.world_size > 1
-            group = torch.distributed.group.WORLD if several else None
+            for base in type(self.trainer.strategy).__mro__:
+                if base.__name__ in ("DeepSpeedStrategy", "FSDPStrategy"):
+                    raise ValueError(
+                        f"{base.__name__} keeps parameters and gradients in buffers of its own, which cannot be decomposed; "
+                        "use ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
+                    )
+            group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None
             guide = Guide(self, process_group=group, **self.guide_settings)
             if self._saved is not None:
-                try:
-                    guide.load_state_dict(self._saved)
-                except ValueError as error:
-                    raise ValueError(f"the entry {STATE_KEY!r} of Lightning's checkpoint: {error}") from None
+                files.restore(guide, self._saved, f"the entry {STATE_KEY!r} of Lightning's checkpoint")
             self._guide, self._saved = guide, None
         return self._guide
 
@@ -81,11 +82,8 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             log: log the shares of neutral, helpful and harmful gradient at the Trainer's logging steps.
             more: other arguments of `Guide.backward`.
         """
-        tasks: Tensor | dict[str, Tensor]
-        if isinstance(auxiliary, Mapping):
-            tasks = {name: self.scaled(loss) for name, loss in auxiliary.items()}
-        else:
-            tasks = self.scaled(auxiliary)
+        several = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
+        tasks = {name: self.scaled(loss) for name, loss in several.items()}
         if (judge := more.get("judge")) is not None:
             more["judge"] = lambda: self.scaled(judge())
         report = self._latest.take(self.guide.backward(self.scaled(primary), tasks, **more))
@@ -113,7 +111,9 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        if self._guide is not None:
+        if self._guide is None and self._saved is not None:
+            checkpoint[STATE_KEY] = self._saved  # no step since the checkpoint that was loaded
+        elif self._guide is not None:
             # Plain data and tensors alone, which torch.load(..., weights_only=True) accepts. Lightning writes what hooks add
             # from one worker only, which under FSDP2 has only a shard of the basis: there the basis is left out, and the first
             # step after a resume refreshes.

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from attittud.autograd.layout import walk
-from attittud.integrations.refusals import check_batch, check_logits
 from attittud.losses import per_example, per_sequence
 
 LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
@@ -28,24 +27,14 @@ OUTPUTS = ("logits", "log_probs")  # what models of transformers and TRL's fused
 class Objective:
     """What a micro-batch adds to the loss of a step: the Trainer's own loss, or what a user gave in its place.
 
-    Args:
-        trainer: the Trainer, whose rules for accumulation hold for the auxiliary losses too.
-        own: whether `compute_loss` is another one than that of `Trainer`.
-        primary_losses: returns per-example losses from (model, inputs).
-        auxiliary_losses: functions by name that return a loss from (model, inputs).
+    The Trainer's rules for accumulation hold for the auxiliary losses too. `own`: whether `compute_loss` is another one than
+    that of `Trainer`. The functions of users, for the auxiliary losses by name, take (model, inputs).
     """
 
     def __init__(
-        self,
-        trainer: Any,
-        *,
-        own: bool,
-        primary_losses: LossFunction | None,
-        auxiliary_losses: Mapping[str, LossFunction],
+        self, trainer: Any, primary: LossFunction | None, auxiliary: Mapping[str, LossFunction], *, own: bool
     ) -> None:
-        self.trainer = trainer
-        self.primary_losses = primary_losses
-        self.auxiliary_losses = auxiliary_losses
+        self.trainer, self.primary_losses, self.auxiliary_losses = trainer, primary, auxiliary
         self.from_outputs = own or trainer.compute_loss_func is not None or trainer.label_smoother is not None
         # DPO has two rows of output for an example, the chosen and the rejected answer.
         pairs = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
@@ -75,11 +64,33 @@ class Objective:
 
     def _divisor(self, items: Any) -> int:
         """The number by which the Trainer divides a loss under accumulation: 1 if the loss was already scaled."""
-        trainer = self.trainer
-        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
+        trainer, scaled = self.trainer, getattr(self.trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
         if scaled is None:
             scaled = (trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
         return 1 if scaled else trainer.current_gradient_accumulation_steps
+
+
+def check_batch(inputs: Any) -> None:
+    """Refuse a primary batch in which rows are not examples."""
+    packed = [name for name in ("cu_seq_lens_q", "seq_idx", "seq_lengths") if name in inputs]
+    if packed or ("position_ids" in inputs and "attention_mask" not in inputs and inputs["input_ids"].shape[0] == 1):
+        raise ValueError(
+            f"the primary batch is packed or padding-free (it has {packed[0] if packed else 'position_ids'!r} and no padding): "
+            "its examples have no losses of their own. Use a padding collator for train_dataset; auxiliary datasets may keep "
+            "theirs in auxiliary_collators"
+        )
+
+
+def check_logits(outputs: Any, model: Any) -> Tensor:
+    """Return the logits that a per-example loss needs."""
+    logits = getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"{type(model).__name__} returned no logits for a primary batch, as fused losses do (use_liger_kernel=True with "
+            "fused_linear_cross_entropy). Set liger_kernel_config={'fused_linear_cross_entropy': False}, or pass "
+            "primary_losses=, a function of (model, inputs); the auxiliary side may keep its fused loss"
+        )
+    return logits
 
 
 class ModelLoss:
@@ -131,10 +142,8 @@ class ModelLoss:
                 divides = float(model(**inputs, num_items_in_batch=many).loss) < own / 2
         model.train()
         causal = self.trainer._loss_shifts_labels or getattr(self.trainer.model, "loss_type", None) is None
-        found = {}
-        for shift in (causal, not causal):
-            losses, total = self._sums(logits, labels, shift)
-            found[shift] = float(losses.sum() / total)
+        sums = {shift: self._sums(logits, labels, shift) for shift in (causal, not causal)}
+        found = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
         best = min(found, key=lambda shift: abs(found[shift] - own))  # ties: the likely one, which stands first
         tolerance = 1e-4 if logits.dtype.itemsize >= 4 else 1e-2
         if not abs(found[best] - own) <= tolerance * abs(own):

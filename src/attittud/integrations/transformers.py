@@ -9,7 +9,6 @@ class GuidedSFTTrainer(AttittudMixin, SFTTrainer): ...
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +19,9 @@ from torch import Tensor, nn
 
 from attittud import checkpoint
 from attittud.guide import Guide
+from attittud.integrations import Latest
 from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, Window
-from attittud.integrations.logs import Latest
 from attittud.integrations.objective import LossFunction, Objective
-from attittud.integrations.refusals import check_judges, check_trainer
 from attittud.report import Report
 
 try:
@@ -77,21 +75,12 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self.guide_settings = dict(guide)
         # Wrong settings are refused before any data is prepared.
         check_judges(Guide(self.model, **self.guide_settings), judge_dataset)
-        own_losses = dict(auxiliary_losses or {})
+        collators, own_losses = auxiliary_collators or {}, dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
-            self,
-            auxiliary_datasets,
-            auxiliary_collators or {},
-            auxiliary_batch_size,
-            judges=judge_dataset,
-            known=own_losses,
+            self, auxiliary_datasets, collators, auxiliary_batch_size, judge_dataset, known=own_losses
         )
-        self.objective = Objective(
-            self,
-            own=type(self).compute_loss is not Trainer.compute_loss,
-            primary_losses=primary_losses,
-            auxiliary_losses=own_losses,
-        )
+        overridden = type(self).compute_loss is not Trainer.compute_loss
+        self.objective = Objective(self, primary_losses, own_losses, own=overridden)
         self.guide: Guide | None = None
         self._latest = Latest()
         self._window: Window = {}
@@ -154,7 +143,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         assert self.guide is not None
-        save_guide(self.guide, Path(output_dir), self.auxiliary.drawn, writes=self.args.should_save)
+        drawn = {AUXILIARY: {"drawn": self.auxiliary.drawn}}
+        checkpoint.save(self.guide, Path(output_dir, FOLDER), writes=self.args.should_save, files=drawn)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs and self.report is not None:
@@ -168,35 +158,29 @@ class AttittudTrainer(AttittudMixin):
     """Hugging Face's `Trainer` with auxiliary datasets that the primary task guides."""
 
 
-def save_guide(guide: Guide, folder: Path, drawn: Mapping[str, int], *, writes: bool) -> None:
-    """Save a guide, and how many batches were drawn from each auxiliary dataset. Every worker calls this."""
-    checkpoint.save(guide, folder / FOLDER, writes=writes)
-    if writes:
-        (folder / FOLDER / AUXILIARY).write_text(json.dumps({"drawn": dict(drawn)}), encoding="utf-8")
-
-
 def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
     """Load a guide; returns how many batches were drawn. The checkpoint of a Trainer without a guide has no such files."""
     old, new = folder / OLD_FILE, folder / FOLDER
-    if old.is_file() and not (new / checkpoint.STATE).is_file():
-        return _load_old(guide, old)
-    if not new.is_dir():
-        logger.warning("%s is missing: the basis and the order of the auxiliary data start from the beginning", new)
-        return {}
-    checkpoint.load(guide, new)
-    found = checkpoint.read_json(new / AUXILIARY)
-    with checkpoint.reading(new / AUXILIARY):
-        return _check_drawn(found["drawn"])
-
-
-def _load_old(guide: Guide, file: Path) -> dict[str, int]:
-    with checkpoint.reading(file):
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        drawn, saved = _check_drawn(state["drawn"]), state["guide"]
+    saved, drawn = None, {}
+    with checkpoint.together(guide):
+        file = old if old.is_file() and not (new / checkpoint.STATE).is_file() else new
+        if len(set(checkpoint.gather(guide, file.name if file.exists() else None))) > 1:
+            raise FileNotFoundError(f"{file}: not all workers find the same files; copy the checkpoint to all of them")
+        if not file.exists():
+            logger.warning("%s is missing: the basis and the order of the auxiliary data start from the beginning", new)
+            return {}
+        if file == old:
+            with checkpoint.reading(old):
+                state = torch.load(old, map_location="cpu", weights_only=True)
+                drawn, saved = _check_drawn(state["drawn"]), state["guide"]
+        elif (new / checkpoint.STATE).is_file():
+            found = checkpoint.read_json(new / AUXILIARY)
+            with checkpoint.reading(new / AUXILIARY):
+                drawn = _check_drawn(found["drawn"])
     if saved is None:
-        checkpoint.load(guide, file.with_suffix(""))
+        checkpoint.load(guide, new)
     else:
-        checkpoint.restore(guide, saved, file)
+        checkpoint.restore(guide, saved, old)
     return drawn
 
 
@@ -204,3 +188,65 @@ def _check_drawn(drawn: Any) -> dict[str, int]:
     if not isinstance(drawn, dict) or not all(type(count) is int and count >= 0 for count in drawn.values()):
         raise TypeError("'drawn' must hold the number of batches that were drawn from each auxiliary dataset")
     return drawn
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+FSDP2 = """\
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8  # GPUs
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+"""
+
+
+def check_trainer(trainer: Any) -> None:
+    """Refuse settings of a Trainer under which there are no per-example primary gradients."""
+    args, accelerator = trainer.args, trainer.accelerator
+    launch = f"with `accelerate launch --config_file fsdp2.yaml`, where fsdp2.yaml is:\n{FSDP2}"
+    old_fsdp = trainer.is_fsdp_enabled and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2
+    packed = {"packing": getattr(args, "packing", False), "padding_free": getattr(trainer, "padding_free", False)}
+    lomo, mesh = "lomo" in str(args.optim).lower(), getattr(accelerator, "parallelism_config", None)
+    refusals = {
+        "DeepSpeed is not supported: its engine keeps gradients in buffers of its own, hides .grad and allows one backward "
+        "per forward, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as ZeRO-3 does. "
+        f"Drop deepspeed= and launch {launch}": trainer.is_deepspeed_enabled,
+        "FSDP of version 1 keeps parameters in flat buffers of its own, which cannot be decomposed; FSDP2 works. Launch "
+        f"{launch}": old_fsdp,
+        **{
+            f"{name}=True on the primary side: several primary examples in one row have no losses of their own. Set "
+            f"{name}=False; auxiliary datasets may be packed (trl.pack_dataset, with "
+            "DataCollatorForLanguageModeling(padding_free=True) in auxiliary_collators)": on
+            for name, on in packed.items()
+        },
+        "several GPUs are visible to one process, which the Trainer drives by nn.DataParallel; launch one process per "
+        "GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES": args.n_gpu > 1,
+        "activation_offloading=True frees activations after one backward pass, a refresh needs several; use "
+        "gradient_checkpointing=True instead": getattr(args, "activation_offloading", False),
+        f"optim={args.optim!r} updates parameters during backward, before they could be decomposed; use adamw": lomo,
+        **{
+            f"{name}={size}: tensor, context and sequence parallelism are not supported; use FSDP2": size > 1
+            for name in ("tp_size", "cp_size", "sp_size")
+            if (size := getattr(mesh, name, 1))
+        },
+    }
+    for message, found in refusals.items():
+        if found:
+            raise ValueError(message)
+
+
+def check_judges(guide: Guide, judge_dataset: Any) -> None:
+    """Refuse eta="auto" without judges, and judges without eta="auto"."""
+    if guide.judge_due and judge_dataset is None:
+        raise ValueError(
+            "eta='auto' needs judges: pass judge_dataset=, primary examples that are kept out of train_dataset"
+        )
+    if not guide.judge_due and judge_dataset is not None:
+        raise ValueError(
+            "judge_dataset= is only used with eta='auto', but every eta of this guide is fixed; leave it out"
+        )

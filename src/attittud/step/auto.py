@@ -22,9 +22,10 @@ from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, written_into
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
-from attittud.step.refresh import Losses, losses_of
+from attittud.step.refresh import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
+SMALL = 1 << 24  # shared parameters: 64 MB
 MEMORY = 0.95  # how much of the running scores is kept when the judges are asked again
 CAUTION = 3.0
 """A standard error that comes from n answers is taken 1 + CAUTION / (n - 1) times: a few may agree by chance."""
@@ -63,38 +64,33 @@ class Scores:
         self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # nothing counts before it has earned it
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         """Answers with NaN or Inf, or of judges without a gradient."""
+        self.known = torch.empty(3, len(SCORED), dtype=torch.float64, device=device)
+        """Means, standard deviations and standard errors of the cosines, from the moments: most steps only report them."""
+        self._work_out()
 
-    @property
-    def score(self) -> Tensor:
-        """Running means of the cosines of what is `SCORED`; 0 before the first."""
-        return self.moments[0] / self.moments[2].clamp(min=1 - MEMORY)
-
-    @property
-    def count(self) -> Tensor:
-        """How many equally weighted answers the running mean is worth."""
-        mass = self.moments[2]
+    def _work_out(self) -> None:
+        """Mean, deviation and error from the moments, each intermediate result once."""
+        total, squared, mass = self.moments
+        least = mass.clamp(min=1 - MEMORY)
+        score = total / least  # 0 before the first answer
+        # How many equally weighted answers the running mean is worth.
         squares = (1 - MEMORY) / (1 + MEMORY) * (1 - (1 - mass).square())
-        return mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
-
-    @property
-    def spread(self) -> Tensor:
-        """Standard deviation of the cosines from answer to answer; infinite after a single one."""
-        variance = (self.moments[1] / self.moments[2].clamp(min=1 - MEMORY) - self.score.square()).clamp(min=0)
-        others = self.count - 1
-        return torch.where(others > 0.5, variance * self.count / others.clamp(min=0.5), torch.inf).sqrt()
-
-    @property
-    def error(self) -> Tensor:
-        """Standard error of the running means, larger than it looks while there were few answers."""
-        caution = 1 + CAUTION / (self.count - 1).clamp(min=0.5)
-        return self.spread / self.count.clamp(min=1).sqrt() * caution
+        count = mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
+        others = count - 1
+        doubtful = others.clamp(min=0.5)
+        # From answer to answer; infinite after a single one.
+        variance = (squared / least - score.square()).clamp(min=0)
+        spread = torch.where(others > 0.5, variance * count / doubtful, torch.inf).sqrt()
+        error = spread / count.clamp(min=1).sqrt() * (1 + CAUTION / doubtful)
+        self.known.copy_(torch.stack([score, spread, error]))
 
     def add(self, found: Tensor) -> None:
         """Take in the cosines of one step; where they are not finite all stays as it was."""
         finite = torch.isfinite(found).all()
         new = MEMORY * self.moments + (1 - MEMORY) * torch.stack([found, found.square(), torch.ones_like(found)])
         self.moments.copy_(torch.where(finite, new, self.moments))
-        self.weights.copy_(torch.where(finite, earned(self.score, self.spread, self.error), self.weights))
+        self._work_out()
+        self.weights.copy_(torch.where(finite, earned(*self.known), self.weights))
         self.skipped += ~finite
 
     def state(self) -> dict[str, Any]:
@@ -104,6 +100,7 @@ class Scores:
         self.moments.copy_(self.moments.new_tensor(state["moments"]))
         self.weights.copy_(self.weights.new_tensor(state["weights"]))
         self.skipped.fill_(state["skipped"])
+        self._work_out()
 
 
 class AutoWeights:
@@ -116,6 +113,7 @@ class AutoWeights:
         self.scores: dict[str, Scores] = {}
         self.age: int | None = None  # steps since the judges were asked; None: never
         self.count = 0
+        self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when they were asked last
 
     @property
     def due(self) -> bool:
@@ -145,20 +143,28 @@ class AutoWeights:
         random state.
         """
         seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
-        alone, flat = self.workers.size == 1, layout.empty()
+        # A large gradient goes straight into place, so that it is not held twice; for a small one that takes too long.
+        straight = self.workers.size == 1 and layout.size > SMALL
+        flat = layout.empty() if straight else None
         with isolated_forward(self.model, self.batch_norm, seed), torch.enable_grad():
             more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
-            losses = losses_of(judge, "judge", more, self.workers, layout)
+            losses = losses_of(judge, "judge", more, self.workers)
             mean = self.workers.shares([losses])[0].mean(losses)
-            # Straight into place: a gradient is not held twice.
-            with written_into(layout, flat) if alone else nullcontext():
+            with nullcontext() if flat is None else written_into(layout, flat):
                 found = self.workers.gradients(mean, layout.parameters, retain_graph=False)
-        if not alone:
-            layout.add_(flat, found, fresh=True)
+        self._check_reached(losses, layout, [g is not None for g in found])
+        if flat is None:
+            flat = layout.flatten(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         self.count += 1
         return flat
+
+    def _check_reached(self, losses: Tensor, layout: Layout, reached: list[bool]) -> None:
+        """The judges' losses must reach shared parameters. Their graph is walked only where that has changed."""
+        if tuple(reached) != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
+            check_reaches(losses, "judge", layout)
+        self._reached = tuple(reached)
 
     def weights(self, name: str, device: torch.device) -> Weights:
         """What a task has earned in the steps before this one. A copy: reports are read later."""
@@ -184,7 +190,8 @@ class AutoWeights:
     def report(self, name: str, weights: Weights) -> EarnedWeights:
         """The weights of this step, and the scores as they are after it."""
         scores = self.scores[name]
-        return EarnedWeights(weights, scores.score, scores.error, scores.skipped.clone())
+        score, _, error = scores.known.clone()
+        return EarnedWeights(weights, score, error, scores.skipped.clone())
 
     def state(self) -> dict[str, Any]:
         return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}

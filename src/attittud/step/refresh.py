@@ -38,13 +38,17 @@ def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Lay
             raise
         raise ValueError(f"{where}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
     losses = as_losses(workers.losses(given, where), where, may_be_empty=workers.size > 1)
-    # (A sharded model's graph ends in other tensors than its parameters.)
-    wanted = () if layout is None or losses.numel() == 0 or workers.splits_columns else layout.parameters
-    if wanted and walk(losses).leaves.isdisjoint(map(id, wanted)):
+    if layout is not None and losses.numel() > 0 and not workers.splits_columns:
+        check_reaches(losses, where, layout)
+    return losses
+
+
+def check_reaches(losses: Tensor, where: str, layout: Layout) -> None:
+    """Losses must reach some of a layout's parameters; not for a sharded model, whose graph ends in other tensors."""
+    if layout.parameters and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
         raise ValueError(
             f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
         )
-    return losses
 
 
 class Refresher:

@@ -209,21 +209,21 @@ class Shared:
             self._aligned = layout, inside, list(at.values())
         return self._aligned[1:]
 
-    def write(self, layout: Layout, update: Tensor, rest: Mapping[str, Tensor]) -> None:
+    def write(self, layout: Layout, update: Tensor | list[Tensor], rest: Mapping[str, Tensor]) -> None:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
         inside, outside = self._positions(layout)
         sharded, parameters = self.workers.splits_columns, layout.parameters
         alike = len(set(map(attrgetter("dtype"), parameters))) == 1
-        update = update.to(parameters[0].dtype) if alike else update
         strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
         fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
-        views = layout.views(update)
+        if isinstance(update, Tensor):
+            update = layout.views(update.to(parameters[0].dtype) if alike else update)
         old, new = list[Tensor](), list[Tensor]()
         if fresh and strides == layout.strides and alike and -1 not in inside and not sharded:
-            for p, view in zip(parameters, views, strict=True):
+            for p, view in zip(parameters, update, strict=True):
                 p.grad = view
         else:
-            for p, view, own, laid_out, i in zip(parameters, views, strides, layout.strides, inside, strict=True):
+            for p, view, own, laid_out, i in zip(parameters, update, strides, layout.strides, inside, strict=True):
                 if i >= 0:
                     _give(p, view, own == laid_out and not sharded, old, new)
         for name, p in [self.listing.trainable[i] for i in outside]:

@@ -20,6 +20,7 @@ from attittud.eta import Eta
 from attittud.kernels import dot
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
+from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher, losses_of
 from attittud.step.shared import GraphMemory, KnownGraph, Shared
 from attittud.workers.one import Workers
@@ -78,6 +79,7 @@ class Parts:
     refresher: Refresher
     auto: AutoWeights
     graphs: GraphMemory
+    captured: CapturedUpdate
     warn: SkipWarning
 
 
@@ -257,6 +259,7 @@ class Step(Gradients):
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
         self.basis_losses: Losses | None = None  # where the basis comes from, if not from the primary losses
         self.judge: Losses | None = None  # where the judges' losses come from, in a step in which they are asked
+        self.captured: CapturedUpdate | None = None  # where a CUDA graph finishes this step, on gradients in its memory
         self.kept: LossGraph | None = None  # the graph of the primary losses, where it is needed until the step is over
         self.rest_primary: dict[str, Tensor] = {}
         self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
@@ -270,8 +273,17 @@ class Step(Gradients):
         if self.parts.auto.asks(judge):
             self.judge, self.norms = judge, True
 
-    def run(self, primary: Tensor | Losses | None, tasks: Mapping[str, Given], basis_losses: Losses | None) -> None:
+    def run(
+        self,
+        primary: Tensor | Losses | None,
+        tasks: dict[str, Given],
+        basis_losses: Losses | None,
+        *,
+        primary_weight: float,
+    ) -> None:
         """Take in all losses of a step. That they are known together tells what is shared, and when a graph may go."""
+        if _on_gpu(tasks) and self.parts.captured.serves(self, tasks, primary_weight):
+            self.captured = self.parts.captured
         keeps_graph = self.refresher.basis.keeps_graph
         self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
         ahead = _ahead(self, tasks) if self.in_span else None
@@ -331,7 +343,7 @@ class Step(Gradients):
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1
         if not self.in_span:
-            self.primary_gradient = _added(self.layout, self.primary_gradient, inside)
+            self.primary_gradient = _added(self, 0, self.primary_gradient, inside)
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
             # The running sum itself: earlier calls are in it.
             contributes.rows = self.primary_gradient[None].clone()
@@ -367,7 +379,7 @@ class Step(Gradients):
             self._fold_others(name)
         inside, rest = self.shared.split(self.layout, found.gradients)
         _add_to(self.rest_auxiliary, rest, task.weight, copied=self.replayed)
-        task.flat = _added(self.layout, task.flat, inside) if found.flat is None else found.flat
+        task.flat = _added(self, 1, task.flat, inside) if found.flat is None else found.flat
 
     # ------------------------------------------------------------------------------------------------ the basis
 
@@ -422,19 +434,22 @@ class Step(Gradients):
         assert layout is not None and subspace is not None
         # Now that all losses are known: a task that is missing in one step does not make its parameters the primary task's.
         primary, auxiliary = shared.settle(self.reached_primary, self.reached)
-        others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
-        others = [(name, p) for name, p in others if name in primary or name in auxiliary]
         rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
         if self.workers.size > 1:
+            others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
+            others = [(name, p) for name, p in others if name in primary or name in auxiliary]
             rest, unsummed = self.workers.rest(rest, others)
-        done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
+        if self.captured is not None:
+            done = self.captured.finish(self, primary_weight)
+        else:
+            done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
         shared.write(layout, done.update, rest)
         self.refresher.close(refreshed=self.refreshing)
         if self.parts.auto.wanted:
             _close_auto(self, done)
         return Report(
             done.captured_primary,
-            done.active,
+            done.effective_rank,
             skipped_refreshes=self.refresher.skipped.clone(),
             refreshed=self.refreshing,
             tasks=done.tasks,
@@ -548,12 +563,21 @@ def _early(
     return early
 
 
-def _added(layout: Layout, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
-    """Gradients of the shared parameters added to `flat`, where there is one already."""
+def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
+    """Gradients of the shared parameters (0: primary, 1: auxiliary) added to `flat`, where there is one already."""
+    assert step.layout is not None
+    if step.captured is not None:
+        if (taken := step.captured.take(which, inside)) is not None:
+            return taken
+        step.captured = None
     if flat is None:
-        return layout.flatten(inside)
-    layout.add_(flat, inside, fresh=False)
+        return step.layout.flatten(inside)
+    step.layout.add_(flat, inside, fresh=False)
     return flat
+
+
+def _on_gpu(tasks: Mapping[str, Given]) -> bool:
+    return all(task.loss.is_cuda for task in tasks.values())
 
 
 def _add_to(sums: dict[str, Tensor], found: Mapping[str, Tensor], weight: float, *, copied: bool) -> None:

@@ -1,1 +1,105 @@
-"""One file per command of the command line; `attittud_lab.cli` registers them."""
+"""`attittud` itself, and what its commands share. Each command is a file here; `attittud_lab.cli` registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from attittud_lab.errors import unknown
+
+if TYPE_CHECKING:  # pydantic and torch take a while: not before a command runs
+    from attittud_lab.config.load import Names
+    from attittud_lab.config.schema import Config
+
+CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
+Auxiliary = Annotated[list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")]
+InputColumn = Annotated[
+    str | None, typer.Option("--input", metavar="COLUMN", help="Column with the image or the text, if it is not found.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found.")
+]
+
+
+def key_values(examples: str) -> Any:
+    """The argument that takes changed settings."""
+    return typer.Argument(metavar="KEY=VALUE", help=f"Settings to change, such as {examples}.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        try:  # not from the library, which imports torch
+            typer.echo(version("attittud"))
+        except PackageNotFoundError:  # run from a source tree that was never installed
+            typer.echo("0+unknown")
+        raise typer.Exit
+
+
+def attittud(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
+
+    Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys. For data of your
+    own, `attittud init` writes a configuration, `attittud diagnose` looks at its first steps, `attittud train` trains with
+    it, `attittud compare` decides, and `attittud report` shows what happened.
+    """
+
+
+class _Untyped:
+    """`--help` names no type where there is nothing to give, or the name says it: newer typer has `--quiet <bool>`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class that this is mixed into
+        for param in params:
+            if param.param_type_name == "argument" or param.is_flag:
+                param.display_type_rich = lambda ctx: None  # older typer does not ask
+        return params
+
+
+class Command(_Untyped, TyperCommand):
+    """A command."""
+
+
+class Group(_Untyped, TyperGroup):
+    """All commands."""
+
+
+def read(path: str | Path, overrides: Sequence[str] | None) -> Config:
+    """The configuration of a file, changed by KEY=VALUE; every name in it is checked."""
+    from attittud_lab.config.load import load
+
+    return load(path, overrides or (), known_names())
+
+
+def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
+    """The configuration in a text that complaints call `name`."""
+    from attittud_lab.config.load import loads
+
+    return loads(text, overrides, name, known_names())
+
+
+def known_names() -> Names:
+    """How the names of each kind are checked, also those that are registered from outside."""
+    from attittud import bases, engines
+    from attittud_lab.data.tasks import OBJECTIVES
+    from attittud_lab.models import find as find_model
+    from attittud_lab.strategies import find as find_strategy
+
+    objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
+    listed = {"basis": bases(), "engine": engines(), "objective": objectives}
+    found: dict[str, Callable[[str], object]] = {kind: partial(_check, kind, names) for kind, names in listed.items()}
+    return {"strategy": find_strategy, "model": find_model, **found}
+
+
+def _check(kind: str, known: Sequence[str], name: str) -> None:
+    if name not in known:
+        raise unknown(kind, name, known)

@@ -1,50 +1,36 @@
-"""`attittud compare`: does the auxiliary data help, and which strategy uses it best?"""
+"""`attittud compare`: does the auxiliary data help, and which strategy uses it best? `attittud report` shows the outcome."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attittud_lab.commands.init import InputColumn, LabelColumn
+from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, key_values, read, read_text
 from attittud_lab.errors import InputError
 from attittud_lab.output.interrupts import interruptible, starting
+from attittud_lab.output.progress import Bars, Progress, RunLines
 
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
 
+_CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
+_DATA = "Without a YAML file: the data of the task that matters, as in `attittud init`."
+_PRIMARY = typer.Option(metavar="DATA", help=_DATA)
+_TIME = "Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's."
+_BUDGET = typer.Option(metavar="TIME", help=_TIME)
+
 
 def compare(
-    config: Annotated[
-        str | None, typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Settings to change, such as compare.seeds=10 or compare.strategies=[flip]."
-        ),
-    ] = None,
-    primary: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA", help="Without a YAML file: the data of the task that matters, as in `attittud init`."
-        ),
-    ] = None,
-    auxiliary: Annotated[
-        list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
-    ] = None,
+    config: Annotated[str | None, _CONFIG] = None,
+    overrides: Annotated[list[str] | None, key_values("compare.seeds=10 or compare.strategies=[flip]")] = None,
+    primary: Annotated[str | None, _PRIMARY] = None,
+    auxiliary: Auxiliary = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's.",
-        ),
-    ] = None,
+    budget: Annotated[str | None, _BUDGET] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No bars, and no lines about runs.")] = False,
 ) -> None:
@@ -61,20 +47,16 @@ def compare(
     with starting():
         from rich.console import Console
 
-        from attittud_lab.compare.progress import CompareBars, Lines, Runs
         from attittud_lab.compare.run import compare as run
         from attittud_lab.compare.table import show
-        from attittud_lab.report.page import write_report
+        from attittud_lab.report import write_report
 
     given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
     settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
     folder = Path(settings.output) / name / "compare"
-    with ExitStack() as stack:
-        progress = Runs() if quiet else Lines(Console(stderr=True))
-        if sys.stderr.isatty() and not quiet:
-            progress = stack.enter_context(CompareBars())
-        again = "the same command without --fresh" if fresh else "the same command"
-        stack.enter_context(interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"))
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
+    again = "the same command without --fresh" if fresh else "the same command"
+    with interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"), progress:
         result = run(settings, folder, progress, fresh=fresh)
     show(result, Console(), write_report(folder))
 
@@ -88,7 +70,6 @@ def _settings(
 ) -> tuple[Config, str]:
     """The configuration and a name for its folder."""
     from attittud_lab.commands.proposal import propose
-    from attittud_lab.commands.reading import read, read_text
 
     if primary is None:
         if config is None or auxiliary:
@@ -103,3 +84,20 @@ def _settings(
     first = [] if config is None else [config]  # it is the first KEY=VALUE
     text = propose(None, primary, auxiliary, *columns)
     return read_text(text, [*first, *overrides], "the proposed configuration"), Path(primary.rstrip("/")).stem
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run or of a comparison.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write it there instead of into RUN_DIR.")
+    ] = None,
+) -> None:
+    """Write report.html: results, learning curves, what the primary task sees in the auxiliary gradient.
+
+    The page is one file without network: open it from the disk, or send it to somebody. report.json next to it has its
+    figures. A run that is still going on can be looked at too.
+    """
+    with starting():
+        from attittud_lab.report import write_report
+
+    typer.echo(str(write_report(run_dir, output, "choose another folder by --output")))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +10,7 @@ import typer
 
 from attittud_lab.files import make_folder, write_atomically, write_json
 from attittud_lab.output.interrupts import interruptible, starting
+from attittud_lab.output.progress import Bars, Progress
 
 
 def demo(
@@ -36,31 +35,26 @@ def demo(
     with starting():
         from rich.console import Console
 
-        from attittud_lab.compare.progress import CompareBars, Runs
-        from attittud_lab.demo.run import CONFIG, ROWS, run_all
-        from attittud_lab.demo.table import WIDE, conclusions, rich_table
-        from attittud_lab.report.page import write_report
+        from attittud_lab.demo import CONFIG, ROWS, WIDE, conclusions, rich_table, run_all
+        from attittud_lab.report import write_report
 
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
     other = "choose another folder by --folder"
     make_folder(folder, other)  # before a minute has passed
-    with ExitStack() as stack:
-        stack.enter_context(
-            interruptible(lambda: "the demo has no result before its end, the same command starts over")
-        )
-        progress = stack.enter_context(CompareBars()) if sys.stderr.isatty() else Runs()
+    kept = "the demo has no result before its end, the same command starts over"
+    progress = Bars() if sys.stderr.isatty() else Progress()
+    with interruptible(lambda: kept), progress:
         result = run_all(seeds, steps, workers, folder, progress)
     if out is not None:
-        write_atomically(out, (json.dumps(result, indent=1) + "\n").encode(), "choose another file by --out")
+        write_json(out, result, "choose another file by --out")
     write_atomically(folder / "config.yaml", CONFIG.read_bytes(), other)
-    write_json(folder / "comparison.json", result)
+    write_json(folder / "comparison.json", result, other)
     report = write_report(folder, cure=other)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)  # a pipe has no width; rich would guess 80
     console.print(rich_table(result))
-    for row, (what, _) in ROWS.items():
-        console.print(f"  {row:<16} {what}", highlight=False)
+    rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
     seconds = f"{result['took']['seconds']:.0f} s. What follows from it: README, 'When not to use it'."
-    for line in ("", *conclusions(result), seconds):
+    for line in (*rows, "", *conclusions(result), seconds):
         console.print(line, highlight=False)
     console.print(f"Report: {report}", highlight=False, markup=False, soft_wrap=True)

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from attittud_lab.commands import CONFIG, key_values, read
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, Quiet
+from attittud_lab.output.progress import Bars, Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LINES = {
+    "captured": "in span",
+    "helpful": "helpful",
+    "harmful": "harmful",
+    "opposed": "opposed directions (their number)",
+}
+_PERIODS = {"all": "all steps", "early": "early half", "late": "late half"}
 
 
 def diagnose(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as strategy.rank=20 or strategy=multitask."),
-    ] = None,
+    config: Annotated[Path, CONFIG],
+    overrides: Annotated[list[str] | None, key_values("strategy.rank=20 or strategy=multitask")] = None,
     steps: Annotated[
         int,
         typer.Option(
@@ -55,51 +57,40 @@ def diagnose(
     runs/CONFIG/diagnose/diagnose.json (or in another folder than runs: output=FOLDER).
     """
     with starting():
-        from attittud_lab.commands.reading import read
+        from rich.console import Console
+
         from attittud_lab.diagnose.diagnose import diagnose as run
 
-    settings = read(config, overrides or [])
+        settings = read(config, overrides)
     folder = Path(settings.output) / config.stem / "diagnose"
-    with ExitStack() as stack:
-        progress = stack.enter_context(Bars()) if sys.stderr.isatty() and not quiet else Quiet()
-        stack.enter_context(
-            interruptible(lambda: "a diagnosis keeps nothing before its end, the same command starts over")
-        )
+    progress = Bars() if sys.stderr.isatty() and not quiet else Progress()
+    kept = "a diagnosis keeps nothing before its end, the same command starts over"
+    with interruptible(lambda: kept), progress:
         result = run(settings, folder, progress, steps=steps)
     show(result, folder / "diagnose.json", Console())
 
 
 def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
-    """Tables by rich on a terminal; elsewhere Markdown, which is plain text."""
-    plain = not console.is_terminal
-    if plain:
-        console = Console(file=console.file, width=200, color_system=None)
+    """Show the figures in two tables, then the alarms."""
+    from attittud_lab.compare.table import Screen
 
-    def say(text: str, style: str = "") -> None:
-        console.print(Text(text, style="" if plain else style), soft_wrap=plain)
-
-    say(_setting(result))
-    console.print(_table(["share of squared norm", "all steps", "early half", "late half"], _rows(result), plain=plain))
-    headings = ["source", "layers", "of the gradient", "in span", "helpful", "harmful"]
-    console.print(_table(headings, _layers(result), plain=plain, left=2))
-    say("Mean (95 % interval from means of blocks of steps). Shares of a layer group are among its three parts.")
+    screen = Screen(console)
+    screen.say(_setting(result))
+    screen.table(_rows(result))
+    screen.table(_layers(result), left=2)
+    screen.say("Mean (95 % interval from means of blocks of steps). Shares of a layer group are among its three parts.")
+    fired = [alarm["fired"] for alarm in result["alarms"]]
     for number, alarm in enumerate(result["alarms"], 1):
-        say(
-            f"Alarm {number} {'FIRED' if alarm['fired'] else 'silent'}: {alarm['found']}.",
-            "yellow" if alarm["fired"] else "",
-        )
-    say(result["validated"])
-    say(str(path))
-    fired = any(alarm["fired"] for alarm in result["alarms"])
-    say(result["verdict"], "bold yellow" if fired else "bold")
+        state, style = ("FIRED", "yellow") if alarm["fired"] else ("silent", "")
+        screen.say(f"Alarm {number} {state}: {alarm['found']}.", style)
+    screen.say(result["validated"])
+    screen.say(str(path))
+    screen.say(result["verdict"], "bold yellow" if any(fired) else "bold")
 
 
 def _setting(result: Mapping[str, Any]) -> str:
-    asked = (
-        f" of {result['steps_asked']} asked for (the job has no more)"
-        if result["steps"] < result["steps_asked"]
-        else ""
-    )
+    few = result["steps"] < result["steps_asked"]
+    asked = f" of {result['steps_asked']} asked for (the job has no more)" if few else ""
     mean = ", the current primary gradient appended" if result["include_mean"] else ""
     return (
         f"{result['steps']} steps{asked}; basis {result['basis']} of rank {result['rank']} from {result['basis_batch']} primary "
@@ -109,42 +100,26 @@ def _setting(result: Mapping[str, Any]) -> str:
     )
 
 
-PERIODS = ("all", "early", "late")
-
-
-def _rows(result: Mapping[str, Any]) -> list[list[str]]:
-    rows = [["fresh primary gradient in span", *(_share(result["captured_primary"][period]) for period in PERIODS)]]
-    signs = (result["half_batches"][period] for period in PERIODS)
-    rows.append(["half-batches: same sign", *map(_signs, signs)])
+def _rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    lines = {
+        "fresh primary gradient in span": (_share, result["captured_primary"]),
+        "half-batches: same sign": (_signs, result["half_batches"]),
+    }
     for source, found in result["sources"].items():
-        for key, words in _LINES.items():
-            rows.append([f"{source}: {words}", *(_share(found[key][period]) for period in PERIODS)])
-    return rows
-
-
-_LINES = {
-    "captured": "in span",
-    "helpful": "helpful",
-    "harmful": "harmful",
-    "opposed": "opposed directions (their number)",
-}
-
-
-def _layers(result: Mapping[str, Any]) -> list[list[str]]:
+        lines |= {f"{source}: {words}": (_share, found[key]) for key, words in _LINES.items()}
     return [
-        [source, group, *(_share(found[key]["all"]) for key in ("weight", "captured", "helpful", "harmful"))]
-        for source, layers in result["sources"].items()
-        for group, found in layers["layers"].items()
+        {"share of squared norm": name, **{words: text(found[key]) for key, words in _PERIODS.items()}}
+        for name, (text, found) in lines.items()
     ]
 
 
-def _table(headings: list[str], rows: list[list[str]], *, plain: bool, left: int = 1) -> Table:
-    table = Table(box=box.MARKDOWN if plain else box.SIMPLE_HEAD, pad_edge=plain)
-    for position, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if position < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))  # not markup, whatever a source is called
-    return table
+def _layers(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    columns = {"of the gradient": "weight", "in span": "captured", "helpful": "helpful", "harmful": "harmful"}
+    return [
+        {"source": source, "layers": group, **{name: _share(found[key]["all"]) for name, key in columns.items()}}
+        for source, layers in result["sources"].items()
+        for group, found in layers["layers"].items()
+    ]
 
 
 def _share(found: Mapping[str, float]) -> str:

@@ -1,29 +1,23 @@
-"""`attittud init`: a commented configuration for one's own data."""
+"""`attittud init` and `attittud schema`: a commented configuration for one's own data, and what one may say."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, read_text
 from attittud_lab.errors import InputError
+from attittud_lab.files import write_atomically
 from attittud_lab.output.interrupts import starting
-
-InputColumn = Annotated[
-    str | None, typer.Option("--input", metavar="COLUMN", help="Column with the image or the text, if it is not found.")
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found.")
-]
 
 
 def init(
     kind: Annotated[str, typer.Argument(metavar="image|text", help="What the examples are.")],
     primary: Annotated[str, typer.Option(metavar="DATA", help="The labelled data of the task that matters.")],
-    auxiliary: Annotated[
-        list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")
-    ] = None,
+    auxiliary: Auxiliary = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = Path(
@@ -31,15 +25,13 @@ def init(
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Look at your data and write a configuration, with a reason beside each chosen number.
+    """Look at your data and write a configuration, with a reason for each chosen number.
 
     Data are a folder with one folder of images per class, a parquet, csv or jsonl file or a folder of them,
     hf:owner/name, or the embedded digits.
     """
     with starting():
         from attittud_lab.commands.proposal import WARNING, propose
-        from attittud_lab.commands.reading import read_text
-        from attittud_lab.files import write_atomically
 
     if kind not in ("image", "text"):
         raise InputError(
@@ -55,3 +47,22 @@ def init(
         if line.startswith(WARNING):
             typer.echo(f"attittud: {line.removeprefix('# ')}", err=True)
     typer.echo(f"# written to {output}; next: attittud train {output}")
+
+
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; without it, to the screen.")
+    ] = None,
+) -> None:
+    """Write a JSON Schema of configurations: every setting, what it means and its default.
+
+    Editors complete and check with it: write it with `-o attittud.schema.json` next to a configuration that begins, for VS
+    Code with the YAML extension, with the line `# yaml-language-server: $schema=attittud.schema.json`.
+    """
+    from attittud_lab.config.schema import json_schema
+
+    text = json.dumps(json_schema(), indent=1) + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(output, text.encode(), "choose another file by --output")

@@ -1,4 +1,4 @@
-"""A first configuration for somebody's data, with the reason beside each chosen number."""
+"""A first configuration for somebody's data, with the reason for each chosen number."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from attittud_lab.config.data import AuxiliaryConfig, DataConfig, PrimaryConfig, SourceConfig
+from attittud_lab.config.load import loads
 from attittud_lab.config.options import check_path
+from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
@@ -23,11 +24,16 @@ GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns that a first configuration splits by."""
 WARNING = "# Warning: "
 _SHOWN = 20  # classes
+_IMAGE = ("  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster",)
+_TEXT = (
+    "  refresh_every: 4  # the paper's choice for text",
+    "  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out",
+)
 
 
 @dataclass
 class Look:
-    """What a first look at a source tells."""
+    """What a source holds, at a first look."""
 
     config: SourceConfig
     listing: Listing
@@ -37,7 +43,7 @@ class Look:
     splits: list[str]
     size: int | None
     groups: list[str]
-    """The column that tells whose examples they are, if there is one."""
+    """At most one: the column that says whose examples they are."""
     nested: dict[str, list[str]]
     """Folders of classes that have folders in them."""
 
@@ -68,9 +74,9 @@ def propose(
     input_column: str | None = None,
     label_column: str | None = None,
 ) -> str:
-    """YAML with comments; it can be trained as it is. Without a kind it is that of the primary source.
+    """YAML with comments, ready to be trained. Without a kind it is that of the primary source.
 
-    The columns are those of the primary source, and of those other ones that have them.
+    The columns are those of the primary source, and of the other sources that have them.
     """
     first = look(PrimaryConfig(path=check_path(primary, typed=True), input=input_column, label=label_column))
     others = {
@@ -79,14 +85,20 @@ def propose(
     }
     kind = kind or first.listing.kind
     for found in (first, *others.values()):
-        _check_kind(found, kind)
-    data = _data(first, others)
-    parts = read_parts(data, 0)  # refuses what cannot be trained
-    lines = [*first.about("Primary"), *(line for name in others for line in others[name].about(f"Auxiliary {name}"))]
-    lines.append("# Train with `attittud train` and this file; any setting can be changed by key=value behind it.")
-    lines += [*_data_lines(data), *_training_lines(kind, first, parts), *_strategy_lines(kind, parts)]
-    lines.append("seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing")
-    lines.append("output: runs  # run folders go below it")
+        path, own = found.config.path, found.listing.kind
+        if own != kind:
+            raise InputError(f"{path}: holds {own}s, not {kind}s; use `attittud init {own}`")
+        if not found.classes and kind == "image":
+            raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
+    data = _data_lines(first, others)
+    parts = read_parts(loads("\n".join(data)).data, 0)  # refuses what cannot be trained
+    lines = [
+        *first.about("Primary"),
+        *(line for name in others for line in others[name].about(f"Auxiliary {name}")),
+        "# Train with `attittud train` and this file; any setting can be changed by key=value behind it.",
+        *data,
+        *_settings_lines(kind, first, parts),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -125,7 +137,7 @@ def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
 
 
 def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
-    """Folders of classes, all below which are their images, that have folders in them."""
+    """The folders in the folders of classes, whose images are all taken for examples of the class."""
     inner = {
         name: sorted(entry.name for entry in (root / name).iterdir() if entry.is_dir() and entry.name[:1] != ".")
         for name in classes
@@ -133,76 +145,46 @@ def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
     return {name: names for name, names in inner.items() if names}
 
 
-def _check_kind(found: Look, kind: str) -> None:
-    if found.listing.kind != kind:
-        raise InputError(
-            f"{found.config.path}: holds {found.listing.kind}s, not {kind}s; use `attittud init {found.listing.kind}`"
-        )
-    if not found.classes and kind == "image":
-        raise InputError(
-            f"{found.config.path}: images need labels; sort them into one folder per class, or add a label column"
-        )
-
-
-def _data(first: Look, others: dict[str, Look]) -> DataConfig:
+def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     same = any(found.config.path == first.config.path for found in others.values())
-    primary = PrimaryConfig(
-        **vars(first.config)
-        | {
-            "train": 0.2 if same else None,
-            "validation": None if any(name in first.splits for name in VALIDATION) else 0.2,
-            "test": None if "test" in first.splits else 0.2,
-            "group": next(iter(first.groups), None),
-        }
-    )
-    auxiliary = {
-        name: AuxiliaryConfig(**vars(found.config) | {"objective": "classify" if found.classes else "masked_lm"})
-        for name, found in others.items()
-    }
-    return DataConfig(primary=primary, auxiliary=auxiliary)
-
-
-def _data_lines(data: DataConfig) -> list[str]:
-    primary, own = data.primary, "null  # the source has its own split"
+    own = "null  # the source has its own split"
     judges = "0.2  # chooses the model; up to 64 of these at a time judge the auxiliary data (strategy auto)"
     lines = [
         "data:",
         "  primary:",
-        *(f"    {line}" for line in _source_lines(primary)),
-        f"    validation: {own if primary.validation is None else judges}",
-        f"    test: {own if primary.test is None else '0.2  # read once, at the end'}",
-        "    train: null  # all that is left"
-        if primary.train is None
-        else f"    train: {primary.train}  # the rest of it is auxiliary data",
+        *(f"    {line}" for line in _source_lines(first.config)),
+        f"    validation: {own if any(name in first.splits for name in VALIDATION) else judges}",
+        f"    test: {own if 'test' in first.splits else '0.2  # read once, at the end'}",
+        f"    train: {'0.2  # the rest of it is auxiliary data' if same else 'null  # all that is left'}",
+        *(
+            f"    group: {group}  # split at random, it would be tested on examples of those it knows"
+            for group in first.groups
+        ),
+        "  auxiliary:" if others else "  auxiliary: {}  # none given: only strategy: primary_only can be trained",
     ]
-    if primary.group is not None:
-        lines.append(f"    group: {primary.group}  # split at random, it would be tested on examples of those it knows")
-    if not data.auxiliary:
-        return [*lines, "  auxiliary: {}  # none given: only strategy: primary_only can be trained"]
-    lines.append("  auxiliary:")
-    for name, source in data.auxiliary.items():
-        lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(source))]
-        if source.objective == "masked_lm":
+    for name, found in others.items():
+        lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(found.config))]
+        if not found.classes:
             lines.append("      objective: masked_lm  # there are no labels, so its words are to be predicted")
     return lines
 
 
 def _source_lines(source: SourceConfig) -> list[str]:
+    """Its path and columns in quotes, so that no path can be taken for something else."""
     named = {"path": source.path, "input": source.input, "label": source.label}
-    return [f"{name}: {_text(value)}" for name, value in named.items() if value is not None]
+    return [f"{name}: {json.dumps(text, ensure_ascii=False)}" for name, text in named.items() if text is not None]
 
 
-def _training_lines(kind: str, first: Look, parts: Parts) -> list[str]:
+def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     left = len(parts.primary["train"].rows)
     batch = min(32, left)
     largest = max([len(part.rows) for part, _ in parts.auxiliary.values()], default=left)
     guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
     model, lr, reason = _model(kind, first.size or 0, largest)
     rate = "the paper has 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
-    rare = kind == "text" and not parts.primary["train"].listing.multi_label
-    metric = (
-        ["  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"] if rare else []
-    )
+    auto = "auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays"
+    macro = "  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"
+    metric = [macro] if kind == "text" and not parts.primary["train"].listing.multi_label else []
     return [
         "model:",
         f"  name: {model}  # {reason}",
@@ -219,6 +201,14 @@ def _training_lines(kind: str, first: Look, parts: Parts) -> list[str]:
         f"    primary_batch: {batch}  # as above",
         "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
         "    patience: 10  # stop after 10 evaluations without improvement",
+        "strategy:",
+        f"  name: {auto if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
+        "  rank: 5  # few primary examples span few reliable directions"
+        if left < 200
+        else "  rank: 10  # the usual value",
+        *(_TEXT if kind == "text" else _IMAGE),
+        "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
+        "output: runs  # run folders go below it",
     ]
 
 
@@ -235,26 +225,6 @@ def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
     return "small-cnn", "1e-3", f"{largest} auxiliary examples are too few for a deep network"
 
 
-def _strategy_lines(kind: str, parts: Parts) -> list[str]:
-    few = len(parts.primary["train"].rows) < 200
-    auto = "auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays"
-    lines = [
-        "strategy:",
-        f"  name: {auto if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
-        "  rank: 5  # few primary examples span few reliable directions" if few else "  rank: 10  # the usual value",
-    ]
-    if kind == "image":
-        return [
-            *lines,
-            "  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster",
-        ]
-    return [
-        *lines,
-        "  refresh_every: 4  # the paper's choice for text",
-        "  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out",
-    ]
-
-
 def _named(paths: Sequence[str]) -> dict[str, str]:
     """A name for each path that can be part of a metric's name."""
     names: dict[str, str] = {}
@@ -265,11 +235,6 @@ def _named(paths: Sequence[str]) -> dict[str, str]:
             name += "_"
         names[name] = path
     return names
-
-
-def _text(value: str) -> str:
-    """Quoted, so that no path can be taken for something else."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _visible(text: str) -> str:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import math
 import sys
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from attittud_lab.commands import CONFIG, key_values, read
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Bars, EvaluationLines, Quiet
+from attittud_lab.output.progress import Bars, EvaluationLines, Progress
 from attittud_lab.strategies import names as strategies
 
 
 def train(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Settings to change, such as strategy=flip or training.guided.lr=1e-4."
-        ),
-    ] = None,
+    config: Annotated[Path, CONFIG],
+    overrides: Annotated[list[str] | None, key_values("strategy=flip or training.guided.lr=1e-4")] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help=f"Also report to {', '.join(CHOICES)}; may be given several times."),
@@ -36,18 +30,14 @@ def train(
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
-        from attittud_lab.commands.reading import read
         from attittud_lab.training.train import default_run_dir, run
 
-    settings = read(config, overrides or [])
+        settings = read(config, overrides)
     run_dir = default_run_dir(settings, config.stem)
-    with ExitStack() as stack:
-        bars = sys.stderr.isatty() and not quiet
-        progress = stack.enter_context(Bars()) if bars else Quiet() if quiet else EvaluationLines()
-        stack.enter_context(interruptible(lambda: _kept(run_dir, fresh=fresh)))
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
+    with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
-    figures = {"validation": result.validation, "test": result.test}
-    for part, values in figures.items():
+    for part, values in {"validation": result.validation, "test": result.test}.items():
         words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
         typer.echo(f"{part:<10} " + "  ".join(words))
     note = " (was finished before; --fresh trains again)" if result.skipped else ""
@@ -58,7 +48,7 @@ def train(
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:
-    """What a run leaves that was interrupted."""
+    """What an interrupted run leaves, and how to go on."""
     again = "the same command without --fresh" if fresh else "the same command"
     if (run_dir / "result.json").exists():
         return f"the run was at its end, {again} shows it"
@@ -67,21 +57,23 @@ def _kept(run_dir: Path, *, fresh: bool) -> str:
     return "there is no checkpoint yet, the same command starts from the beginning"
 
 
-# Where the names are, so that --help is never behind the code.
-train.__doc__ = "\n\n".join(
-    [
-        train.__doc__ or "",
-        (
-            "A run that was interrupted, even killed, continues when the same command is given again, and ends with the same "
-            "result. Its folder is runs/CONFIG/STRATEGY/seed-SEED (or in another one than runs: output=FOLDER). Every setting "
-            "and its meaning: `attittud schema`."
-        ),
-        (
-            "The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME "
-            "without whatever else CONFIG says under `strategy:`, its rank for example:"
-        ),
-        *(f"- **{name}**: {about}" for name, about in strategies().items()),
-        "The model is the body that all tasks share; choose it by model=NAME:",
-        *(f"- **{name}**: {about}" for name, about in models().items()),
-    ]
-)
+def _listed(names: Mapping[str, str]) -> str:
+    return "\n\n".join(f"- **{name}**: {about}" for name, about in names.items())
+
+
+# Names come from the registries, so that --help lists all that can be used.
+train.__doc__ = f"""{train.__doc__}
+
+A run that was interrupted, even killed, continues when the same command is given again, and ends with the same result. Its
+folder is runs/CONFIG/STRATEGY/seed-SEED (or in another one than runs: output=FOLDER). Every setting and its meaning:
+`attittud schema`.
+
+The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME without
+whatever else CONFIG says under `strategy:`, its rank for example:
+
+{_listed(strategies())}
+
+The model is the body that all tasks share; choose it by model=NAME:
+
+{_listed(models())}
+"""

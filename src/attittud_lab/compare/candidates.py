@@ -8,12 +8,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from attittud_lab.config.load import changed
-from attittud_lab.config.schema import CompareConfig, Config, EtaWeights, PhaseConfig, StrategyConfig
+from attittud_lab.config.schema import CompareConfig, Config, EtaWeights, StrategyConfig
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.strategies import find, make_strategy
@@ -100,15 +99,15 @@ def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
 
 def _label(strategy: StrategyConfig, usual: StrategyConfig) -> str:
     """The name, and whatever is unusual."""
-    values = {entry.name: getattr(strategy, entry.name) for entry in fields(strategy)}
-    words = [f"{name}={_short(value)}" for name, value in values.items() if value != getattr(usual, name)]
-    return " ".join([strategy.name, *words])
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, EtaWeights):
-        return ",".join(f"{weight:g}" for weight in (value.neutral, value.helpful, value.harmful))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    words = [strategy.name]
+    for name in (entry.name for entry in fields(strategy)):
+        value = getattr(strategy, name)
+        if isinstance(value, EtaWeights):
+            text = ",".join(f"{weight:g}" for weight in (value.neutral, value.helpful, value.harmful))
+        else:
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+        words += [f"{name}={text}"] if value != getattr(usual, name) else []
+    return " ".join(words)
 
 
 def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) -> list[Variant]:
@@ -144,21 +143,14 @@ def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
 
 def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) -> Config:
     """The configuration of a run."""
-
-    def phase(settings: PhaseConfig, steps: int) -> PhaseConfig:
-        return replace(settings, steps=steps, epochs=None) if steps else settings
-
-    training, strategy = config.training, candidate.strategy
-    found = replace(
-        config,
-        strategy=replace(strategy, auxiliary_weight=strategy.auxiliary_weight * variant.weight),
-        training=replace(
-            training,
-            guided=phase(training.guided, budget.guided),
-            finetune=phase(training.finetune, budget.finetune),
-        ),
-    )
-    return changed(found, variant.changes)
+    training, weight = config.training, candidate.strategy.auxiliary_weight * variant.weight
+    phases = {
+        name: replace(getattr(training, name), steps=steps, epochs=None)
+        for name, steps in vars(budget).items()
+        if steps
+    }
+    strategy = replace(candidate.strategy, auxiliary_weight=weight)
+    return changed(replace(config, strategy=strategy, training=replace(training, **phases)), variant.changes)
 
 
 def run_dir(folder: Path, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> Path:

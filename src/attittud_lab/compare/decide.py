@@ -15,9 +15,9 @@ from statistics import fmean, median, median_low
 from typing import Any, Literal
 
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
-from attittud_lab.compare.progress import readable
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
+from attittud_lab.output.progress import readable
 from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import (
     ALPHA,
@@ -54,7 +54,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """What a table says about a strategy. Differences are None against itself, their p-values Holm-corrected."""
+    """A strategy in a table. Differences are None to the strategy itself, their p-values Holm-corrected."""
 
     label: str
     validation: Summary
@@ -66,7 +66,7 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Decision:
-    """The last line."""
+    """The last line of a comparison."""
 
     outcome: Literal["use", "no_help", "unclear"]
     strategy: str | None
@@ -108,8 +108,7 @@ def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
 def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     users = [row for row in rows if row.to_primary_only is not None]
     # A row that diverged with some seeds is known by the others, the lucky ones.
-    whole = max(row.test.n for row in rows)
-    users = [row for row in users if row.test.n == whole] or users
+    users = [row for row in users if row.test.n == max(other.test.n for other in rows)] or users
     if not users:
         return Decision("unclear", None, "Cannot tell: no row has a seed in common with primary_only.", PRIMARY_ONLY)
     best = max(users, key=lambda row: row.validation.mean)
@@ -117,42 +116,31 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     assert gain is not None
     about = f"{best.label}, the best on validation of those that use it, changes primary_only by {points(gain)}"
     if ruled_out(gain, worthwhile):
-        text = (
-            f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out. "
-            "Use primary_only."
-        )
-        return Decision("no_help", PRIMARY_ONLY, text, PRIMARY_ONLY)
+        text = f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
+        return Decision("no_help", PRIMARY_ONLY, f"{text} Use primary_only.", PRIMARY_ONLY)
     if not better(gain):
         needed, advice = _advice(gain, worthwhile, len(users))
         seeds = f"{gain.n} seed{'s' * (gain.n > 1)}"
         return Decision("unclear", None, f"Cannot tell with {seeds}: {about}. {advice}", best.label, needed)
-    multitask = next(row.to_primary_only for row in rows if row.label == MULTITASK)
-    strategy, text = _which(best, gain, multitask)
-    if best.to_multitask is not None and not better(best.to_multitask):
-        _, advice = _advice(best.to_multitask, worthwhile, len(users) - 1)
-        versus = f"{best.label}, the best on validation, against tuned multitask: {points(best.to_multitask)}."
-        text = f"{text} {versus} {advice}"
-    return Decision("use", strategy, text, strategy)
-
-
-def _which(best: ComparedRow, gain: Difference, multitask: Difference | None) -> tuple[str, str]:
-    """The auxiliary data helps; is more than the simple sum needed? `multitask` is its own gain over primary_only."""
-    gains, extra = f"it gains {points(gain)} over primary_only", best.to_multitask
+    extra, gains = best.to_multitask, f"it gains {points(gain)} over primary_only"
     if extra is None:
-        return MULTITASK, f"Use multitask: {gains}, and no row is better on validation."
+        return Decision("use", MULTITASK, f"Use multitask: {gains}, and no row is better on validation.", MULTITASK)
     if better(extra):
-        return best.label, f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
-    if multitask is not None and better(multitask):
-        text = (
-            f"Use multitask: it gains {points(multitask)} over primary_only. That another row is better is not shown."
-        )
-        return MULTITASK, text
+        text = f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
+        return Decision("use", best.label, text, best.label)
+    # The auxiliary data helps. That more than the simple sum is needed is not shown.
+    strategy, simple = best.label, next(row.to_primary_only for row in rows if row.label == MULTITASK)
     text = f"Use {best.label}: {gains}. Whether it is better than tuned multitask, which is not shown to gain, is open."
-    return best.label, text
+    if simple is not None and better(simple):
+        strategy, gains = MULTITASK, f"it gains {points(simple)} over primary_only"
+        text = f"Use multitask: {gains}. That another row is better is not shown."
+    versus = f"{best.label}, the best on validation, against tuned multitask: {points(extra)}."
+    _, advice = _advice(extra, worthwhile, len(users) - 1)
+    return Decision("use", strategy, f"{text} {versus} {advice}", strategy)
 
 
 def better(difference: Difference) -> bool:
-    """Whether it is shown to be, not only measured to be."""
+    """Whether a gain is shown, not only measured."""
     return mark(difference.mean, difference.p) == "▲"
 
 
@@ -199,14 +187,12 @@ def checked(result: RunResult) -> RunResult:
     """Refuse a result that was read from a damaged file: it would end the comparison hours later."""
     figures = [result.validation[result.metric], result.test[result.metric]]
     try:
-        sound = 0 < seconds_per_step(result) < math.inf and not any(value < 0 or value > 1 for value in figures)
+        if 0 < seconds_per_step(result) < math.inf and not any(value < 0 or value > 1 for value in figures):
+            return result
     except (ValueError, ZeroDivisionError):  # it has no guided phase, or one without steps
-        sound = False
-    if not sound:
-        raise InputError(
-            f"{result.run_dir}/result.json: is not what a run writes; delete this folder, and the same command trains it again"
-        )
-    return result
+        pass
+    cure = "delete this folder, and the same command trains it again"
+    raise InputError(f"{result.run_dir}/result.json: is not what a run writes; {cure}")
 
 
 def seconds_per_step(result: RunResult) -> float:
@@ -225,7 +211,7 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
 
 
 def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
-    """Those runs of the same work whose steps took more than `SPREAD` times as long as the fastest one's, and the factor."""
+    """The runs of the same work whose steps took more than `SPREAD` times as long as those of the fastest, with the factor."""
     found = {run.run_dir: seconds_per_step(run) for run in runs}
     fastest = min(found.values(), default=0.0)
     return {path: seconds / fastest for path, seconds in found.items() if seconds > SPREAD * fastest > 0}
@@ -234,34 +220,23 @@ def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
 # ----------------------------------------------------------------------------------------------------- comparison.json
 
 
-@dataclass(frozen=True)
-class ComparedRuns:
-    """All runs of a comparison in its folder."""
-
-    config: Config
-    folder: Path
-    rows: list[Tuned]
-    """Strategies for which training did not diverge with every setting."""
-    diverged: list[str]
-    """The other strategies."""
-    at_steps: ByLabel
-    at_seconds: ByLabel | None
-    seconds: float
-    slow: Mapping[Path, float]
-
-
-def content(found: ComparedRuns) -> dict[str, Any]:
-    """All of comparison.json."""
-    config, folder = found.config, found.folder
-    first = found.at_steps[PRIMARY_ONLY][seeds(config)[0]]
-    multitask = next(row for row in found.rows if row.label == MULTITASK)
+def content(
+    config: Config,
+    folder: Path,
+    rows: Sequence[Tuned],
+    at_steps: ByLabel,
+    at_seconds: tuple[float, ByLabel] | None = None,
+) -> dict[str, Any]:
+    """All of comparison.json, where no strategy diverged and no run was slow; `at_seconds` has these seconds and runs."""
+    first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
+    multitask = next(row for row in rows if row.label == MULTITASK)
     about = "every strategy makes the configured number of updates"
-    tables = [{"name": "Equal steps", "about": about, **_table(found, found.at_steps)}]
-    if found.at_seconds is not None:
+    tables = [{"name": "Equal steps", "about": about, **_table(config, folder, at_steps)}]
+    if at_seconds is not None:
+        seconds, runs = at_seconds
         why = "the budget says" if config.compare.budget else "multitask does at equal steps"
-        about = f"every strategy trains for about {readable(found.seconds)}, as {why}"
-        table = _table(found, found.at_seconds)
-        tables.append({"name": "Equal seconds", "about": about, "seconds": found.seconds, **table})
+        about = f"every strategy trains for about {readable(seconds)}, as {why}"
+        tables.append({"name": "Equal seconds", "about": about, "seconds": seconds, **_table(config, folder, runs)})
     return {
         "kind": "comparison",
         "metric": first.metric,
@@ -269,19 +244,16 @@ def content(found: ComparedRuns) -> dict[str, Any]:
         "worthwhile": config.compare.worthwhile,
         "seeds": seeds(config),
         "examples": first.examples,
-        "tuning": _tuning(found, len(multitask.validation)),
-        "diverged": found.diverged,
+        "tuning": _tuning(config, rows, len(multitask.validation)),
+        "diverged": [],
         "costs": {
             row.label: {
                 "seconds_per_step": row.seconds_per_step,
                 "to_multitask": row.seconds_per_step / multitask.seconds_per_step,
             }
-            for row in found.rows
+            for row in rows
         },
-        "slow": {
-            str(path.relative_to(folder)): factor
-            for path, factor in sorted(found.slow.items(), key=lambda entry: -entry[1])
-        },
+        "slow": {},
         "tables": tables,
         # A gain that vanishes when multitask may use the time too is none.
         "decision": {**tables[-1]["decision"], "table": tables[-1]["name"]},
@@ -289,17 +261,17 @@ def content(found: ComparedRuns) -> dict[str, Any]:
     }
 
 
-def _tuning(found: ComparedRuns, tries: int) -> dict[str, Any]:
-    settings = found.config.compare
-    tuning_seeds = seeds(found.config)[: settings.tuning_seeds]
-    weighted = [row for row in found.rows if row.candidate.tuned]
+def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:
+    settings = config.compare
+    tuning_seeds = seeds(config)[: settings.tuning_seeds]
+    weighted = [row for row in rows if row.candidate.tuned]
     return {
         "weights": sorted(set(settings.weights)),
         "space": settings.space,
         "seeds": tuning_seeds,
         "runs_each": tries * len(tuning_seeds),
         "chosen": {row.label: row.variant.weight for row in weighted},
-        "changes": {row.label: row.variant.changes for row in found.rows if row.variant.changes},
+        "changes": {row.label: row.variant.changes for row in rows if row.variant.changes},
         "validation": {
             row.label: [
                 {"weight": tried.weight, "mean": mean} | ({"changes": tried.changes} if tried.changes else {})
@@ -310,32 +282,28 @@ def _tuning(found: ComparedRuns, tries: int) -> dict[str, Any]:
     }
 
 
-def _table(found: ComparedRuns, runs: ByLabel) -> dict[str, Any]:
-    figures = {
-        label: {
-            seed: {"validation": run.validation[run.metric], "test": run.test[run.metric]}
-            for seed, run in results.items()
-        }
+def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
+    scores = [
+        Scores(
+            label,
+            {seed: run.validation[run.metric] for seed, run in results.items()},
+            {seed: run.test[run.metric] for seed, run in results.items()},
+        )
         for label, results in runs.items()
         if results
-    }
-    scores = [
-        Scores(label, *({seed: value[part] for seed, value in values.items()} for part in ("validation", "test")))
-        for label, values in figures.items()
     ]
-    table = decide(scores, found.config.compare.worthwhile)
-    rows = []
-    for row in table.rows:
-        results = runs[row.label]
-        more = {
-            "steps": {phase["name"]: phase["steps"] for phase in next(iter(results.values())).phases},
-            "seconds": median(result.seconds for result in results.values()),
-            "labels": _labels(list(results.values())),
-            "values": {str(seed): values for seed, values in figures[row.label].items()},
-            "runs": {str(seed): str(run.run_dir.relative_to(found.folder)) for seed, run in results.items()},
+    table = asdict(decide(scores, config.compare.worthwhile))
+    for row, score in zip(table["rows"], scores, strict=True):
+        results = list(runs[score.label].values())
+        figures = {seed: {"validation": score.validation[seed], "test": score.test[seed]} for seed in score.test}
+        row |= {
+            "steps": {phase["name"]: phase["steps"] for phase in results[0].phases},
+            "seconds": median(result.seconds for result in results),
+            "labels": _labels(results),
+            "values": {str(seed): values for seed, values in figures.items()},
+            "runs": {str(seed): str(run.run_dir.relative_to(folder)) for seed, run in runs[score.label].items()},
         }
-        rows.append(asdict(row) | more)
-    return {"baseline": table.baseline, "rows": rows, "decision": asdict(table.decision)}
+    return table
 
 
 def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:

@@ -1,10 +1,12 @@
-"""All runs of a comparison: tuning, equal steps, equal seconds. Nothing is kept but run folders, so it can be continued."""
+"""All runs of a comparison: tuning, equal steps, equal seconds. Only run folders are kept, so it can be continued."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -23,27 +25,85 @@ from attittud_lab.compare.candidates import (
     seeds,
     variants,
 )
-from attittud_lab.compare.decide import ByLabel, ComparedRuns, checked, content, costs, slow
-from attittud_lab.compare.progress import Forecast, Runs, parse_duration
+from attittud_lab.compare.decide import ByLabel, checked, content, costs, slow
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, without_nan, write_atomically, write_json
+from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
 
 KEPT_BYTES = 1 << 30
-"""Data in memory from which on those of other splits are read again when their turn comes."""
+"""With more data in memory, those of other splits are forgotten, and read again when they are needed."""
+
+
+class Forecast(Progress):
+    """Times the runs that are trained, and says how long the others will take.
+
+    It does so after the first steps, and again when every strategy has been run once.
+    """
+
+    def __init__(
+        self, progress: Progress, labels: Iterable[str], steps: int, at_budget: tuple[int, float | None]
+    ) -> None:
+        """`steps` are those of a run, `at_budget` how many runs are the last ones, at equal seconds, and these if given."""
+        self._progress, self._untimed, self._steps, self._at_budget = progress, set(labels), steps, at_budget
+        self._label, self._runs, self._left, self._told = "", 0, 0, False
+        self._seconds: list[float] = []
+        self._warm: float | None = None
+
+    def plan(self, runs: int) -> None:
+        """So many runs are planned, finished ones among them."""
+        self._runs = runs
+        self._progress.comparison(runs)
+
+    @contextmanager
+    def timed(self, label: str, done: int) -> Iterator[Progress]:
+        """A run of this strategy is trained inside, after so many others."""
+        self._label, self._left, began = label, self._runs - done, time.monotonic()
+        yield self
+        self._left, seconds = self._left - 1, time.monotonic() - began
+        if label in self._untimed:
+            self._untimed.remove(label)
+            self._seconds.append(seconds)
+            if not self._untimed:
+                self._tell(fmean(self._seconds), "now that every strategy has been run once")
+        if not self._told:
+            self._tell(seconds, f"if all are like this one of {label}; the next forecast knows all strategies")
+
+    def _tell(self, seconds: float, reason: str) -> None:
+        self._told = True
+        at_budget = min(self._left, self._at_budget[0])
+        total = (self._left - at_budget) * seconds + at_budget * (self._at_budget[1] or seconds)
+        if total > 0:
+            self._progress.say(f"Forecast: about {readable(total)} for the {self._left} runs that are left, {reason}.")
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        self._warm = None
+        self._progress.phase(name, steps, done)
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        self._progress.advance(steps, values)
+        now = time.monotonic()
+        if not self._told and self._warm is not None:
+            step = (now - self._warm) / steps
+            text = f"as a step of {self._label} takes {step:.2g} s; the next forecast knows all strategies"
+            self._tell(step * self._steps, text)
+        self._warm = now  # the first steps, in which much is set up, do not count
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._progress.evaluated(values)
 
 
 class Comparison:
     """One comparison in its folder."""
 
-    def __init__(self, config: Config, folder: Path, progress: Runs | None = None, *, fresh: bool = False) -> None:
-        self.config, self.folder, self.progress, self.fresh = config, folder, progress or Runs(), fresh
+    def __init__(self, config: Config, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> None:
+        self.config, self.folder, self.progress, self.fresh = config, folder, progress or Progress(), fresh
         settings = config.compare
         self.seeds = seeds(config)
         self.tuning_seeds = self.seeds[: settings.tuning_seeds]
@@ -68,25 +128,29 @@ class Comparison:
             # Where the steps are the same, multitask's for one, there is nothing more to run.
             more = sum(equal[row.label] != budget for row in rows) * len(self.seeds)
             self.forecast.plan(len(self._results) + more)
-            at_seconds = self._all_seeds(rows, equal)
-        kept = {row.label for row in rows}
-        diverged = [candidate.label for candidate in self.candidates if candidate.label not in kept]
-        slow_runs = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
-        found = ComparedRuns(self.config, self.folder, rows, diverged, at_steps, at_seconds, seconds, slow_runs)
-        result: dict[str, Any] = without_nan(content(found))
+            at_seconds = seconds, self._all_seeds(rows, equal)
+        factors = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
+        slowest = sorted(factors, key=lambda path: -factors[path])
+        result: dict[str, Any] = without_nan(
+            content(self.config, self.folder, rows, at_steps, at_seconds)
+            | {"diverged": [label for label in self.variants if label not in at_steps]}
+            | {"slow": {str(path.relative_to(self.folder)): factors[path] for path in slowest}}
+        )
         write_json(self.folder / "comparison.json", result)
         return result
 
     def configured_budget(self) -> Budget:
         """The configured steps; only epochs need the data for that."""
-        training, sources = self.config.training, self.config.data.auxiliary
-        joint = training.mode == "joint"
-        if training.guided.epochs is None and (joint or training.finetune.epochs is None):
-            return Budget(training.guided.steps, 0 if joint else training.finetune.steps)
-        data = self.prepared(self.seeds[0])
-        batches = {name: source.batch_size or training.guided.batch_size for name, source in sources.items()}
-        finetune = 0 if joint else phase_steps("finetune", training.finetune, data, batches)
-        return Budget(phase_steps("guided", training.guided, data, batches), finetune)
+        training = self.config.training
+        phases = {"guided": training.guided} | ({} if training.mode == "joint" else {"finetune": training.finetune})
+        data = self.prepared(self.seeds[0]) if any(phase.epochs for phase in phases.values()) else None
+        sources = self.config.data.auxiliary.items()
+        batches = {name: source.batch_size or training.guided.batch_size for name, source in sources}
+        steps = {
+            name: phase.steps if data is None else phase_steps(name, phase, data, batches)
+            for name, phase in phases.items()
+        }
+        return Budget(steps["guided"], steps.get("finetune", 0))
 
     def _announce(self, budget: Budget) -> None:
         """How many runs there are; how long they take is said when the first steps have been timed."""
@@ -119,27 +183,24 @@ class Comparison:
         if path not in self._results:
             at = f" at {variant.weight:g}" if candidate.tuned else ""
             self.progress.begin(f"{candidate.label}{at}, seed {seed}")
-            wanted = replace(job(self.config, candidate, variant, budget), seed=seed)
-            found = self._results[path] = self._train(wanted, path, candidate.label)
+            wanted, found = replace(job(self.config, candidate, variant, budget), seed=seed), None
+            with suppress(DivergedError):
+                if (path / "result.json").exists() and not self.fresh:
+                    found = checked(train(wanted, run_dir=path))
+                else:
+                    data = self.prepared(seed)
+                    with self.forecast.timed(candidate.label, len(self._results)) as progress:
+                        found = train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)
+            self._results[path] = found
             if found is not None:  # whatever its weight and seed
                 self._same_work.setdefault((candidate.label, variant.changes, budget), []).append(found)
             self.progress.end()
         return self._results[path]
 
-    def _train(self, wanted: Config, path: Path, label: str) -> RunResult | None:
-        try:
-            if (path / "result.json").exists() and not self.fresh:
-                return checked(train(wanted, run_dir=path))
-            data = self.prepared(wanted.seed)
-            with self.forecast.timed(label, len(self._results)) as progress:
-                return train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)
-        except DivergedError:
-            return None
-
     def _tune(self, budget: Budget) -> list[Tuned]:
         """Every strategy chooses among as many tries on the same seeds, by its mean on validation."""
         for seed in self.tuning_seeds:
-            # Strategies take turns, so that a busy hour makes none of them look dear.
+            # Strategies take turns, so that a busy hour does not make one of them look slow.
             for number in range(max(map(len, self.variants.values()))):
                 for candidate in self.candidates:
                     for variant in self.variants[candidate.label][number : number + 1]:
@@ -209,6 +270,6 @@ def _no_baseline(label: str, what: str) -> InputError:
     )
 
 
-def compare(config: Config, folder: Path, progress: Runs | None = None, *, fresh: bool = False) -> dict[str, Any]:
+def compare(config: Config, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> dict[str, Any]:
     """Run a comparison, or what is left of it, and write comparison.json into its folder."""
     return Comparison(config, folder, progress, fresh=fresh).run()

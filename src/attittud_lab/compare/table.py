@@ -25,48 +25,54 @@ _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
 _WIDE_ONLY = ("std", "95 %", "single seeds", "steps", "s/step")
 
 
+class Screen:
+    """Text and tables by rich on a terminal; elsewhere Markdown, which is plain text."""
+
+    def __init__(self, console: Console) -> None:
+        self.plain = not console.is_terminal
+        self.console = Console(file=console.file, width=200, color_system=None) if self.plain else console
+
+    def say(self, text: str, style: str = "", *, wrap: bool = True) -> None:
+        self.console.print(Text(text, style="" if self.plain else style), soft_wrap=self.plain or not wrap)
+
+    def table(self, rows: Sequence[Mapping[str, str]], left: int = 1, *, tight: bool = False) -> None:
+        """Rows of texts by column, the first ones aligned to the left; a `tight` table breaks no line of the others."""
+        padding = (0, 0 if tight and not self.plain else 1)
+        found = Table(box=box.MARKDOWN if self.plain else box.SIMPLE_HEAD, padding=padding, pad_edge=self.plain)
+        for position, name in enumerate(rows[0]):
+            first = position < left
+            found.add_column(name, justify="left" if first else "right", no_wrap=tight and not first, overflow="fold")
+        for row in rows:
+            found.add_row(*map(Text, row.values()))  # not markup, whatever somebody calls a strategy or a source
+        self.console.print(found)
+
+
 def show(result: Mapping[str, Any], console: Console, page: Path | None = None) -> None:
-    """Tables by rich on a terminal; elsewhere Markdown, which is plain text. `page` is where to see more."""
-    plain = not console.is_terminal
-    if plain:
-        console = Console(file=console.file, width=200, color_system=None)
-    narrow = console.width < WIDE
-
-    def say(text: str, style: str = "", *, wrap: bool = plain) -> None:
-        console.print(Text(text, style="" if plain else style), soft_wrap=wrap)
-
+    """Show the tables, what one has to know to read them, and the decision. `page` is where to see more."""
+    screen = Screen(console)
+    hidden = _WIDE_ONLY if screen.console.width < WIDE else ()
     for number, table in enumerate(result["tables"]):
-        say(f"{table['name']}: {about(table)}")
+        screen.say(f"{table['name']}: {about(table)}")
         chosen = decided_row(result, number)
         rows = [cells(result, table, row) for row in table["rows"]]
         marked = [row | {"strategy": row["strategy"] + DECIDED * (row["strategy"] == chosen)} for row in rows]
-        console.print(_table(marked, plain=plain, narrow=narrow))
+        shown = [{name: text for name, text in row.items() if name not in hidden} for row in marked]
+        screen.table(shown, tight=True)
         labels = by_label(table)
         if labels:
-            say(f"{result['metric']} by label, {table['name'].lower()}, test %:")
-            console.print(_table(labels, plain=plain, narrow=narrow))
-    if narrow:
-        hidden = [name for name in _WIDE_ONLY if name in rows[0]]
-        say(f"A terminal of {WIDE} columns, and the report, also show {', '.join(hidden)}.")
+            screen.say(f"{result['metric']} by label, {table['name'].lower()}, test %:")
+            screen.table(labels, tight=True)
+    if hidden:
+        names = ", ".join(name for name in hidden if name in rows[0])
+        screen.say(f"A terminal of {WIDE} columns, and the report, also show {names}.")
     for line in notes(result):
-        say(line)
+        screen.say(line)
     if page is not None:
-        say(f"Curves: {page}", wrap=True)  # a path that is broken in two cannot be copied
-    console.print()
+        screen.say(f"Curves: {page}", wrap=False)  # a path that is broken in two cannot be copied
+    screen.say("")
     decision = result["decision"]
     at = result["tables"][deciding(result)]["name"].lower()
-    say(f"Decision at {at}: {decision['text']}", f"bold {_COLORS[decision['outcome']]}")
-
-
-def _table(rows: Sequence[Mapping[str, str]], *, plain: bool, narrow: bool) -> Table:
-    found = Table(box=box.MARKDOWN if plain else box.SIMPLE_HEAD, padding=(0, 1 if plain else 0), pad_edge=plain)
-    shown = [name for name in rows[0] if not (narrow and name in _WIDE_ONLY)]
-    for name in shown:
-        first = name == "strategy"
-        found.add_column(name, justify="left" if first else "right", no_wrap=not first, overflow="fold")
-    for row in rows:
-        found.add_row(*(Text(row[name]) for name in shown))  # not markup, whatever a strategy is called
-    return found
+    screen.say(f"Decision at {at}: {decision['text']}", f"bold {_COLORS[decision['outcome']]}")
 
 
 def deciding(result: Mapping[str, Any]) -> int:
@@ -90,7 +96,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
     weight, cost = result["tuning"]["chosen"].get(row["label"]), result["costs"][row["label"]]
     test, difference = row["test"], row["to_baseline"] or {}
     single = scatter(table, row) if difference else []
-    few = len(result["seeds"]) < FEWEST
+    few, p = len(result["seeds"]) < FEWEST, difference["p"] if difference.get("n", 0) >= FEWEST else None
     return {
         "strategy": row["label"],
         "weight": "" if weight is None else f"{weight:g}",
@@ -99,7 +105,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
         "single seeds" if few else "95 %": interval(test, [value["test"] for value in row["values"].values()]),
         "difference": f"{_mark(difference)} {percent(difference['mean'], '+')}" if difference else "",
         "seed by seed" if few else "95 % of it": interval(difference, single, "+"),
-        "p": "" if difference.get("n", 0) < FEWEST else p_value(difference["p"]),
+        "p": "" if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
         "steps": str(sum(row["steps"].values())),
         "s/step": f"{cost['seconds_per_step']:.2g}",
         "cost": f"{cost['to_multitask']:.2f}×",
@@ -122,8 +128,7 @@ def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _of_label(found: Mapping[str, Any]) -> str:
-    mean = percent(found["mean"])
-    more = interval(found, found.get("values", ()))
+    mean, more = percent(found["mean"]), interval(found, found.get("values", ()))
     return f"{mean} ({more})" if mean and more else mean or "undefined"
 
 
@@ -211,9 +216,3 @@ def bar(found: Mapping[str, Any] | None, values: Sequence[float]) -> dict[str, A
 
 def _mark(difference: Mapping[str, Any]) -> str:
     return mark(difference["mean"], difference["p"] if difference["n"] >= FEWEST else None)
-
-
-def p_value(p: float | None) -> str:
-    if p is None or math.isnan(p):
-        return ""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,8 +1,7 @@
 """From YAML to a `Config`, with the file, the line and the path in every complaint.
 
-A text becomes a tree that knows its lines: of a file, of those that it inherits from, and of overrides. Its scalars wait
-for the type of their field. Nothing is constructed from tags, and nothing may be larger or deeper than a person would
-write.
+A text becomes a tree that knows its lines, into which those of base files and of overrides are merged. Its scalars are
+texts until the type of their field reads them. No tag constructs anything, and size and depth are limited.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.errors import InputError, one_line, short
 
 Names = Mapping[str, Callable[[str], object]]
-"""Checks of names by their kind (strategy, model, basis, engine): each raises an error about a name that is unknown."""
+"""A check for each kind of name (strategy, model, basis, engine): it raises an error for an unknown name."""
 
 _ADAPTER = TypeAdapter(Config)
+_EXPECTED = {"string_type": "text", "dict_type": "a mapping of names to values", "list_type": "a list, such as [a, b]"}
 _LARGEST = 100_000  # bytes: a configuration is a page or two, and in memory it takes some hundred times as much
 _DEEPEST = 20
 _MOST_OVERRIDES = 1000
@@ -52,16 +52,12 @@ def changed(config: Config, overrides: Sequence[str]) -> Config:
 
 def dump(config: Config) -> str:
     """A configuration as YAML that `load` reads back as the same object."""
-    plain = to_dict(config)
-    plain["compare"]["strategies"] = [_said(entry) for entry in config.compare.strategies]
+    plain, usual = to_dict(config), to_dict(StrategyConfig(name=""))
+    for entry, values in zip(config.compare.strategies, plain["compare"]["strategies"], strict=True):
+        for key in [key for key in usual if values[key] == usual[key] and key not in entry.given]:
+            del values[key]  # the entry leaves it open
     # Other letters as escapes: PyYAML folds some of Unicode's line breaks away when it writes them as they are.
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
-
-
-def _said(entry: StrategyConfig) -> dict[str, Any]:
-    """Without what it leaves open."""
-    usual, values = to_dict(StrategyConfig(name=entry.name)), to_dict(entry)
-    return {key: values[key] for key in usual if key == "name" or key in entry.given or values[key] != usual[key]}
 
 
 def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Config:
@@ -73,9 +69,13 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
         location += (context["key"],) if "key" in context else ()
         place, value = find(tree, location)
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
-        raise ConfigError(
-            f"{place}: {short(path, 200)}: {_words(found['type'], found['msg'], context, value)}"
-        ) from None
+        words = found["msg"]
+        if found["type"] == "literal_error":
+            choices = re.findall(r"'(.*?)'", context["expected"])
+            words = f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
+        elif found["type"] in _EXPECTED:
+            words = f"expected {_EXPECTED[found['type']]}, got {got(value)}"
+        raise ConfigError(f"{place}: {short(path, 200)}: {words}") from None
     except InputError as error:  # about several settings; it begins with the path of the culprit
         place, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
         raise ConfigError(f"{place}: {error}") from None
@@ -87,15 +87,6 @@ def _onto(base: Any, changes: Any) -> Any:
         return changes
     old = base if isinstance(base, dict) else {entry.name: getattr(base, entry.name) for entry in fields(base)}
     return old | {key: _onto(old.get(key), value) for key, value in changes.items()}
-
-
-def _words(kind: str, message: str, context: Mapping[str, Any], value: Any) -> str:
-    """What our own types say, and what pydantic says of its own, in our words."""
-    if kind == "literal_error":
-        choices = re.findall(r"'(.*?)'", context["expected"])
-        return f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
-    words = {"string_type": "text", "dict_type": "a mapping of names to values", "list_type": "a list, such as [a, b]"}
-    return f"expected {words[kind]}, got {got(value)}" if kind in words else message
 
 
 # ---------------------------------------------------------------------------------------------------- the tree
@@ -113,7 +104,7 @@ class Branch(dict[Any, Any]):
 
 
 class _Composer(yaml.SafeLoader):
-    """Nodes only. Without aliases there are no cycles and no small files that grow to gigabytes."""
+    """Composes nodes, without aliases: there are no cycles and no small files that grow to gigabytes."""
 
     depth = 0
 
@@ -133,7 +124,7 @@ class _Composer(yaml.SafeLoader):
 
 
 def compose(text: str, name: str) -> Branch:
-    """A text's mapping; `name` is what complaints call the text."""
+    """The mapping in a text, which complaints call `name`."""
     if len(text) > _LARGEST:
         raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have {_LARGEST}")
     try:
@@ -147,8 +138,7 @@ def compose(text: str, name: str) -> Branch:
         raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
     found = Branch() if node is None else _tree(node, "")
     if not isinstance(found, Branch):
-        example = "such as `model: small-cnn`"
-        raise ConfigError(f"{_place(node)}: a configuration is a mapping of keys to values, {example}")
+        raise ConfigError(f"{_place(node)}: a configuration is a mapping of keys to values, such as `seed: 1`")
     return found
 
 
@@ -171,13 +161,12 @@ def _tree(node: Node, path: str) -> Any:
         return found
     if isinstance(node, SequenceNode):
         return [_tree(item, path) for item in node.value]
-    quoted = isinstance(node, ScalarNode) and node.style in ("'", '"')
-    if node.value in ("", "~", "null", "Null", "NULL") and not quoted:
+    return _scalar(node.value, isinstance(node, ScalarNode) and node.style in ("'", '"'), _place(node))
+
+
+def _scalar(text: str, quoted: bool, place: str) -> Scalar | None:
+    if text in ("", "~", "null", "Null", "NULL") and not quoted:
         return None
-    return _scalar(node.value, quoted, _place(node))
-
-
-def _scalar(text: str, quoted: bool, place: str) -> Scalar:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -188,7 +177,7 @@ def _scalar(text: str, quoted: bool, place: str) -> Scalar:
 
 
 def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
-    """A file's mapping, with what it does not say taken from its base."""
+    """The mapping in a file, merged into that of its base."""
     found = compose(_read(path), short(str(path), 400))
     if "base" not in found:
         return found
@@ -203,8 +192,7 @@ def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
 
 def _read(path: Path) -> str:
     try:
-        mode = path.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFIFO):
             raise OSError(0, "it is neither a file nor a pipe")
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
@@ -214,27 +202,25 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         reason = "no path has a NUL character" if "\0" in str(path) else reason
-        name = short(str(path), 400)
-        raise ConfigError(f"{name}: cannot read the configuration: {reason}; check the path") from None
+        raise ConfigError(f"{short(str(path), 400)}: cannot read the configuration: {reason}; check the path") from None
 
 
 def _merged(below: Branch, above: Branch) -> Branch:
     """`above` wins; mappings are merged key by key, all else is replaced."""
     for key, value in above.items():
-        old = below.get(key)
+        old, new = below.get(key), value
         if isinstance(value, Branch) and value and old is not None:  # an empty one is meant to empty: data.auxiliary={}
             if not isinstance(old, Branch):
                 # A shorthand such as `strategy: flip`, under no name until the type says what it is short for.
-                old, short_for = Branch(), old
-                old.put("", short_for, below.places[key])
-            below.put(key, _merged(old, value), above.places[key])
-        else:
-            below.put(key, value, above.places[key])
+                old = Branch()
+                old.put("", below[key], below.places[key])
+            new = _merged(old, value)
+        below.put(key, new, above.places[key])
     return below
 
 
 def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
-    """A mapping with `key=value` texts taken over, one after the other."""
+    """The mapping, changed by `key=value` texts one after the other."""
     if len(overrides) > _MOST_OVERRIDES:
         raise ConfigError(f"{len(overrides)} settings are given, at most {_MOST_OVERRIDES} are allowed; write a file")
     for position, text in enumerate(overrides):
@@ -256,18 +242,18 @@ def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
 
 
 def _value(text: str, place: str) -> Any:
-    """What stands behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
+    """The value behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
     text = text.strip()
     if text[:1] in ("[", "{", "'", '"'):
         found = compose(f"value: {text}", place)
         if len(found) > 1:
             raise ConfigError(f"{place}: not valid YAML: there is more behind the value")
         return found["value"]
-    return None if text in ("~", "null", "Null", "NULL") else _scalar(text, not text, place)
+    return _scalar(text, not text, place)
 
 
 def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
-    """The place and the value that a location leads to, or as far as it leads."""
+    """The place and the value that a location leads to, or those of the last part of it that exists."""
     place = "settings"
     for part in location:
         if isinstance(tree, list) and isinstance(part, int):

@@ -8,34 +8,24 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from attittud_lab.errors import InputError, short
 
 TYPED = "command line"
-"""How the places of scalars begin that were typed there."""
-LATER = {"later": True}
-"""Metadata of settings that came after the first committed results: at their default they are not part of a run's
-fingerprint, so that those results still count."""
+"""The `place` of a scalar that was typed there begins with this."""
 
-_WHOLE = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
-_REAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-_WORDS = {int: "a whole number", float: "a number"}
+_NUMBERS: dict[Any, re.Pattern[str]] = {
+    int: re.compile(r"[-+]?[0-9]+(_[0-9]+)*"),
+    float: re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"),
+}
 
 
 class Scalar(str):
@@ -46,9 +36,9 @@ class Scalar(str):
     quoted: bool
 
 
-def refusal(words: str) -> PydanticCustomError:
-    """What a validator raises; the loader adds file, line and path."""
-    return PydanticCustomError("refused", "{words}", {"words": words})
+def refusal(words: str, **more: str) -> PydanticCustomError:
+    """The error that a validator raises; the loader adds file, line and path."""
+    return PydanticCustomError("refused", "{words}", {"words": words, **more})
 
 
 def got(value: Any) -> str:
@@ -74,31 +64,24 @@ class Limits:
     above: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        patterns: dict[Any, re.Pattern[str]] = {int: _WHOLE, float: _REAL}
-        kinds = {kind: pattern for kind, pattern in patterns.items() if kind in (source, *get_args(source))}
-        expected = _WORDS.get(source, "a count, a fraction or null")
-        low = {"exclusiveMinimum" if self.above else "minimum": self.least}
+        limits = {"exclusiveMinimum" if self.above else "minimum": self.least, "maximum": self.most}
         return core_schema.no_info_before_validator_function(
-            lambda value: self._read(value, kinds, expected),
-            handler(source),
-            metadata={"pydantic_js_updates": {**low, "maximum": self.most}},
+            lambda value: self._read(value, source), handler(source), metadata={"pydantic_js_updates": limits}
         )
 
-    def _read(self, value: Any, kinds: Mapping[Any, re.Pattern[str]], expected: str) -> Any:
+    def _read(self, value: Any, kind: Any) -> Any:
         number = value
         if isinstance(value, Scalar) and not value.quoted and len(value) < 400:  # longer ones Python may not convert
-            number = next((kind(value) for kind, pattern in kinds.items() if pattern.fullmatch(value)), value)
+            number = next((one(value) for one in get_args(kind) or [kind] if _NUMBERS[one].fullmatch(value)), value)
         if isinstance(number, bool) or not isinstance(number, (int, float)):
+            expected = {int: "a whole number", float: "a number"}.get(kind, "a count, a fraction or null")
             raise refusal(f"expected {expected}, got {got(value)}")
         if isinstance(number, float) and not math.isfinite(number):
             raise refusal(f"expected a finite number, got {short(str(value))}")
-        if number < self.least or (self.above and number == self.least):
-            words = (
-                f"above {self.least}, got {value}: {self.above}"
-                if self.above
-                else f"at least {self.least}, got {value}"
-            )
-            raise refusal(f"must be {words}")
+        if self.above and number <= self.least:
+            raise refusal(f"must be above {self.least}, got {value}: {self.above}")
+        if number < self.least:
+            raise refusal(f"must be at least {self.least}, got {value}")
         if number > self.most:
             raise refusal(f"must be at most {self.most}, got {short(str(value))}{self.why and f': {self.why}'}")
         return number
@@ -145,13 +128,11 @@ def _place(value: Any) -> Any:
 
 
 def known(kind: str) -> AfterValidator:
-    """A name that is checked where the one who loads a configuration has said how: `Names` of the loader."""
+    """Checks a name by the check for its kind that the loader was given, if any; see `Names` there."""
 
     def check(name: str, info: ValidationInfo) -> str:
-        ask: Callable[[str], object] | None = (info.context or {}).get(kind)
         try:
-            if ask is not None:
-                ask(short(name, 200))
+            (info.context or {}).get(kind, str)(short(name, 200))
         except (InputError, ValueError) as error:
             raise refusal(str(error)) from None
         return name
@@ -168,13 +149,6 @@ def _some(entries: list[str]) -> list[str]:
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Place = Annotated[str, BeforeValidator(_place)]
 Classes = Annotated[list[str], AfterValidator(_some)]
-Count = Annotated[int | float, Limits(0, 10**12)] | None
-"""How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
-
-Steps = Annotated[int, Limits(1, 10**9, "no training takes more")]
-Batch = Annotated[int, Limits(1, 65_536, "the examples of a batch are in memory at once")]
-Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far beyond it")]
-Share = Annotated[float, Limits(0, 1)]
 
 
 class Section:
@@ -189,21 +163,16 @@ class Section:
     def _read(cls, value: Any, handler: Callable[[Any], Any]) -> Any:
         if cls.shorthand and isinstance(value, str):
             value = {cls.shorthand: value}
-        elif cls.shorthand and isinstance(value, dict) and "" in value:  # a bare scalar that other settings came to
-            value = {cls.shorthand: value[""], **{key: item for key, item in value.items() if key}}
+        elif cls.shorthand and isinstance(value, dict) and "" in value:  # a bare scalar that got other settings later
+            value = {key or cls.shorthand: item for key, item in value.items()}
         valid = [entry.name for entry in fields(cls)]  # type: ignore[arg-type]  # the classes that inherit are dataclasses
         if not isinstance(value, (dict, cls)):
             raise refusal(f"expected a mapping with the keys {', '.join(valid)}, got {got(value)}")
         for key in value if isinstance(value, dict) else ():
             if key not in valid:
                 words = f"unknown key{meant(key, valid, cutoff=0.5) or '.'} Valid here: {', '.join(valid)}"
-                raise PydanticCustomError("refused", "{words}", {"words": words, "key": key})
+                raise refusal(words, key=key)
         made = handler(value)
         if hasattr(cls, "given") and isinstance(value, dict):
             object.__setattr__(made, "given", frozenset(value))
         return made
-
-
-def default(entry: Field[Any]) -> Any:
-    """The value of a field that is not given."""
-    return entry.default_factory() if entry.default_factory is not MISSING else entry.default

@@ -8,18 +8,145 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from attittud_lab.config.data import DataConfig
-from attittud_lab.config.options import LATER, Batch, Flag, Limits, Place, Section, Share, Steps, Weight, known
+from attittud_lab.config.options import Classes, Flag, Limits, Place, Section, known
 from attittud_lab.errors import InputError, short
 
-_MOST_SOURCES, _MOST_TRIES = 100, 100
+LATER = {"later": True}
+"""Metadata of settings that came after the first committed results: at their default they are not part of a run's
+fingerprint, so that those results still count."""
+_MOST = 100  # auxiliary sources, and tries of a comparison
 _OVERFLOW = "32-bit weights overflow not far beyond it"
+_IN_MEMORY = "the examples are in memory at once"
 
+Count = Annotated[int | float, Limits(0, 10**12)] | None
+"""How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
+Steps = Annotated[int, Limits(1, 10**9, "no training takes more")]
+Batch = Annotated[int, Limits(1, 65_536, "the examples of a batch are in memory at once")]
+Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far beyond it")]
+Share = Annotated[float, Limits(0, 1)]
+Seed = Annotated[int, Limits(-(2**63), 2**63 - 1)]
 Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
 PositiveWeight = Annotated[float, Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out")]
 LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="it would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
 Runs = Annotated[int, Limits(1, 1000, "every strategy has a run for each")]
+
+
+@dataclass(frozen=True)
+class SourceConfig(Section):
+    """Where examples come from. A bare path is enough: `primary: pictures/`."""
+
+    shorthand = "path"
+
+    path: Place = "digits"
+    """a folder with a folder of images per class, a parquet, csv or jsonl file (or a folder of them), hf:owner/name, or digits"""
+    split: str | None = None
+    """its own split to read, such as train or train+other; null takes train, else all that is not for validation or test"""
+    input: str | None = None
+    """column with the image or the text; null looks for image, img, text, ..."""
+    label: str | None = None
+    """column with the class or the list of 0/1 labels; null looks for label, labels, ..."""
+    classes: Classes | None = None
+    """keep only these classes; null keeps all"""
+    exclude: list[str] = field(default_factory=list)
+    """leave these classes out"""
+    where: dict[str, str] = field(default_factory=dict, metadata=LATER)
+    """keep only rows that have these values, by column: Frontal/Lateral: Frontal"""
+
+
+@dataclass(frozen=True)
+class PrimaryConfig(SourceConfig):
+    """The labelled set of the task that matters."""
+
+    train: Count = None
+    """training examples: a count, a fraction below 1, or null for all that validation and test leave"""
+    validation: Count = 0.2
+    """examples for choosing the best model, drawn before the training examples"""
+    test: Count = 0.2
+    """examples for the final figure; ignored where test_split exists, unless it is a count"""
+    validation_split: str | None = None
+    """the source's own validation split; null takes validation or val if there is one"""
+    test_split: str | None = None
+    """the source's own test split; null takes test if there is one"""
+    group: str | None = field(default=None, metadata=LATER)
+    """column, such as patient, whose values are never in two splits; counts of validation and test are then upper bounds"""
+    unseen: Literal["refuse", "drop"] = field(default="refuse", metadata=LATER)
+    """validation and test examples of classes that the training split lacks: refuse, or drop"""
+    overlap: Literal["refuse", "warn", "allow"] = field(default="refuse", metadata=LATER)
+    """examples that two of train, validation and test share: refuse (above 10 %, a warning below), warn, or allow"""
+
+
+@dataclass(frozen=True)
+class LabelNoise(Section):
+    """Labels that are made wrong on purpose, to see what a strategy makes of such data."""
+
+    kind: Literal["random", "shifted"] = "random"
+    """random: any class, the right one among them; shifted: the next class in the list of classes"""
+    share: Share = 0.5
+    """share of the examples whose label is replaced"""
+
+
+@dataclass(frozen=True)
+class AuxiliaryConfig(SourceConfig):
+    """One set of other data. Examples that are also in the primary validation or test set are left out."""
+
+    examples: Count = None
+    """how many to use: a count, a fraction below 1, or null for all"""
+    objective: Annotated[str, known("objective")] = "classify"
+    """classify: predict its labels; masked_lm: predict masked words of a text (needs no labels)"""
+    share_head: Flag = False
+    """predict with the primary task's head; its classes must be the primary ones"""
+    weight: Weight = 1.0
+    """factor on this source's loss"""
+    batch_size: Batch | None = None
+    """its examples in each step; null takes training.guided.batch_size"""
+    label_noise: LabelNoise | None = field(default=None, metadata=LATER)
+    """replace some of its labels by wrong ones, as a test"""
+
+
+@dataclass(frozen=True)
+class DataConfig(Section):
+    """The primary task's data, the other data by name, and how they are read."""
+
+    primary: PrimaryConfig = field(default_factory=PrimaryConfig)
+    """the labelled set of the task that matters"""
+    auxiliary: dict[str, AuxiliaryConfig] = field(default_factory=dict)
+    """other data, by a name of your choice"""
+    kind: Literal["auto", "image", "text"] = "auto"
+    """what the examples are; auto looks at the primary source"""
+    image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = None
+    """images are scaled to this many pixels; null takes the primary source's most common size"""
+    max_length: Annotated[int, Limits(8, 131_072, _IN_MEMORY)] = 128
+    """tokens of a text that are read, and of a block of text for language modelling"""
+    buckets: Annotated[int, Limits(1, 131_072)] | None = field(default=32, metadata=LATER)
+    """batches are of texts of similar length, padded to a multiple of so many tokens; null pads all to the longest text"""
+    pack: Flag = field(default=True, metadata=LATER)
+    """hf: models only: blocks for language modelling hold several texts, which do not see each other; false: one each"""
+    cache: Place | None = field(default=None, metadata=LATER)
+    """folder in which tokenised texts are kept; null takes OUTPUT/tokens"""
+    seed: Seed | None = 0
+    """seed of the splits; null draws another split for each seed of a run"""
+    test_seed: Seed | None = field(default=None, metadata=LATER)
+    """seed of the test examples alone, so that all splits are tested on the same ones; null takes the split's own"""
+    subsets: Steps | None = None
+    """take turns among so many splits, as the seeds of the runs go up; null always has the same one"""
+
+    def check(self) -> None:
+        """Refuse what does not go together; a message begins with the path of the culprit."""
+        if len(self.auxiliary) > _MOST:
+            raise InputError(
+                f"data.auxiliary: {len(self.auxiliary)} sources are given, at most {_MOST} are allowed: each has passes and a "
+                "head of its own in every step; join those of a kind in one source"
+            )
+        for name in self.auxiliary:
+            if not name.isidentifier():
+                words = "must be letters, digits and _, as it is part of metric names"
+                raise InputError(f"data.auxiliary: the name {short(name)!r} {words}")
+        if "primary" in self.auxiliary:
+            raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
+        if self.subsets is not None and self.seed is None:
+            why = "with data.seed: null every seed has its own split already"
+            raise InputError(f"data.subsets: {why}; leave one of them out")
 
 
 @dataclass(frozen=True)
@@ -40,7 +167,7 @@ class StrategyConfig(Section):
 
     shorthand = "name"
     given: ClassVar[frozenset[str]] = frozenset()
-    """What a configuration says of it, be it the default: an entry of compare.strategies leaves the rest open."""
+    """Settings that a configuration names, at whatever value: an entry of compare.strategies leaves the others open."""
 
     name: Annotated[str, known("strategy")] = "auto"
     """a strategy's name (`attittud train --help` lists them), or custom with eta below"""
@@ -49,7 +176,7 @@ class StrategyConfig(Section):
     primary_weight: Weight | None = None
     """weight of the primary gradient on shared parameters, at least 0; null takes the strategy's own"""
     auxiliary_weight: Weight = 1.0
-    """factor on the loss of every auxiliary source, beside their own weights"""
+    """factor on the loss of every auxiliary source, in addition to the sources' own weights"""
     basis: Annotated[str, known("basis")] | None = None
     """subspace in which the tasks are compared, a name of attittud.bases(); null takes the strategy's own (sketch for most)"""
     rank: Annotated[int, Limits(1, 4096, "each is a vector as long as the model")] = 10
@@ -61,12 +188,12 @@ class StrategyConfig(Section):
     basis_batch: Annotated[int, Limits(2, 65_536, "their gradients are needed at once")] | None = None
     """examples m that a refresh looks at, other ones than the step's; null uses the step's primary batch"""
     exclude: list[str] = field(default_factory=list, metadata=LATER)
-    """parameters that are not decomposed, by patterns of their names such as '*word_embeddings*'; they receive
-    the auxiliary gradient as it is, and primary_weight times the primary one"""
+    """parameters that are not decomposed, by patterns such as '*word_embeddings*'; they get the auxiliary gradient plus
+    primary_weight times the primary one"""
     engine: Annotated[str, known("engine")] = "auto"
     """how products with the per-example Jacobian are computed, a name of attittud.engines()"""
     judge_every: Steps = field(default=4, metadata=LATER)
-    """auto only: the judges, up to 64 validation examples, are heard in every n-th step"""
+    """auto only: up to 64 validation examples measure the parts in every n-th step"""
     ratio: Share = 0.1
     """replay only: share of the primary examples in the mixture"""
     decay: Share = 0.99
@@ -82,7 +209,7 @@ class ModelConfig(Section):
     name: Annotated[Place, known("model")] = "small-cnn"
     """a model's name (`attittud train --help` lists them)"""
     width: Annotated[int, Limits(1, 4096, "a layer has the square of it as weights")] = 64
-    """hidden units of mlp, channels of small-cnn and text-cnn"""
+    """units or channels of a layer, in models that `attittud train --help` describes by model.width"""
     dropout: Annotated[float, Limits(0, 0.95)] = 0.0
     """share of activations dropped in training; 0 leaves hf: models their own"""
     head_init: Literal["default", "kaiming", "zero"] = "default"
@@ -90,8 +217,8 @@ class ModelConfig(Section):
     pretrained: Flag = True
     """hf: and timm: only: start from the stored weights"""
     weights: Place | None = None
-    """a weights.safetensors of an earlier run to start from: its body, and its heads of auxiliary sources that
-    are here too; {seed} in it is replaced by the run's seed"""
+    """a weights.safetensors of an earlier run to start from, its body and the heads of sources that are here too; {seed} in
+    the path is replaced by the run's seed"""
     freeze: list[str] = field(default_factory=list, metadata=LATER)
     """parameters that are not trained, by patterns of their names such as 'body.*'"""
 
@@ -109,8 +236,7 @@ class PhaseConfig(Section):
     primary_batch: Batch = 32
     """primary examples in a step"""
     accumulate: Batch = field(default=1, metadata=LATER)
-    """micro-batches in which the batches of a step are taken, so that it needs less memory; its update stays the
-    same"""
+    """micro-batches in which a step is computed, so that it needs less memory; the update stays the same"""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """the optimizer"""
     lr: LearningRate = 1e-3
@@ -164,37 +290,34 @@ class TrainingConfig(Section):
     channels_last: Flag = False
     """image networks in the memory order that GPUs compute fastest in half precision"""
     cuda_graph: Flag = False
-    """replay steps as CUDA graphs, several times faster for small networks; on other devices it has no effect.
-    Strategies of a seed then share initialisation and batches, but not their dropout masks"""
+    """replay steps as CUDA graphs, several times faster for small networks; without effect on other devices. Strategies of
+    a seed then share initialisation and batches, but not their dropout masks"""
     compile: Flag = field(default=False, metadata=LATER)
-    """compile the shared body for training steps (torch.compile), which takes a minute or more for the first run
-    in a process; results differ from those without it in rounding and dropout masks. Needs Triton on a GPU, a
-    C++ compiler on a CPU; without these the body runs as usual"""
+    """compile the shared body for training steps (torch.compile), which takes a minute or more in each process and changes
+    rounding and dropout masks. It needs Triton on a GPU, a C++ compiler on a CPU; without these the body runs as usual"""
     deterministic: Flag = False
     """the same run gives the same bits on the same GPU (some operations are slower); a CPU always does"""
     reset_head: Flag = False
     """start finetune with a fresh primary head"""
 
 
-def _strategies() -> list[StrategyConfig]:
-    return [StrategyConfig(name=name) for name in ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")]
+_COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
 
 
 @dataclass(frozen=True)
 class CompareConfig(Section):
-    """What `attittud compare` tries beside primary_only and tuned multitask, and what it calls a gain."""
+    """What `attittud compare` tries in addition to primary_only and tuned multitask, and what it calls a gain."""
 
-    strategies: list[StrategyConfig] = field(default_factory=_strategies)
-    """strategies to compare with the one above; primary_only and multitask take part in any case. What an entry
-    does not say (rank, engine, exclude, refresh_every, basis_batch) is taken from the one above; all else has
-    its default"""
+    strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in _COMPARED])
+    """strategies to compare with the one above; primary_only and multitask always take part. An entry takes rank, engine,
+    exclude, refresh_every and basis_batch from the one above where it does not name them; all else has its default"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy has a run for each")] = 5
     """paired runs of every strategy, with the seeds seed, seed + 1, ..."""
     weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     """factors on the auxiliary losses among which every strategy is tuned on validation, the same for all"""
     space: dict[str, list[str]] = field(default_factory=dict)
-    """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy without a
-    primary_weight of its own choice is tuned in the others"""
+    """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy that fixes its primary_weight
+    is tuned in the others alone"""
     draws: Runs = 4
     """combinations of `space` that every strategy tries: the first values, and random others, the same for all"""
     tuning_seeds: Runs = 2
@@ -205,6 +328,29 @@ class CompareConfig(Section):
     """training time of each run at equal seconds, such as 90s, 30m or 1h30m; null takes that of multitask"""
     worthwhile: Weight = 0.005
     """smallest gain in the metric that is worth having: 0.005 is half a point of accuracy"""
+
+    def check(self) -> None:
+        """Refuse what does not go together; a message begins with the path of the culprit."""
+        for name in ("strategies", "weights", "space"):
+            many, why = len(getattr(self, name)), f"at most {_MOST} are allowed: each of them is tried by training"
+            if many > _MOST:
+                raise InputError(f"compare.{name}: has {many} entries, {why}")
+        if not self.weights or min(self.weights) <= 0:
+            raise InputError(f"compare.weights: give weights above 0, got {self.weights}")
+        if len(set(self.weights)) < 2 and not self.space:
+            cure = "so give at least two different weights above 0"
+            raise InputError(f"compare.weights: multitask is to be tuned, {cure}, got {self.weights}")
+        for path, values in self.space.items():
+            if not path.startswith(("training.", "model.", "strategy.")) or path.endswith(
+                (".steps", ".epochs", ".mode")
+            ):
+                cure = "all runs share their data and their steps. Give paths below training, model or strategy"
+                raise InputError(f"compare.space: {short(path)} cannot be tuned; {cure}")
+            if not values:
+                raise InputError(f"compare.space: {short(path)} has no values; give a list of them")
+        if self.tuning_seeds > self.seeds:
+            cure = f"but there are only {self.seeds} seeds; lower it, or raise compare.seeds"
+            raise InputError(f"compare.tuning_seeds is {self.tuning_seeds}, {cure}")
 
 
 @dataclass(frozen=True)
@@ -232,59 +378,11 @@ class Config(Section):
     log_layers: Flag = True
     """at evaluations, also log the norms of the three parts layer by layer"""
     checkpoint_every: Steps | None = 200
-    """steps between two checkpoints, beside those at evaluations; null: none, an interrupted run starts over"""
+    """steps between two checkpoints, in addition to those at evaluations; null: none, an interrupted run starts over"""
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together; a message begins with the path of the culprit."""
-        _check_data(self.data)
-        _check_compare(self.compare)
-
-
-def _check_data(data: DataConfig) -> None:
-    if len(data.auxiliary) > _MOST_SOURCES:
-        raise InputError(
-            f"data.auxiliary: {len(data.auxiliary)} sources are given, at most {_MOST_SOURCES} are allowed: each has "
-            "passes and a head of its own in every step; join those of a kind in one source"
-        )
-    for name in data.auxiliary:
-        if not name.isidentifier():
-            raise InputError(
-                f"data.auxiliary: the name {short(name)!r} must be letters, digits and _, as it is part of metric names"
-            )
-    if "primary" in data.auxiliary:
-        raise InputError("data.auxiliary: the name 'primary' is taken by the primary task; choose another one")
-    if data.subsets is not None and data.seed is None:
-        raise InputError(
-            "data.subsets: with data.seed: null every seed has its own split already; leave one of them out"
-        )
-
-
-def _check_compare(compare: CompareConfig) -> None:
-    for name in ("strategies", "weights", "space"):
-        if len(getattr(compare, name)) > _MOST_TRIES:
-            raise InputError(
-                f"compare.{name}: has {len(getattr(compare, name))} entries, at most {_MOST_TRIES} are allowed: each of them is "
-                "tried by training"
-            )
-    if not compare.weights or not all(weight > 0 for weight in compare.weights):
-        raise InputError(f"compare.weights: give weights above 0, got {compare.weights}")
-    if len(set(compare.weights)) < 2 and not compare.space:
-        raise InputError(
-            f"compare.weights: multitask is to be tuned, so give at least two different weights above 0, got {compare.weights}"
-        )
-    for path, values in compare.space.items():
-        if not path.startswith(("training.", "model.", "strategy.")) or path.endswith((".steps", ".epochs", ".mode")):
-            raise InputError(
-                f"compare.space: {short(path)} cannot be tuned; all runs share their data and their steps. Give paths below "
-                "training, model or strategy"
-            )
-        if not values:
-            raise InputError(f"compare.space: {short(path)} has no values; give a list of them")
-    if compare.tuning_seeds > compare.seeds:
-        raise InputError(
-            f"compare.tuning_seeds is {compare.tuning_seeds}, but there are only {compare.seeds} seeds; lower it, or raise "
-            "compare.seeds"
-        )
+        self.data.check()
+        self.compare.check()
 
 
 def to_dict(section: Section) -> dict[str, Any]:
@@ -293,7 +391,7 @@ def to_dict(section: Section) -> dict[str, Any]:
 
 
 class _Schema(GenerateJsonSchema):
-    """As pydantic writes it, with what our YAML allows beyond."""
+    """The schema that pydantic writes, extended by what our YAML allows in addition."""
 
     def str_schema(self, schema: Any) -> JsonSchemaValue:
         # Class names and the like are taken as they are written: `no`, `1` and `true` are texts too.
@@ -302,7 +400,7 @@ class _Schema(GenerateJsonSchema):
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().dataclass_schema(schema)
         above: list[Any] = [base for base in schema["cls"].__bases__ if is_dataclass(base)]
-        for base in above:  # pydantic finds the texts below the fields of the class itself, not those of its base
+        for base in above:  # pydantic does not find the texts below its fields
             inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)["anyOf"][-1]["properties"]
             for name, about in inherited.items():
                 found["properties"][name].setdefault("description", about["description"])
@@ -323,7 +421,7 @@ def json_schema() -> dict[str, Any]:
     """A JSON Schema (draft 2020-12) of configuration files."""
     root = TypeAdapter(Config).json_schema(schema_generator=_Schema)
     definitions = root.pop("$defs")
-    base = {"type": "string", "description": "another configuration to inherit from, relative to this file"}
-    root["properties"]["base"] = base
+    about = "another configuration to inherit from, relative to this file"
+    root["properties"]["base"] = {"type": "string", "description": about}
     link = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config"}
     return {**link, "$defs": {"Config": root, **definitions}}

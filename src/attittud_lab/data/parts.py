@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from attittud_lab.config.data import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig
+from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig
 from attittud_lab.data.source import (
     Kind,
     Labels,

@@ -18,7 +18,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from attittud_lab.config.data import DataConfig
+from attittud_lab.config.schema import DataConfig
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Kind, Raw, check_memory
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task

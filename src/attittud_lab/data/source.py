@@ -14,7 +14,7 @@ from typing import Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from attittud_lab.config.data import PrimaryConfig, SourceConfig
+from attittud_lab.config.schema import PrimaryConfig, SourceConfig
 from attittud_lab.errors import InputError, one_line
 
 logger = logging.getLogger("attittud")

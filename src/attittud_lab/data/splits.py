@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from attittud_lab.config.options import Count
+from attittud_lab.config.schema import Count
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, warn_once
 from attittud_lab.errors import InputError
 

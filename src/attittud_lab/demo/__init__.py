@@ -1,1 +1,167 @@
-"""The whole question in one look: ten clean labels per class, and many more of unknown quality."""
+"""The demo: one configuration with every way to use the auxiliary data, three qualities of its labels, and one table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import as_completed
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Tuned, Variant
+from attittud_lab.compare.decide import content, costs
+from attittud_lab.compare.table import percent
+from attittud_lab.config.load import load
+from attittud_lab.config.schema import Config
+from attittud_lab.files import without_nan
+from attittud_lab.output.interrupts import worker_processes
+from attittud_lab.output.progress import Progress
+from attittud_lab.runs.result import RunResult
+from attittud_lab.statistics import mark
+
+CONFIG = Path(__file__).with_name("digits.yaml")
+QUALITIES = {
+    "labels right": "null",
+    "50 % random": "{kind: random}",
+    "50 % shifted to the next class": "{kind: shifted}",
+}
+"""What a table calls them, and the `label_noise` of the auxiliary source."""
+_HALVES = ["training.mode=two_phase", "training.guided.steps={half}", "training.finetune.steps={half}"]
+ROWS: dict[str, tuple[str, list[str]]] = {
+    PRIMARY_ONLY: ("ignores the auxiliary data", []),
+    "pretrain": (
+        "auxiliary data alone for half of the steps, then primary data alone",
+        ["strategy=pretrain", *_HALVES],
+    ),
+    "multitask": ("the plain sum of both losses: Eta (1, 1, 1)", []),
+    "pcgrad": ("one-sided PCGrad: (1, 1, 0) against the mean primary gradient", []),
+    "drop_harmful": ("Eta (1, 1, 0)", []),
+    "orthogonal": ("Eta (1, 0, 0)", []),
+    "helpful_only": ("Eta (0, 1, 0)", []),
+    "flip": ("Eta (1, 1, -1)", []),
+    "orthogonal_flip": ("Eta (1, 0, -1)", []),
+    "auto": ("validation examples decide how much weight each part gets", []),
+    "own_head": (
+        "control: multitask, the auxiliary task with an output layer of its own",
+        ["strategy=multitask", "data.auxiliary.others.share_head=false"],
+    ),
+}
+"""What a row does, and its settings, if they are more than the strategy of its name."""
+WIDE = 112  # columns of a terminal that the table fills without two lines to a row
+STYLES = {"▲": "green", "▼": "red"}
+MARKS = "▲ better, ▼ worse, = not significant (p corrected by Holm for the rows of a column)"
+Cell = tuple[str, str, int]  # row, quality, seed
+
+
+def config(cell: Cell, steps: int) -> Config:
+    """Return the configuration of a run."""
+    row, quality, seed = cell
+    own = [text.format(half=steps // 2) for text in ROWS[row][1]] or [f"strategy={row}"]
+    noise = f"data.auxiliary.others.label_noise={QUALITIES[quality]}"
+    return load(CONFIG, [f"seed={seed}", f"training.guided.steps={steps}", noise, *own])
+
+
+def measure(cell: Cell, steps: int, folder: Path) -> tuple[RunResult, float]:
+    """Train in a process of its own; returns the processor time that it took, too."""
+    import torch
+
+    from attittud_lab.training.train import run
+
+    torch.set_num_threads(1)  # the matrices are too small to share: more threads only wait for each other
+    began, (row, quality, seed) = time.process_time(), cell
+    path = folder / "runs" / quality.replace(" ", "-") / row / f"seed-{seed}"
+    return run(config(cell, steps), run_dir=path, fresh=True), time.process_time() - began
+
+
+def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Run the demo and return a comparison with a table for every quality."""
+    first, *others = QUALITIES
+    todo = [cell for cell in product(ROWS, QUALITIES, range(seeds)) if cell[0] != PRIMARY_ONLY or cell[1] == first]
+    began, processor, found = time.perf_counter(), 0.0, dict[Cell, RunResult]()
+    progress.comparison(len(todo))
+    with worker_processes(workers) as pool:
+        waiting = {pool.submit(measure, cell, steps, folder): cell for cell in todo}
+        for future in as_completed(waiting):
+            found[waiting[future]], seconds = future.result()
+            processor += seconds
+            progress.begin(", ".join(map(str, waiting[future])))
+            progress.end()
+    # It ignores the auxiliary data, so one quality stands for all.
+    found |= {
+        (PRIMARY_ONLY, quality, seed): found[PRIMARY_ONLY, first, seed] for quality in others for seed in range(seeds)
+    }
+    parts = {quality: _comparison(quality, seeds, folder, found) for quality in QUALITIES}
+    tables = []
+    for quality, part in parts.items():
+        (table,) = part["tables"]
+        decision = table["decision"]["text"].removesuffix(".")
+        tables.append(table | {"name": quality, "about": f"auxiliary labels: {quality}. {decision}"})
+    whole = {
+        **parts[first],
+        "title": "Where auxiliary data helps, does nothing and destroys",
+        "tables": tables,
+        "decision": tables[0]["decision"] | {"table": first},
+        "took": {"seconds": time.perf_counter() - began, "processor_seconds": processor, "workers": workers},
+    }
+    return without_nan(whole)  # type: ignore[no-any-return]  # a dict stays one
+
+
+def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunResult]) -> dict[str, Any]:
+    """Return the comparison of all rows in one quality, as `attittud compare` writes it."""
+    runs = {row: {seed: found[row, quality, seed] for seed in range(seeds)} for row in ROWS}
+    settings = load(CONFIG, [f"compare.seeds={seeds}"])
+    rows = []
+    for row, by_seed in runs.items():
+        candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
+        rows.append(Tuned(candidate, Variant(), {Variant(): None}, *costs(list(by_seed.values()))))
+    return content(settings, folder, rows, runs)
+
+
+# ------------------------------------------------------------------------------------------------------ the table
+
+
+def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
+    """Return the cells of each row: accuracy, and mark and difference to primary_only, empty for that row itself."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for row in (row for table in result["tables"] for row in table["rows"]):
+        difference = row["to_primary_only"]
+        other = ("", "") if difference is None else (mark(difference["mean"], difference["p"]), _text(difference, "+"))
+        found.setdefault(row["label"], []).append((_text(row["test"]), *other))
+    return found
+
+
+def _text(found: Mapping[str, Any], sign: str = "") -> str:
+    mean, low, high = (found[name] for name in ("mean", "low", "high"))
+    return percent(mean, sign) + ("" if low is None else f" ± {percent(max(high - mean, mean - low))}")
+
+
+def rich_table(result: Mapping[str, Any]) -> Table:
+    """Return the table for a terminal; in a narrow one the difference comes below the accuracy."""
+    title = f"Test accuracy (%) with 10 clean labels per class; behind the sign the difference to {PRIMARY_ONLY}"
+    caption = f"mean ± 95 % interval over {len(result['seeds'])} seeds; {MARKS}"
+    names = [table["name"] for table in result["tables"]]
+    found = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
+    for label, cells in grid(result).items():
+        texts = (Text(f"{own}  {sign} {other}".rstrip(), STYLES.get(sign, "")) for own, sign, other in cells)
+        found.add_row(label, *texts)
+    return found
+
+
+def conclusions(result: Mapping[str, Any]) -> list[str]:
+    """Say what the table shows, in words that follow from its marks alone."""
+    marks = {label: [sign for _, sign, _ in cells] for label, cells in grid(result).items() if label != PRIMARY_ONLY}
+    if any("?" in signs for signs in marks.values()):
+        return ["So few seeds have no interval: take more (--seeds) before you conclude anything."]
+    lines = []
+    for column, table in enumerate(result["tables"]):
+        gain, same, lose = (sum(signs[column] == sign for signs in marks.values()) for sign in "▲=▼")
+        lines.append(
+            f"{table['name']}: {gain} of {len(marks)} rows gain, {lose} lose, {same} do not differ significantly."
+        )
+    unharmed = [label for label, signs in marks.items() if "▼" not in signs]
+    return [*lines, f"Rows that no column shows to lose, which is no proof of it: {', '.join(unharmed) or 'none'}."]

@@ -27,7 +27,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, only_one_process, without_nan, write_json
 from attittud_lab.models.build import build_model
 from attittud_lab.models.network import check_shared
-from attittud_lab.output.progress import Progress, Quiet
+from attittud_lab.output.progress import Progress
 from attittud_lab.runs.result import provenance
 from attittud_lab.statistics import ALPHA, PROPORTION, SignTest, Summary, batch_means, sign_test
 from attittud_lab.strategies.guided import guide_arguments
@@ -68,7 +68,7 @@ def diagnose(
             )
         make_folder(folder)
         with only_one_process(folder):
-            series = _train(phase, probe, count, progress or Quiet())
+            series = _train(phase, probe, count, progress or Progress())
             about = {"config": to_dict(config), "started": started, "seconds": time.perf_counter() - began}
             about |= {"device": str(device), "made_with": provenance(("numpy", "scikit-learn", "scipy"))}
             result: dict[str, Any] = without_nan(summarise_steps(series, probe) | {"steps_asked": steps} | about)

@@ -14,8 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from attittud_lab.config.data import DataConfig
-from attittud_lab.config.schema import ModelConfig
+from attittud_lab.config.schema import DataConfig, ModelConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Task, mix
 from attittud_lab.data.texts import Reader

@@ -6,10 +6,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 from types import FrameType
+from typing import Any
 
 Handler = Callable[[int, FrameType | None], None]
 INTERRUPTED = 128 + signal.SIGINT
@@ -34,7 +35,7 @@ class Ending:
 
 @contextmanager
 def signals() -> Iterator[Ending]:
-    """SIGTERM, which schedulers send, is a KeyboardInterrupt in here, as Ctrl-C is."""
+    """Inside, SIGTERM, which schedulers send, raises KeyboardInterrupt, as Ctrl-C does."""
     ending = Ending()
     with _handled({signal.SIGTERM: ending.terminate}, instead_of=(signal.SIG_DFL,)):
         yield ending
@@ -49,11 +50,11 @@ def starting() -> Iterator[None]:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Handler], instead_of: tuple[object, ...]) -> Iterator[None]:
-    """Handlers of signals, where no others than these have been set; only a main thread can have any."""
+    """Set handlers of signals in place of these ones, and leave any others alone; only a main thread can have any."""
     before = {number: signal.getsignal(number) for number in handlers}
+    before = {number: old for number, old in before.items() if getattr(old, "__func__", old) in instead_of}
     if threading.current_thread() is not threading.main_thread():
         before = {}
-    before = {number: old for number, old in before.items() if getattr(old, "__func__", old) in instead_of}
     for number in before:
         signal.signal(number, handlers[number])
     try:
@@ -71,22 +72,34 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """A signal in here becomes an `Interruption`; `kept` is asked then for what follows "interrupted; "."""
+    """A signal inside becomes an `Interruption`; `kept` returns what follows "interrupted; "."""
     try:
         yield
     except KeyboardInterrupt:
         raise Interruption(kept()) from None
 
 
+class _Pool(ProcessPoolExecutor):
+    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+        """Submit work. A process that this starts gets no Ctrl-C while it imports: it would print where it was."""
+        if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
+            return super().submit(*arguments, **named)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(*arguments, **named)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile comes now
+
+
 @contextmanager
 def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end at Ctrl-C, whether it comes to them too or to this one alone. Submit inside `deaf_to_interrupts`.
+    """Processes that end at Ctrl-C, whether it comes to them too or to this one alone.
 
-    Where anything else goes wrong, what they are at is brought to its end.
+    After any other error they finish what they are working on.
     """
     others = active_children()
     # Not forked: neither torch's threads nor CUDA survive that.
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_end_at_interrupts) as pool:
+    with _Pool(count, get_context("spawn"), initializer=_end_at_interrupts) as pool:
         try:
             yield pool
         except BaseException as error:
@@ -98,21 +111,8 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-@contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """A process that is started here does not hear Ctrl-C while it imports, and would print where it was."""
-    if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile comes now
-
-
 def _end_at_interrupts() -> None:
-    """At once and without a word, also at one that came too early."""
+    """End at once and without a word, also at an interrupt that came before."""
     if hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

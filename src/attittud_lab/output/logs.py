@@ -5,20 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attittud_lab.errors import InputError, needs, one_line
 from attittud_lab.files import cannot_write
 
 CHOICES = ("tensorboard", "wandb", "trackio")
-
-
-class Log(Protocol):
-    """Takes figures by name, all under `attittud/`."""
-
-    def log(self, values: Mapping[str, float], step: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -85,6 +77,10 @@ def check_log(name: str) -> None:
     """Refuse an unknown name before the data are read; what else can be wrong is seen when the dashboard is opened."""
     if name not in CHOICES:
         raise InputError(f"--log {name}: choose one of {', '.join(CHOICES)}")
+
+
+Log = TensorBoard | Tracker
+"""Takes figures by name, all under `attittud/`."""
 
 
 def open_log(name: str, run_dir: Path, config: Mapping[str, Any]) -> Log:

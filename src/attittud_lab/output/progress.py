@@ -1,18 +1,23 @@
-"""What a person sees while a run goes on: a bar on a terminal, elsewhere a line for each evaluation."""
+"""What a person sees while runs go on: bars on a terminal, lines elsewhere; and durations in words."""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
+
+from attittud_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-class Progress(Protocol):
-    """Told about phases and steps."""
+class Progress:
+    """Is told about the phases and steps of a run, and about the runs of a comparison. This one says nothing."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
         """A phase of so many steps begins, or goes on after `done` of them."""
@@ -21,23 +26,28 @@ class Progress(Protocol):
         """So many more steps are done; `values` are the latest figures."""
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        """Validation was looked at."""
+        """The model was evaluated on validation examples."""
 
+    def comparison(self, runs: int) -> None:
+        """So many runs are planned, finished ones among them; called again when it is known better."""
 
-class Quiet:
-    """Says nothing."""
+    def say(self, text: str) -> None:
+        """Show a line."""
 
-    def phase(self, name: str, steps: int, done: int) -> None:
+    def begin(self, what: str) -> None:
+        """A run of a comparison begins."""
+
+    def end(self) -> None:
+        """It is finished."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        pass
 
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        pass
-
-
-class EvaluationLines(Quiet):
+class EvaluationLines(Progress):
     """A line for each evaluation: how far the phase is, how long the rest of it will take, and the figures."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
@@ -55,15 +65,38 @@ class EvaluationLines(Quiet):
         sys.stderr.flush()
 
 
-def shares(values: Mapping[str, float]) -> dict[str, float] | None:
-    """Shares of the squared norm of the auxiliary gradient, from logged norms; None where they were not measured."""
-    squares = {part: values.get(f"attittud/{part}", math.nan) ** 2 for part in ("helpful", "harmful", "neutral")}
-    total = sum(squares.values())
-    return {part: square / total for part, square in squares.items()} if total > 0 else None
+class RunLines(Progress):
+    """Lines for each run of a comparison, with the seconds since the first one."""
+
+    def __init__(self, console: Console, worker: str = "") -> None:
+        self._console, self._began, self._worker = console, time.monotonic(), worker
+        self._last, self._planned, self._number = "", 0, 0
+
+    def comparison(self, runs: int) -> None:
+        self._planned = runs
+
+    def say(self, text: str) -> None:
+        self._console.print(f"{self._worker}{text}", highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, what: str) -> None:
+        self._number += 1
+        number = f"run {self._number} of {self._planned}: " if self._planned else ""
+        self.say(f"{time.monotonic() - self._began:7.1f} s  {number}{what}")
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._last = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+
+    def end(self) -> None:
+        if self._last:
+            self.say(f"{'':11}validation {self._last}")
+        self._last = ""
 
 
-class Bars:
-    """A bar with the losses, the three shares and the latest validation figure; use it in a `with` block."""
+class Bars(Progress):
+    """A bar for each phase, with the losses, the three shares and the latest validation figure.
+
+    A comparison has a bar for all runs, and one for the phase of the current run, which the next one replaces.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -83,17 +116,17 @@ class Bars:
             expand=True,
         )
         self._validation = ""
+        self._runs = self._bars.add_task("runs", visible=False, figures="")
 
     def __enter__(self) -> Self:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def phase(self, name: str, steps: int, done: int) -> None:
+        self._clear()
         self._task = self._bars.add_task(name, total=steps, completed=done, figures="")
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
@@ -102,6 +135,32 @@ class Bars:
     def evaluated(self, values: Mapping[str, float]) -> None:
         self._validation = "  validation " + " ".join(f"{name} {value:.3f}" for name, value in values.items())
 
+    def comparison(self, runs: int) -> None:
+        self._bars.update(self._runs, total=runs, visible=True)
+
+    def say(self, text: str) -> None:
+        self._bars.console.print(text, highlight=False, markup=False)
+
+    def begin(self, what: str) -> None:
+        self._bars.update(self._runs, figures=what)
+        self._validation = ""
+
+    def end(self) -> None:
+        self._bars.advance(self._runs)
+        self._clear()
+
+    def _clear(self) -> None:
+        runs, *others = self._bars.tasks
+        for task in others if runs.visible else ():
+            self._bars.remove_task(task.id)
+
+
+def shares(values: Mapping[str, float]) -> dict[str, float] | None:
+    """Shares of the squared norm of the auxiliary gradient, from logged norms; None where they were not measured."""
+    squares = {part: values.get(f"attittud/{part}", math.nan) ** 2 for part in ("helpful", "harmful", "neutral")}
+    total = sum(squares.values())
+    return {part: square / total for part, square in squares.items()} if total > 0 else None
+
 
 def _figures(values: Mapping[str, float]) -> str:
     losses = {name.removeprefix("loss/"): value for name, value in values.items() if name.startswith("loss/")}
@@ -109,3 +168,39 @@ def _figures(values: Mapping[str, float]) -> str:
     words += [f"{name} {share:.0%}" for name, share in (shares(values) or {}).items()]
     words += [f"{name.removeprefix('auxiliary/')} {value:.3f}" for name, value in losses.items() if name != "primary"]
     return " ".join(words)
+
+
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_PART = r"(\d+(?:\.\d+)?)\s*([dhms])\s*"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a duration as people write it.
+
+    >>> parse_duration("1h30m"), parse_duration("45")
+    (5400.0, 45.0)
+    """
+    plain = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", plain):
+        plain += "s"
+    parts = re.findall(_PART, plain)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if not re.fullmatch(f"({_PART})+", plain) or len({unit for _, unit in parts}) < len(parts) or not seconds > 0:
+        raise InputError(f"budget: {text!r} is no duration; write for example 90s, 30m, 2h or 1h30m")
+    return seconds
+
+
+def readable(seconds: float) -> str:
+    """A duration in at most two units.
+
+    >>> readable(0.25), readable(42.3), readable(5400)
+    ('0.25 s', '42 s', '1 h 30 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    first, second = ("min", "s") if whole < 3600 else ("h", "min")
+    large, small = divmod(whole if whole < 3600 else round(whole / 60), 60)
+    return f"{large} {first} {small} {second}" if small else f"{large} {first}"

@@ -1,1 +1,102 @@
-"""A run, a comparison or the demo as one HTML page that needs nothing else."""
+"""From the collected figures to one HTML file. Nothing in it is fetched, and nothing a user wrote is taken for markup."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, UndefinedError
+from markupsafe import Markup
+
+from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
+from attittud_lab.report.collect import collect, understood
+
+NORMAL, LARGEST = 400_000, 1_000_000
+"""Bytes that a page should have, and that it never exceeds."""
+POINTS = (240, 120, 60, 30, 15)
+"""Points of a curve: as many as the size allows."""
+
+_OUTCOMES = {"use": "✓", "no_help": "✕", "unclear": "?"}
+_SIDES = {"▲": "above", "▼": "below"}
+
+
+def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
+    """report.html and report.json in the folder of a run or comparison, or elsewhere; returns the path of the page."""
+    with understood(folder):
+        return write_page(output or folder, lambda points: collect(folder, points), cure)
+
+
+def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER) -> Path:
+    """The same for any content, which is asked for with ever fewer points until the page is small enough."""
+    for points in POINTS:
+        data = content(points)
+        page = render(data).encode()
+        if len(page) <= NORMAL:
+            break
+    if len(page) > LARGEST:
+        data = {**data, "curves": [], "notes": [*data["notes"], "The curves are too many for one page and left out."]}
+        page = render(data).encode()
+    figures = json.dumps(data, ensure_ascii=False).encode()
+    make_folder(folder, cure)
+    write_atomically(folder / "report.json", figures, cure)
+    write_atomically(folder / "report.html", page, cure)
+    return folder / "report.html"
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The page."""
+    names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
+    payload = json.dumps({"metric": data["metric"], "curves": data["curves"], "tables": names, "open": opened})
+    pages = Environment(autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    try:
+        return pages.from_string(_asset("page.html")).render(
+            {"details": (), **data},
+            asset=_asset,
+            bars=_bars,
+            outcomes=_OUTCOMES,
+            thinning=_thinning(data),
+            payload=Markup(payload.replace("<", "\\u003c")),  # nothing else could end a script element
+        )
+    except UndefinedError as error:
+        raise LookupError(str(error)) from None
+
+
+def _asset(name: str) -> Markup:
+    return Markup((files("attittud_lab.report") / "assets" / name).read_text(encoding="utf-8"))
+
+
+def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How the difference of each row is drawn: where its dots are, and `line`, where it begins and how long it is.
+
+    Numbers are per cent of the width, with zero in the middle. The line is the interval, the dot the mean; too few seeds
+    for an interval have a dot each. A side says that the difference is shown, by the p-value that allows for the number
+    of rows. A row without a difference has an empty bar, and where no row has one there are no bars.
+    """
+    found = [row["interval"] for row in rows]
+    if not any(found):
+        return []
+    ends = [(bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else [] for bar in found]
+    widest = max((abs(end) for both in ends for end in both), default=0.0)
+    drawn: list[dict[str, Any]] = []
+    for bar, both in zip(found, ends, strict=True):
+        if bar is None or not widest:
+            drawn.append({})
+            continue
+        edges, middle = [50 + 48 * value / widest for value in both], 50 + 48 * bar["mean"] / widest
+        whole = bar["low"] is not None
+        line = [edges[0], edges[1] - edges[0]] if whole else []
+        drawn.append({"side": _SIDES.get(bar["mark"], "around"), "line": line, "dots": [middle] if whole else edges})
+    return drawn
+
+
+def _thinning(data: Mapping[str, Any]) -> str:
+    """How much the curves were thinned."""
+    rows = [row for group in data["curves"] for row in group]
+    logged = max((row["logged"] for row in rows), default=0)
+    shown = max((len(row["train"].get("step", ())) for row in rows), default=0)
+    if logged <= shown:
+        return "Curves show every logged step." if rows else ""
+    return f"Curves are thinned: {shown} points for {logged} logged steps, each the mean of its neighbours."

@@ -104,7 +104,8 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         metric, subtitle = result["metric"], _examples(result["examples"])
         columns = ["figure", "validation", "test"]
         figures = {name: (value, result["test"][name]) for name, value in result["validation"].items()}
-        rows = [{"cells": [name, *map(_figure, pair)], "interval": None} for name, pair in figures.items()]
+        texts = {n: ["undefined" if v is None else f"{v:.4f}" for v in pair] for n, pair in figures.items()}
+        rows = [{"cells": [name, *pair], "interval": None} for name, pair in texts.items()]
         lines = [
             f"Phase {phase['name']}: {phase['steps']} steps in {phase['seconds']:.1f} s of training, best step "
             f"{phase['best_step']}" + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
@@ -122,10 +123,6 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         "config": _text(folder / "config.yaml"),
         "provenance": _about(folder),
     }
-
-
-def _figure(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"
 
 
 def _inside(folder: Path, path: str) -> Path:
@@ -256,9 +253,12 @@ def _joined(runs: Iterable[Sequence[Point]]) -> list[Point]:
     return joined
 
 
+def _names(points: Sequence[Point]) -> list[str]:
+    return list(dict.fromkeys(name for point in points for name in point))
+
+
 def _mean(points: Sequence[Point]) -> Point:
-    names = dict.fromkeys(name for point in points for name in point)
-    return {name: fmean(point[name] for point in points if name in point) for name in names}
+    return {name: fmean(point[name] for point in points if name in point) for name in _names(points)}
 
 
 def _thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -270,14 +270,13 @@ def _thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
     """Series by name, as long as `step`, with null where there is no value."""
-    names = dict.fromkeys(name for point in points for name in point)
-    return {name: [_short(point.get(name)) for point in points] for name in names}
+    return {name: [_short(point.get(name)) for point in points] for name in _names(points)}
 
 
 def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
     """Shares of the three parts in the auxiliary gradient of each layer, and how large the layer's gradient is."""
-    keys = dict.fromkeys(name for point in points for name in point if name.startswith(_LAYERS))
-    names = dict.fromkeys(name.removeprefix(_LAYERS).rpartition("/")[0] for name in keys)
+    keys = [name.removeprefix(_LAYERS) for name in _names(points) if name.startswith(_LAYERS)]
+    names = dict.fromkeys(key.rpartition("/")[0] for key in keys)
     if not names:
         return None
 

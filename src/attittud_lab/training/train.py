@@ -18,7 +18,7 @@ from attittud_lab.files import make_folder, only_one_process
 from attittud_lab.models.build import build_model, reader
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.output.logs import Log, check_log, open_log
-from attittud_lab.output.progress import Progress, Quiet
+from attittud_lab.output.progress import Progress
 from attittud_lab.runs.checkpoint import check_like
 from attittud_lab.runs.folder import RunFolder
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
@@ -79,7 +79,7 @@ def run(
         compiled = compiling(training.compile, deterministic=training.deterministic)
         exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
         with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
-            job = _Job(config, prepared, device, folder, progress or Quiet())
+            job = _Job(config, prepared, device, folder, progress or Progress())
             # Last, so that a run that is refused, or was finished before, does not appear there.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
             result = job.run()

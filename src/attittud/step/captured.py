@@ -1,0 +1,106 @@
+"""The arithmetic of a plain step as a CUDA graph, for small models, where launching kernels takes longer than running them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from attittud._torch import foreach_copy_, foreach_mul
+from attittud.basis.subspace import Finished, Gathered, Stored, finished
+from attittud.eta import Eta
+
+if TYPE_CHECKING:
+    from attittud.step.step import Given, Step
+
+LARGEST = 1 << 24
+"""Shared parameters: the two gradients at fixed addresses take 128 MB at most."""
+ALIKE = 2
+"""So many plain steps with the same settings come before one whose arithmetic is captured: kernels are compiled then."""
+
+
+class CapturedUpdate:
+    """Memory for a primary and an auxiliary gradient, and a CUDA graph that turns them into the update.
+
+    It serves plain steps of one process with one auxiliary loss, while parameters, basis and weights stay as they are.
+    Every other step takes the ordinary way.
+    """
+
+    def __init__(self) -> None:
+        self._forget(())
+
+    def __reduce__(self) -> Any:
+        return CapturedUpdate, ()  # a copy captures its own
+
+    def _forget(self, settings: tuple[Any, ...]) -> None:
+        self._settings, self._count = settings, 0
+        self._memory: list[Tensor] = []
+        self._views: list[list[Tensor]] = []
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._numbers: Gathered | None = None
+
+    def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
+        """Whether the gradients of this step go into its memory."""
+        space = step.subspace
+        if not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
+            return False
+        ((name, task),) = tasks.items()
+        layout, rows, active = space.layout, space.rows, space.active
+        weights = task.eta, task.weight, primary_weight, step.include_mean
+        settings = id(layout), rows.data_ptr(), rows.shape, active.data_ptr(), name, weights
+        if settings != self._settings:
+            self._forget(settings)
+        self._count += 1
+        if self._count <= ALIKE:
+            return False
+        if not self._memory:
+            self._memory = [layout.empty(), layout.empty()]
+            self._views = [layout.views(flat) for flat in self._memory]
+        return True
+
+    @staticmethod
+    def _may_serve(step: Step, space: Stored, tasks: dict[str, Given]) -> bool:
+        layout = space.layout
+        if not space.rows.is_cuda or layout.size > LARGEST or len(tasks) > 1 or step.workers.size > 1:
+            return False
+        if step.refreshing or step.replayed or step.judge is not None or not layout.alike:
+            return False
+        (task,) = tasks.values()
+        return isinstance(task.eta, Eta) and not torch.cuda.is_current_stream_capturing()
+
+    def take(self, which: int, pieces: Sequence[Tensor | None]) -> Tensor | None:
+        """Copy the primary (0) or the auxiliary (1) gradient into its memory; None where it cannot."""
+        if set(map(type, pieces)) != {Tensor}:  # some are missing, or special
+            return None
+        try:
+            foreach_copy_(self._views[which], cast(list[Tensor], pieces))
+        except RuntimeError:  # sparse ones, which the ordinary way refuses with the name of the parameter
+            return None
+        return self._memory[which]
+
+    def finish(self, step: Step, primary_weight: float) -> Finished:
+        """Form the update from the two gradients in its memory; tensors of the result are new."""
+        if self._graph is None:
+            self._capture(step, primary_weight)
+        assert self._graph is not None and self._numbers is not None
+        self._graph.replay()
+        numbers = replace(self._numbers, vector=self._numbers.vector.clone())
+        return finished(list(foreach_mul(self._views[1], 1.0)), step.tasks, numbers, {})
+
+    def _capture(self, step: Step, primary_weight: float) -> None:
+        space, graph = step.subspace, torch.cuda.CUDAGraph()
+        assert isinstance(space, Stored)
+        stream = torch.cuda.Stream(space.layout.device)
+        stream.wait_stream(torch.cuda.current_stream(space.layout.device))
+        with torch.cuda.stream(stream):
+            # Other threads, such as a data loader's, may use the device meanwhile.
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                _, numbers, _ = space.compute(step, primary_weight, [])
+                self._numbers = numbers.gather()
+            finally:
+                graph.capture_end()
+        self._graph = graph
