@@ -177,7 +177,7 @@ def test_batches_of_similar_lengths() -> None:
     assert 0.35 < float(first.mean()) < 0.65
     # Entered anywhere, and known on the host.
     assert torch.equal(Order(500, 3, "s", lengths=lengths).batch(40, 16), walk[40])
-    assert torch.equal(order.batch_in_memory(40, 16), walk[40])
+    assert torch.equal(order.batch(40, 16, in_memory=True), walk[40])
 
 
 def test_texts_are_cut_to_their_batch() -> None:

@@ -18,6 +18,12 @@ def short(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
+def listed(names: Iterable[object], most: int = 20) -> str:
+    """Names as part of a sentence: each is cut where it is too long, and the list where there are too many."""
+    words = [" ".join(str(name).split())[:40] for name in names]
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
 def needs(extra: str | None, package: str, what: str) -> InputError:
     """The error for an optional package that is not installed; `extra` is the one of ours that brings it."""
     cure = f"'attittud[{extra}]'" if extra else package

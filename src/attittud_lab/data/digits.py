@@ -6,23 +6,16 @@ from typing import Self
 
 import numpy as np
 
-from attittud_lab.data.source import Columns, Listing
+from attittud_lab.data.source import Columns, Listing, Source
 from attittud_lab.errors import needs
 
 
-class Digits:
+class Digits(Source):
     """Embedded images, without splits or columns."""
 
     @classmethod
     def open(cls, name: str) -> Self | None:
         return cls() if name == "digits" else None
-
-    @property
-    def splits(self) -> list[str]:
-        return []
-
-    def columns(self, split: str | None) -> list[str]:
-        return []
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         try:

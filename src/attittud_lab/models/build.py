@@ -6,7 +6,7 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attittud_lab.config.data import DataConfig
 from attittud_lab.config.schema import ModelConfig
 from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.source import free_memory
 from attittud_lab.data.tasks import Task, mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
@@ -97,7 +98,7 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
         except RuntimeError:  # more than torch can count
             return math.inf
 
-    wanted, most = parameters(config.width), _free_memory() / BYTES
+    wanted, most = parameters(config.width), free_memory() / BYTES
     if wanted <= most:
         return
     narrower = bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
@@ -107,17 +108,6 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
         f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "
         f"bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
     )
-
-
-def _free_memory() -> float:
-    """Bytes of main memory that this process can still take; infinite where the system does not say."""
-    free = math.inf
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
-        free = min(free, limit - used)  # of a container; ValueError without a limit
-    return free
 
 
 def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:

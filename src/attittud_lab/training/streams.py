@@ -74,7 +74,7 @@ class Batches:
         examples = self._tasks[stream].examples
         if examples.lengths is None:
             return None
-        return examples.width(self._orders[stream].batch_in_memory(self.step, self._sizes[stream]))
+        return examples.width(self._orders[stream].batch(self.step, self._sizes[stream], in_memory=True))
 
     def shape(self, kind: StepKind) -> str:
         """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
