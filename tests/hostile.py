@@ -48,17 +48,25 @@ def payloads(mark: Path) -> Iterator[bytes]:
     yield name + bytes([len(command)]) + command + b"\x85R."
 
 
-def damaged(content: bytes, *, seed: int = 0, count: int = 12) -> Iterator[bytes]:
-    """Nothing, cut off, with other bytes near the beginning, something else altogether."""
+def damaged(content: bytes, *, seed: int = 0, count: int = 20) -> Iterator[bytes]:
+    """Nothing, something else altogether, cut off, and with bytes that were changed, lost, exchanged or put in."""
     draw = random.Random(seed)
     yield from (b"", b"\x00" * len(content), b"{}", b"[]", b"null", b'"text"', b"[" * 100_000, b"\xff\xfe" + content)
     for _ in range(count):
         yield content[: draw.randrange(len(content))]
-    for _ in range(count):
-        changed = bytearray(content)
-        for _ in range(3):
-            changed[draw.randrange(min(len(content), 300))] = draw.randrange(256)
-        yield bytes(changed)
+        for change in ("flip", "lose", "exchange", "put in"):
+            found = bytearray(content)
+            for _ in range(draw.choice([1, 2, 5])):
+                at, other = draw.randrange(len(found)), draw.randrange(len(found))
+                if change == "flip":
+                    found[at] = draw.randrange(256)
+                elif change == "lose":
+                    del found[at : at + draw.randrange(1, 40)]
+                elif change == "exchange":
+                    found[at : at + 8], found[other : other + 8] = found[other : other + 8], found[at : at + 8]
+                else:
+                    found[at:at] = content[other : other + draw.randrange(1, 60)]
+            yield bytes(found)
 
 
 WRONG: list[Any] = [None, -1, 0.5, "text", [], {}, [[1]], {"a": 1}, True, 10**30, "9" * 5000, float("nan")]

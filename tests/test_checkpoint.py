@@ -300,6 +300,16 @@ def test_a_pickle_cannot_change_torchs_classes(tmp_path: Path) -> None:
     del torch_metadata.Metadata.planned
 
 
+def test_metadata_may_not_ask_for_memory(tmp_path: Path) -> None:
+    """The place of a value among those to come back to: Python would reserve 2 GB for this one."""
+    run = saved(tmp_path / "guide", "dcp")
+    planted = pickle.PROTO + b"\x04" + pickle.NONE + pickle.LONG_BINPUT + (2**27).to_bytes(4, "little") + pickle.STOP
+    (tmp_path / "guide" / ".metadata").write_bytes(planted)
+    refused(run, tmp_path / "guide", ".metadata")
+    with pytest.raises(ValueError, match="it counts to 134217728"):
+        checkpoint.load(run.guide, tmp_path / "guide")
+
+
 @pytest.mark.parametrize("where", ["../other", "/etc/passwd", "..", "a/b"])
 def test_metadata_may_not_point_out_of_the_folder(tmp_path: Path, where: str) -> None:
     run = saved(tmp_path / "guide", "dcp")

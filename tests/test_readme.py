@@ -5,11 +5,13 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from attittud import Eta, Guide
 from attittud_lab.config.load import load
 from attittud_lab.demo.run import ROWS
 from attittud_lab.demo.table import conclusions, grid
@@ -48,7 +50,7 @@ def test_the_readme_program_trains(capsys):
 
 def test_both_sides_of_the_diff_train():
     """Two lines are new, one is gone; each side runs with what the program below it defines."""
-    (program,), (diff,) = blocks(README, "python"), blocks(README, "diff")
+    (program,), (diff, _) = blocks(README, "python"), blocks(README, "diff")
     lines = diff.splitlines()
     assert [line[0] for line in lines].count("+") == 2
     assert [line[0] for line in lines].count("-") == 1
@@ -59,6 +61,27 @@ def test_both_sides_of_the_diff_train():
         exec("\n".join(line[2:] for line in lines if line[0] != dropped), names)
         assert not any(torch.equal(a, b) for a, b in zip(start, names["model"].parameters(), strict=True))
         assert isinstance(names["model"], nn.Module)
+
+
+def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch():
+    (program,), (_, diff) = blocks(README, "python"), blocks(README, "diff")
+    new = "\n".join(line[2:] for line in diff.splitlines() if line[0] != "-")
+    names: dict[str, Any] = {}
+    exec(program, names)
+    model, lr = names["model"], 1e-30  # so that the weights stay as they are
+    names["optimizer"] = torch.optim.SGD(model.parameters(), lr=lr)
+    names["micro_batches"] = list(zip(names["primary_loader"], names["auxiliary_loader"], strict=True))[:4]
+    names["n"], names["guide"] = 4, Guide(model, eta=Eta(1, 1, 0), rank=5)
+    exec(new, names)
+    found = [p.grad.clone() for p in model.parameters()]
+    (xp, yp), (xa, ya) = (
+        [torch.cat(x) for x in zip(*side, strict=True)] for side in zip(*names["micro_batches"], strict=True)
+    )
+    model.zero_grad()
+    losses = nn.functional.cross_entropy(model(xp), yp, reduction="none")
+    Guide(model, eta=Eta(1, 1, 0), rank=5).backward(losses, nn.functional.cross_entropy(model(xa), ya))
+    for mine, p in zip(found, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, p.grad)
 
 
 def test_table_is_the_committed_result():

@@ -23,6 +23,7 @@ from importlib import import_module
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
+from pickletools import genops
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
     if writes is None:
         writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
     folder, rows = Path(folder), next((tensor.shape[0] for tensor in basis.values()), None)
+    _wait(guide)  # somebody may still be loading the files that are replaced here
     if writes:
         # A folder without its JSON is incomplete, and no shard of an older guide may stay among the new ones.
         (folder / BASIS).mkdir(parents=True, exist_ok=True)
@@ -89,8 +91,13 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
     if writes:
         (folder / STATE).write_text(json.dumps(state | {"rows": rows}), encoding="utf-8")
+    _wait(guide)  # nobody loads before the state is there
+
+
+def _wait(guide: Guide) -> None:
+    """Wait for all workers, where they share the files."""
     if guide.sharded:
-        dist.all_gather_object([None] * dist.get_world_size(), None)  # nobody loads before the state is there
+        dist.all_gather_object([None] * dist.get_world_size(), None)
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:
@@ -285,8 +292,14 @@ class _EntriesReader(_Reader):
     def __init__(self, folder: Path, prefix: str) -> None:
         super().__init__(folder)
         with reading(folder / METADATA):
-            with (folder / METADATA).open("rb") as file:
-                described, stored = _Unpickler(file).load().fields("Metadata", "state_dict_metadata", "storage_data")
+            content = (folder / METADATA).read_bytes()
+            for opcode, argument, _ in genops(content):
+                # The unpickler sets aside as much memory as a damaged or crafted number asks for.
+                if "PUT" in opcode.name and int(argument or 0) > len(content):
+                    raise ValueError(f"it counts to {argument}")
+            described, stored = (
+                _Unpickler(BytesIO(content)).load().fields("Metadata", "state_dict_metadata", "storage_data")
+            )
             self.keys = {name.split(".")[0] for name in described}
             own = {name: _described(entry) for name, entry in described.items() if name.startswith(prefix)}
             self.metadata = Metadata(own, storage_data=dict(_stored(stored, prefix)))
