@@ -23,7 +23,7 @@ from attittud_lab.data.prepare import Pixels, Prepared, decode, prepare
 from attittud_lab.data.splits import amount, stratified
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError
-from attittud_lab.models.build import build_model
+from attittud_lab.models.network import build_model
 from attittud_lab.models.text import HashedWords
 
 

@@ -56,7 +56,7 @@ def diagnose(
     """
     with starting():
         from attittud_lab.commands.reading import read
-        from attittud_lab.diagnose.diagnose import diagnose as run
+        from attittud_lab.diagnose import diagnose as run
 
     settings = read(config, overrides or [])
     folder = Path(settings.output) / config.stem / "diagnose"

@@ -28,7 +28,8 @@ class ImageFolder(Source):
         if not path.is_dir():
             return None
         if not any(path.iterdir()):
-            raise InputError(f"{path}: the folder is empty; put one folder of images per class into it, or a csv file")
+            cure = "put one folder of images per class into it, or parquet, csv or jsonl files"
+            raise InputError(f"{path}: the folder is empty; {cure}")
         return cls(path)
 
     @property
@@ -46,10 +47,8 @@ class ImageFolder(Source):
             raise InputError(f"{root}: there is no folder in it; make one folder of images for each class")
         splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
         if splits:
-            raise InputError(
-                f"{root}: its folders {', '.join(splits)} would be read as classes; splits are called train, validation "
-                "and test in small letters, so rename them"
-            )
+            cure = "splits are called train, validation and test in small letters, so rename them"
+            raise InputError(f"{root}: its folders {', '.join(splits)} would be read as classes; {cure}")
         loose = sum(_is_image(path) for path in root.iterdir())
         if loose:
             warn_once(f"{root}: {loose} images lie in no folder of a class, so they are not read")

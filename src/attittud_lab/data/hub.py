@@ -9,14 +9,14 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 from attittud_lab.data.source import Columns, Listing, joined, warn_once
 from attittud_lab.data.tables import table_listing
-from attittud_lab.errors import InputError, needs, one_line
+from attittud_lab.errors import InputError, one_line, optional
 
 PATIENCE = 5
 """Seconds to wait for the hub's first answer."""
@@ -33,15 +33,10 @@ class Hub:
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name) or ".." in name:
             raise InputError(f"hf:{name[:200]}: expected hf:owner/name")
-        try:
-            import datasets
-        except ImportError:
-            raise needs("hub", "datasets", f"data from hf:{name}") from None
+        datasets = optional("datasets", "hub", f"data from hf:{name}")
         if Path(name).exists():
-            raise InputError(
-                f"hf:{name}: 'datasets' would read the file or folder {name} here in place of the hub's; write {name} without "
-                "hf: to read it, or work in another folder"
-            )
+            found = f"hf:{name}: 'datasets' would read the file or folder {name} here in place of the hub's"
+            raise InputError(f"{found}; write {name} without hf: to read it, or work in another folder")
         self.name, hub = name, datasets.config.HF_ENDPOINT
         reached = datasets.config.HF_HUB_OFFLINE or _answers(hub)
         try:
@@ -69,10 +64,8 @@ class Hub:
         # The underlying table has images still encoded, and the class names in its metadata.
         table = found.with_format("arrow")[:].replace_schema_metadata(found.features.arrow_schema.metadata)
         if found.info.builder_name == "csv" and any(column.null_count for column in table.columns):
-            warn_once(
-                f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty; if they are labels, "
-                "download the files and name their folder"
-            )
+            found = f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty"
+            warn_once(f"{found}; if they are labels, download the files and name their folder")
         return table_listing(table, where, columns)
 
 
@@ -81,13 +74,10 @@ def _answers(address: str) -> bool:
     found: list[bool] = []
 
     def ask() -> None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
-        except urllib.error.HTTPError:
-            pass
-        except (OSError, ValueError):
-            return
-        found.append(True)
+        with suppress(OSError, ValueError):
+            with suppress(urllib.error.HTTPError):  # which is an answer
+                urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
+            found.append(True)
 
     # In a thread, as looking up a name has no time limit of its own.
     thread = threading.Thread(target=ask, daemon=True)

@@ -101,15 +101,12 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests]) -> Part
     for held_out in ("validation", "test"):
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
-            warn_once(
-                f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set, but for case, white space "
-                "or punctuation; remove them, as figures on them say little"
-            )
+            found = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"
+            but = "but for case, white space or punctuation"
+            warn_once(f"{found}, {but}; remove them, as figures on them say little")
     if not kept.any():
-        raise InputError(
-            f"data.auxiliary.{name}: every example of it is also in the primary data; name other data, or lower "
-            "data.primary.train so that some is left"
-        )
+        found = f"data.auxiliary.{name}: every example of it is also in the primary data"
+        raise InputError(f"{found}; name other data, or lower data.primary.train so that some is left")
     return replace(part.take(np.flatnonzero(kept)), left_out=int((~kept).sum()))
 
 
@@ -174,9 +171,6 @@ def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, di
         if name.lower() in ("train", "test", *VALIDATION) and not name.islower():
             warn_once(f"{config.path}: the split {name} is not known by its name; data.primary.split can name it")
     return train, own
-
-
-# ------------------------------------------------------------------------------------------------ classes
 
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
@@ -269,10 +263,8 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
     found = f"{listing.where}: {sum(unseen.values())} {what} are of classes that the training split lacks"
     found += f": {', '.join(words)}{more}"
     if config.unseen == "refuse":
-        raise InputError(
-            f"{found}; correct their labels, name the classes to keep by data.primary.classes, or leave these examples out by "
-            "data.primary.unseen: drop"
-        )
+        cure = "correct their labels, name the classes to keep by data.primary.classes"
+        raise InputError(f"{found}; {cure}, or leave these examples out by data.primary.unseen: drop")
     warn_once(f"{found}; they are left out")
     return unseen
 
@@ -304,13 +296,9 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
     for first, second in combinations(groups, 2):
         both = groups[first] & groups[second]
         if both:
-            raise InputError(
-                f"{where}: {len(both)} groups are in {first} and in {second} ({min(both)!r} for one); give the data without "
-                "these splits, so that they are split by group, or choose another data.primary.group"
-            )
-
-
-# ------------------------------------------------------------------------------------------------ auxiliary sources
+            found = f"{where}: {len(both)} groups are in {first} and in {second} ({min(both)!r} for one)"
+            cure = "give the data without these splits, so that they are split by group"
+            raise InputError(f"{found}; {cure}, or choose another data.primary.group")
 
 
 def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: int) -> Part:

@@ -98,9 +98,8 @@ class _Encoder:
             pixels.check(sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values())))
             return cls(config, pixels, None)
         if reader is None:
-            raise InputError(
-                "the data are texts, but the model reads images; choose model: text-cnn or hf:FOLDER of texts"
-            )
+            cure = "choose model: text-cnn or hf:FOLDER of a text model"
+            raise InputError(f"the data are texts, but the model reads images; {cure}")
         for part in trained:
             # Some texts may be empty, but where all are nothing could be learned, and a run would not show why.
             if not any(str(raw).strip() for raw in part.raws()):
@@ -138,13 +137,11 @@ def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, An
     record: dict[str, Any] = {}
     if encoder.pixels is not None:
         record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]
-    record["primary"] = {
-        name: _rows(part) | ({"unseen": part.unseen} if part.unseen else {}) for name, part in parts.primary.items()
-    }
-    record["auxiliary"] = {
-        name: _rows(part) | {"classes": part.classes, "left_out_as_primary": part.left_out}
-        for name, part in parts.auxiliary.items()
-    }
+    record["primary"], record["auxiliary"] = {}, {}
+    for name, part in parts.primary.items():
+        record["primary"][name] = _rows(part) | ({"unseen": part.unseen} if part.unseen else {})
+    for name, part in parts.auxiliary.items():
+        record["auxiliary"][name] = _rows(part) | {"classes": part.classes, "left_out_as_primary": part.left_out}
     if config.primary.overlap != "refuse":
         record["copies"] = parts.copied
     return record
@@ -191,16 +188,9 @@ class Pixels:
     @classmethod
     def common(cls, parts: Sequence[Part], size: int | None) -> Pixels:
         """From a look at some images: grey only if all are grey, the most common size of the first part."""
-        sizes: list[int] = []
-        grey = True
-        for position, part in enumerate(parts):
-            for raw in part.listing.fetch(part.rows[:32]):
-                width, height, is_grey = _look(raw, part.listing.where)
-                grey = grey and is_grey
-                if position == 0:
-                    sizes.append(min(width, height))
-        usual = Counter(sizes).most_common(1)[0][0]
-        return cls(1 if grey else 3, size or usual, usual)
+        looks = [[_look(raw, part.listing.where) for raw in part.listing.fetch(part.rows[:32])] for part in parts]
+        usual = Counter(side for side, _ in looks[0]).most_common(1)[0][0]
+        return cls(1 if all(grey for part in looks for _, grey in part) else 3, size or usual, usual)
 
     def check(self, count: int) -> None:
         """Refuse a size for which `count` images take too much memory, before any is decoded."""
@@ -212,11 +202,12 @@ class Pixels:
         check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")
 
 
-def _look(raw: Raw, where: str) -> tuple[int, int, bool]:
+def _look(raw: Raw, where: str) -> tuple[int, bool]:
+    """The shorter side of an image, and whether it is grey."""
     if isinstance(raw, np.ndarray):
-        return raw.shape[2], raw.shape[1], raw.shape[0] == 1
+        return min(raw.shape[1:]), raw.shape[0] == 1
     with _open(raw, where) as image:
-        return image.width, image.height, image.mode in ("1", "L", "I;16", "LA")
+        return min(image.size), image.mode in ("1", "L", "I;16", "LA")
 
 
 def _open(raw: Raw, where: str) -> Image.Image:
@@ -227,9 +218,7 @@ def _open(raw: Raw, where: str) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS)
     except Image.DecompressionBombError:
-        raise InputError(
-            f"{name} announces more pixels than fit into memory (a decompression bomb); remove it"
-        ) from None
+        raise InputError(f"{name} announces more pixels than memory holds (a decompression bomb); remove it") from None
     except Exception as error:  # every format has errors of its own
         reason = "it is no image" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
@@ -292,6 +281,5 @@ def decode_all(raws: Sequence[Raw], pixels: Pixels, where: str) -> Tensor:
             out[position] = decode(raws[position], pixels, where)
 
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(some, range(0, len(raws), _AT_ONCE)):
-            pass
+        list(pool.map(some, range(0, len(raws), _AT_ONCE)))
     return torch.from_numpy(out)

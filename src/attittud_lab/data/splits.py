@@ -159,10 +159,8 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
         but = f" ({loose} of them but for case, white space or punctuation)" if loose else ""
         found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; figures on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
-            raise InputError(
-                f"{found}; remove the copies from one of the two, or set data.primary.overlap: warn to go on. At most "
-                f"{MOST_COPIED:.0%} may be copies"
-            )
+            cure = "remove the copies from one of the two, or set data.primary.overlap: warn to go on"
+            raise InputError(f"{found}; {cure}. At most {MOST_COPIED:.0%} may be copies")
         if overlap != "allow":
             warn_once(found)
     return counts

@@ -98,16 +98,13 @@ class Tables:
         """All files of a split as one table; without a split, all files."""
         if split not in self._read:
             names = [split] if split in self.files else list(self.files)
-            self._read[split] = _concatenated([path for name in names for path in self.files[name]])
+            tables = [read_file(path) for name in names for path in self.files[name]]
+            try:
+                self._read[split] = pa.concat_tables(tables, promote_options="permissive") if tables[1:] else tables[0]
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                reason = f"the files have different columns ({one_line(error, 200)})"
+                raise InputError(f"{self.files[names[0]][0].parent}: {reason}") from None
         return self._read[split]
-
-
-def _concatenated(files: Sequence[Path]) -> pa.Table:
-    tables = [read_file(path) for path in files]
-    try:
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"{files[0].parent}: the files have different columns ({one_line(error, 200)})") from None
 
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
@@ -320,7 +317,13 @@ def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:
 
 
 def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
-    _check_depth(content, path)
+    depth = 0
+    for number, line in enumerate(io.BytesIO(content), 1):
+        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
+            depth += 1 if mark in b"[{" else -1
+            if depth > DEEPEST:
+                found = f"{path}: line {number} has more than {DEEPEST} nested lists and objects"
+                raise InputError(f"{found}; keep only what is needed")
     reading = pa.json.ReadOptions(block_size=block, use_threads=False)
     table = pa.json.read_json(io.BytesIO(content), read_options=reading)
     dates = [column.name for column in table.schema if pa.types.is_timestamp(column.type)]
@@ -329,13 +332,3 @@ def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
     # Texts that look like dates stay texts.
     schema = pa.schema([(name, pa.string()) for name in dates])
     return pa.json.read_json(io.BytesIO(content), reading, pa.json.ParseOptions(explicit_schema=schema))
-
-
-def _check_depth(content: bytes, path: Path) -> None:
-    depth = 0
-    for number, line in enumerate(io.BytesIO(content), 1):
-        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
-            depth += 1 if mark in b"[{" else -1
-            if depth > DEEPEST:
-                found = f"{path}: line {number} has more than {DEEPEST} nested lists and objects"
-                raise InputError(f"{found}; keep only what is needed")
