@@ -1,1 +1,1 @@
-"""What a step costs: ATTITTUD beside the plain multitask step and its peers, on one model and one set of data."""
+"""What a step costs: ATTITTUD, the plain multitask step and other libraries on the same models and data."""

@@ -6,19 +6,38 @@ import argparse
 import os
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 # Some virtual machines announce AMX and then kill the process that uses it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
 
-from benchmarks import passes, steps
+from benchmarks import calls, eager, judges, passes, steps
 from benchmarks.figures import table
 from benchmarks.results import RESULTS, Record, provenance
 from benchmarks.workloads import SPECS
 
-JOBS = ["passes", *SPECS]
+JOBS = ["eager", "judges", "calls", "passes", *SPECS]
+Measurements = dict[str, Callable[[], dict[str, Any]]]
+
+
+def points(job: str, settings: dict[str, Any]) -> Measurements:
+    """The measurements of a job by the name of their point, the base point first."""
+    quick = settings["quick"]
+    if job == "eager":
+        longer = settings | {"seconds": 5 * settings["seconds"]}
+        return {name: partial(eager.measure, name, **longer) for name in eager.MODELS}
+    if job == "judges":
+        return {name: partial(judges.measure, name, **settings) for name in judges.MODELS}
+    if job == "calls":
+        return {f"{tensors} tensors": partial(calls.measure, tensors) for tensors in calls.TENSORS}
+    if job == "passes":
+        return {passes.name(*item): partial(passes.measure, *item, **settings) for item in passes.points(quick)}
+    return {point.name: partial(steps.measure, job, point, **settings) for point in steps.points(SPECS[job], quick)}
 
 
 def device(name: str) -> str:
@@ -54,7 +73,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out",
         type=folder,
-        help="folder of the results (default: benchmarks/results on a GPU; else nothing is kept). An empty one measures all anew",
+        help="folder of the results (default: benchmarks/results on a GPU; else nothing is kept). "
+        "In an empty folder everything is measured again",
     )
     parser.add_argument(
         "--device",
@@ -63,44 +83,43 @@ def arguments() -> argparse.Namespace:
         help="cuda, cuda:1 or cpu (default: a GPU where there is one; a CPU runs tiny sizes only)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and data (default: 0)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="at most so long per point and mode")
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="at most so long per point and mode, eager steps five times as long"
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     given = arguments()
-    # Of vmap without a batching rule, and of Opacus' hooks on token numbers: slow or odd, as the figures show anyway.
+    # Warnings about vmap without a batching rule and about Opacus' hooks on token numbers: the figures show what is slow.
     warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
     start = time.perf_counter()
     quick = given.quick or given.device == "cpu"
     if quick and not given.quick:
         print("No GPU: tiny sizes, as with --quick. The figures say nothing about a real model.")
     if given.device == "cpu":
-        torch.set_num_threads(1)  # several wait for each other longer than tiny sizes take, where others use the cores
+        torch.set_num_threads(1)  # on a busy machine several threads wait for each other longer than tiny sizes take
     keep = given.out is not None or not quick
     out = given.out or RESULTS
     about = provenance(given.device, given.seed, quick)
     settings = {"device": given.device, "quick": quick, "seed": given.seed, "seconds": 0.2 if quick else given.seconds}
     measured = {}
     for job in given.only:
-        record = Record(out if keep else None, job, about)
+        # The number of calls is the same for all sizes and devices.
+        record = Record(out if keep else None, job, about | {"quick": False} if job == "calls" else about)
         measured[job] = record.data
-        todo = list(passes.points(quick)) if job == "passes" else list(steps.points(SPECS[job], quick))
-        for item in todo[:1] if given.base else todo:
-            point = passes.name(*item) if job == "passes" else item.name
+        todo = list(points(job, settings).items())
+        for point, action in todo[:1] if given.base and job in SPECS else todo:
             if point in record:
                 continue
             if given.budget is not None and time.perf_counter() - start > given.budget:
                 print(f"{job}: {point} and what follows is left for another run, the budget is spent")
                 break
             print(f"{job}: {point} ({time.perf_counter() - start:.0f} s)", flush=True)
-            run = passes.measure if job == "passes" else steps.measure
             try:
-                found = run(*(item if job == "passes" else (SPECS[job], item)), **settings)
+                record.measure(point, action)
             except (ImportError, torch.OutOfMemoryError) as error:
                 print(f"    left out: {type(error).__name__}: {error}")
-                continue
-            record.add(point, found)
     print(table(measured))
 
 

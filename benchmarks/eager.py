@@ -1,10 +1,15 @@
-"""What a step costs in eager mode, where Python between the kernels counts: single steps that take turns.
+"""Eager steps, where Python between the kernels counts: the steps of all methods take turns in one process.
 
-    python -m benchmarks.eager --out benchmarks/eager.json
+    python -m benchmarks --only eager            # all models
+    python -m benchmarks.eager --only wrn22      # one model, with options; prints what it finds
 
-Every model is measured in one process: the multitask step, two backward passes without a guide, a guide's plain step and
-its refresh with each engine, the authors' algorithm, TorchJD's sketch, and eta="auto". A ratio of two kinds of steps is the
-median over pairs of neighbours, with a 95 % interval of that median.
+Two things are measured at the base point of each model:
+
+* the median time of each kind of step, over rounds in which every method has its turn: a refresh and three plain steps. What a
+  refresh adds is its median difference to the plain step that follows it. Slow methods that we only compare with have their
+  turn in every third round;
+* the plain step of a guide over two backward passes without one. The two are neighbours in time, and the ratio is the median
+  over at least 200 pairs, with the 95 % interval of that median.
 """
 
 from __future__ import annotations
@@ -14,176 +19,122 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from attittud import Guide
-from benchmarks.methods import Authors, Guided, Method, Multitask, TorchJD, TorchJDLoop
-from benchmarks.results import provenance
-from benchmarks.timing import seconds
+from benchmarks.methods import Method, methods_for
+from benchmarks.results import Record, provenance
+from benchmarks.steps import ENGINES, note, warm_up
+from benchmarks.timing import seconds as seconds_of
 from benchmarks.workloads import SPECS, Workload
 
-JOBS = ("wrn22", "resnet18", "roberta128", "roberta512", "decoder_lora")
-REFRESH_EVERY = 10
-JUDGES, JUDGE_EVERY = 16, 4
+MODELS = tuple(name for name, spec in SPECS.items() if spec.stores_basis)
+PAIRS, ROUNDS, FEWEST_ROUNDS = 200, 40, 9
+PLAIN = 3
+PAIRED = ("attittud loop", "attittud hooks")
+RARE_EVERY = 3
+RARE = ("authors' algorithm", "TorchJD sketch, one by one", "TorchJD PCGrad", "Opacus + SVD", "attittud implicit")
+VMAPPED = "TorchJD sketch, vmapped"
 
 
-class TwoPasses(Method):
-    """What a guide cannot do without: a backward pass for each task."""
-
-    name = "two passes"
-    has_refresh = False
-
-    def backward(self, refresh: bool) -> None:
-        primary, auxiliary = self.work.losses("primary").mean(), self.work.losses("auxiliary").mean()
-        primary.backward()
-        auxiliary.backward()
-
-
-class Judged(Method):
-    """eta="auto"; `refresh` stands for a step in which the judges are asked."""
-
-    name = "auto"
-
-    def __init__(self, work: Workload, k: int) -> None:
-        super().__init__(work, k)
-        self.guide = Guide(
-            work.model, eta="auto", rank=k, engine="loop", judge_every=1, parameters=work.spec.parameters
-        )
-        self.batch = work.primary[0][:JUDGES], work.primary[1][:JUDGES]
-        self.backward(True, first=True)
-
-    def losses(self) -> Tensor:
-        whole, self.work.primary = self.work.primary, self.batch
+def measure(
+    name: str,
+    *,
+    device: str,
+    quick: bool,
+    seed: int,
+    seconds: float,
+    pairs: int = PAIRS,
+    rounds: int = ROUNDS,
+) -> dict[str, Any]:
+    """One model. After `seconds` no further round begins, but nine are made in any case."""
+    spec = SPECS[name].tiny() if quick else SPECS[name]
+    pairs, rounds, fewest = (6, 2, 2) if quick else (pairs, rounds, min(rounds, FEWEST_ROUNDS))
+    work = Workload(spec, m=spec.m, device=device, tiny=quick, seed=seed)
+    ready: dict[str, Method] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for label, make in methods_for(work, spec.k, ENGINES).items():
         try:
-            return self.work.losses("primary")
-        finally:
-            self.work.primary = whole
-
-    def backward(self, refresh: bool, *, first: bool = False) -> None:
-        judge = self.losses if refresh else None
-        self.guide.backward(
-            self.work.losses("primary"), self.work.losses("auxiliary").mean(), judge=judge, refresh=first
-        )
-
-
-def methods(work: Workload, k: int) -> dict[str, Callable[[], Method]]:
-    makers: dict[str, Callable[[], Method]] = {
-        "multitask": lambda: Multitask(work, k),
-        "two passes": lambda: TwoPasses(work, k),
-        **{engine: partial(Guided, work, k, engine) for engine in ("loop", "batched", "hooks", "auto engine")},
-        **{peer.name: partial(peer, work, k) for peer in (Authors, TorchJDLoop, TorchJD)},
-        "auto": lambda: Judged(work, k),
+            method = make()
+            warm_up(method)
+            ready[label], rows[label] = method, {}
+        except Exception as error:  # a peer that is missing, or an engine that refuses this model, is a result
+            rows[label] = {"note": note(error)}
+            print(f"    {label}: {rows[label]['note']}", flush=True)
+    # Where TorchJD cannot use vmap, its other sketch is the one to compare with.
+    rare = RARE if VMAPPED in ready else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
+    plain: dict[str, list[float]] = {label: [] for label in ready}
+    added: dict[str, list[float]] = {label: [] for label in ready}
+    start, done = time.perf_counter(), 0
+    while done < fewest or (done < rounds and time.perf_counter() - start < seconds):
+        for label, method in ready.items():
+            if label not in rare or done % RARE_EVERY == 0:
+                refresh = seconds_of(partial(method.step, True), work.device) if method.has_refresh else None
+                steps = [seconds_of(partial(method.step, False), work.device) for _ in range(PLAIN)]
+                plain[label] += steps
+                added[label] += [] if refresh is None else [refresh - steps[0]]
+        done += 1
+    for label in ready:
+        step = statistics.median(plain[label])
+        rows[label] = {"eager": {"step": step}, "rounds": len(plain[label]) // PLAIN}
+        if added[label]:
+            rows[label]["eager"]["refresh"] = step + statistics.median(added[label])
+    return {
+        "k": spec.k,
+        "m": spec.m,
+        "methods": rows,
+        "plain_over_two_passes": pair_ratios(ready, work.device, pairs),
     }
-    makers["auto engine"] = lambda: Guided(work, k, "auto", tensor=True)
-    if any(isinstance(module, torch.nn.BatchNorm2d) for module in work.model.modules()):
-        makers["hooks, frozen BatchNorm"] = lambda: Guided(work, k, "hooks", frozen=True)
-    return makers
+
+
+def pair_ratios(ready: Mapping[str, Method], device: torch.device, pairs: int) -> dict[str, dict[str, float]]:
+    """Plain steps of a guide over two backward passes; all take turns, in every order."""
+    labels = ("two passes", *(label for label in PAIRED if label in ready))
+    orders = list(permutations(labels))
+    found: dict[str, list[float]] = {label: [] for label in labels[1:]}
+    for number in range(pairs):
+        turn = {label: seconds_of(partial(ready[label].step, False), device) for label in orders[number % len(orders)]}
+        for label, ratios in found.items():
+            ratios.append(turn[label] / turn["two passes"])
+    return {label: median(ratios) for label, ratios in found.items()}
 
 
 def median(values: list[float]) -> dict[str, float]:
-    """With a 95 % interval by order statistics."""
+    """The median with a 95 % interval by order statistics."""
     ordered, n = sorted(values), len(values)
     reach = 0.98 * math.sqrt(n)
     low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
     return {"median": statistics.median(ordered), "low": ordered[low], "high": ordered[high], "n": n}
 
 
-def measure(name: str, *, device: str, quick: bool, pairs: int, rounds: int) -> dict[str, Any]:
-    spec = SPECS[name].tiny() if quick else SPECS[name]
-    work = Workload(spec, m=spec.m, device=device, tiny=quick, seed=0)
-    ready: dict[str, Method] = {}
-    notes: dict[str, str] = {}
-    for label, make in methods(work, spec.k).items():
-        try:
-            method = make()
-            for refresh in (True, False) if method.has_refresh else (False,):
-                for _ in range(3):
-                    method.step(refresh)
-            ready[label] = method
-        except Exception as error:  # a peer that is missing, or an engine that refuses this model, is a result
-            notes[label] = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-    actions = {
-        f"{label}|{'refresh' if refresh else 'step'}": partial(method.step, refresh)
-        for label, method in ready.items()
-        for refresh in ((True, False) if method.has_refresh else (False,))
-    }
-    times: dict[str, list[float]] = {key: [] for key in actions}
-    for _ in range(rounds):
-        for key, action in actions.items():
-            times[key].append(seconds(action, work.device))
-    plain = pair_ratios(ready, work.device, pairs)
-    medians = {key: statistics.median(found) for key, found in times.items()}
-    return {
-        "k": spec.k,
-        "m": spec.m,
-        "seconds": medians,
-        "plain over two passes": plain,
-        "mean over multitask": mean_steps(medians),
-        "refresh": {key.split("|")[0]: value - medians[key.replace("refresh", "step")] for key, value in medians.items()
-                    if key.endswith("|refresh")},
-        "notes": notes,
-    }  # fmt: skip
-
-
-def pair_ratios(ready: Mapping[str, Method], device: torch.device, pairs: int) -> dict[str, dict[str, float]]:
-    """Plain steps of a guide over two backward passes, the two taking turns."""
-    found: dict[str, dict[str, float]] = {}
-    for label in ("loop", "hooks"):
-        if label not in ready:
-            continue
-        guided, bare = partial(ready[label].step, False), partial(ready["two passes"].step, False)
-        ratios = []
-        for number in range(pairs):
-            first, second = (bare, guided) if number % 2 else (guided, bare)
-            one, two = seconds(first, device), seconds(second, device)
-            ratios.append(two / one if number % 2 else one / two)
-        found[label] = median(ratios)
-    return found
-
-
-def mean_steps(seconds: Mapping[str, float]) -> dict[str, float]:
-    """With a refresh in every tenth step, or judges in every fourth."""
-    multitask, found = seconds["multitask|step"], {}
-    for key, refresh in seconds.items():
-        label, _, kind = key.rpartition("|")
-        if kind == "refresh":
-            every = JUDGE_EVERY if label == "auto" else REFRESH_EVERY
-            found[label] = ((every - 1) * seconds[f"{label}|step"] + refresh) / every / multitask
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.eager", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=JOBS, default=JOBS, metavar="MODEL", help=f"of {', '.join(JOBS)}")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--pairs", type=int, default=200, help="pairs of single steps (default: 200)")
-    parser.add_argument("--rounds", type=int, default=40, help="turns of all kinds of steps (default: 40)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE.json", help="written after every model; models in it are skipped"
+        "--only", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL", help=f"of {', '.join(MODELS)}"
     )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"pairs of single steps (default: {PAIRS})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of all kinds of steps (default: {ROUNDS})")
+    parser.add_argument(
+        "--seconds", type=float, default=40.0, help="begin no further round after so long (default: 40)"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write eager.json there; models in it are skipped")
     given = parser.parse_args()
+    warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
     quick = given.quick or given.device == "cpu"
-    data: dict[str, Any] = {"provenance": provenance(given.device, 0, quick), "models": {}}
-    if given.out is not None and given.out.exists():
-        data = json.loads(given.out.read_text(encoding="utf-8"))
+    record = Record(given.out, "eager", provenance(given.device, 0, quick))
     for name in given.only:
-        if name in data["models"]:
-            continue
-        start = time.perf_counter()
-        pairs, rounds = (6, 2) if quick else (given.pairs, given.rounds)
-        data["models"][name] = measure(name, device=given.device, quick=quick, pairs=pairs, rounds=rounds)
-        data["models"][name]["measured_in_seconds"] = round(time.perf_counter() - start, 1)
-        print(name, json.dumps(data["models"][name], indent=1), flush=True)
-        if given.out is not None:
-            given.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        torch.cuda.empty_cache()
+        if name not in record:
+            settings = {"pairs": given.pairs, "rounds": given.rounds, "seconds": given.seconds}
+            record.measure(name, partial(measure, name, device=given.device, quick=quick, seed=0, **settings))
+        print(name, json.dumps(record.data["points"][name], indent=1), flush=True)
 
 
 if __name__ == "__main__":

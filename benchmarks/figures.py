@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.workloads import SPECS
+
+Results = dict[str, dict[str, Any]]
 EVERY = (1, 4, 10)
 MODES = ("graph", "eager")
 
@@ -44,7 +47,8 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
             if base is None or "step" not in times:
                 continue
             # A graph of the step without one of the refresh is no whole method.
-            if mode == "graph" and "refresh" in row.get("eager", {}) and "refresh" not in times:
+            has_refresh = "refresh" in row.get("eager", {}) or "peak_refresh" in row
+            if mode == "graph" and has_refresh and "refresh" not in times:
                 continue
             yield Figures(
                 job,
@@ -54,39 +58,45 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
                 times["step"],
                 times["refresh"] - times["step"] if "refresh" in times else None,
                 {n: amortised(times, n) / base for n in EVERY},
-                *(_vectors(row, multitask, kind, data["D"]) for kind in ("step", "refresh")),
+                *(_vectors(row, multitask, kind, data.get("D")) for kind in ("step", "refresh")),
             )
 
 
-def _vectors(row: dict[str, Any], multitask: dict[str, Any], kind: str, size: int) -> float | None:
+def _vectors(row: dict[str, Any], multitask: dict[str, Any], kind: str, size: int | None) -> float | None:
     peak, base = row.get(f"peak_{kind}"), multitask.get("peak_step")
-    return None if peak is None or base is None else (peak - base) / (4 * size)
+    return None if peak is None or base is None or size is None else (peak - base) / (4 * size)
 
 
-def every_figure(results: dict[str, dict[str, Any]]) -> list[Figures]:
+def every_figure(results: Results) -> list[Figures]:
+    """All methods of all workloads."""
     return [
         found
         for job, result in results.items()
-        if job != "passes"
+        if job in SPECS
         for point, data in result["points"].items()
         for found in figures(job, point, data)
     ]
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
+def memories(found: list[Figures]) -> list[Figures]:
+    """One row per method and point, because memory is the same with and without graphs."""
+    return list({(f.job, f.point, f.method): f for f in reversed(found) if f.memory_step is not None}.values())[::-1]
+
+
+def base_point(results: Results, job: str) -> tuple[str, dict[str, Any]] | None:
+    """The point with all methods."""
+    points = results.get(job, {}).get("points", {})
+    return next(((name, data) for name, data in points.items() if len(data["methods"]) > 6), None)
+
+
+def table(results: Results) -> str:
     """Everything in Markdown, one row per method."""
-    head = [
-        "workload",
-        "point",
-        "method",
-        "mode",
-        "step ms",
-        "refresh ms",
-        "n=1",
-        "n=4",
-        "n=10",
-        "memory",
-        "in refresh",
+    head = ["workload", "point", "method", "mode", "step ms", "refresh ms", *(f"n={n}" for n in EVERY)]
+    head += ["memory", "in refresh"]
+    eager = [
+        found
+        for job, data in results.get("eager", {}).get("points", {}).items()
+        for found in figures(job, f"k={data['k']} m={data['m']}", data)
     ]
     lines = [head, ["---"] * len(head)]
     lines += [
@@ -94,7 +104,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             f.job, f.point, f.method, f.mode, f"{1e3 * f.step:.2f}", number(f.refresh, 1e3), *(f"{f.over[n]:.3f}" for n in EVERY),
             vectors(f.memory_step), vectors(f.memory_refresh),
         ]
-        for f in every_figure(results)
+        for f in eager + every_figure(results)
     ]  # fmt: skip
     for point, data in results.get("passes", {}).get("points", {}).items():
         for mode in MODES:
@@ -105,7 +115,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def in_a_graph(point: dict[str, Any]) -> dict[str, float]:
-    """Seconds of the passes, where the device alone is measured if it was."""
+    """Seconds of the passes, in a graph if there was one, because there the device alone is measured."""
     mode = next(mode for mode in MODES if mode in point)
     times: dict[str, float] = point[mode]["seconds"]
     return times

@@ -32,6 +32,11 @@ class Method(ABC):
         self.work = work
         self.k = k
 
+    @property
+    def kinds(self) -> tuple[bool, ...]:
+        """The values of `refresh` that `step` takes."""
+        return (True, False) if self.has_refresh else (False,)
+
     @abstractmethod
     def backward(self, refresh: bool) -> None:
         """Fill `.grad`."""
@@ -51,13 +56,24 @@ class Multitask(Method):
         (self.work.losses("primary").mean() + self.work.losses("auxiliary").mean()).backward()
 
 
+class TwoPasses(Method):
+    """A backward pass for each task, without a guide: the least that a guided step can cost."""
+
+    name = "two passes"
+    has_refresh = False
+
+    def backward(self, refresh: bool) -> None:
+        primary, auxiliary = self.work.losses("primary").mean(), self.work.losses("auxiliary").mean()
+        primary.backward()
+        auxiliary.backward()
+
+
 class Guided(Method):
     """ATTITTUD with one engine."""
 
     in_graph = True
 
-    def __init__(self, work: Workload, k: int, engine: str, *, frozen: bool = False, tensor: bool = False) -> None:
-        """`tensor`: the engine gets the losses alone, and never sees their forward pass."""
+    def __init__(self, work: Workload, k: int, engine: str, *, frozen: bool = False) -> None:
         super().__init__(work, k)
         self.name = f"attittud {engine}" + (", frozen BatchNorm" if frozen else "")
         self.frozen = frozen
@@ -73,10 +89,9 @@ class Guided(Method):
         )
         # `implicit` is fresh at every step. It, `hooks` and `auto` see the forward pass; the others need only its graph.
         self.has_refresh = engine != "implicit"
-        self.watches = engine in ("hooks", "implicit", "auto") and not frozen and not tensor
-        self.in_graph = (
-            engine != "implicit"
-        )  # its eigensolver waits for the device, and a failed capture breaks the process
+        self.watches = engine in ("hooks", "implicit", "auto") and not frozen
+        # The eigensolver of `implicit` waits for the device, and a failed capture breaks the process.
+        self.in_graph = engine != "implicit"
 
     def backward(self, refresh: bool) -> None:
         def losses() -> Tensor:
@@ -122,8 +137,8 @@ class Plain(Method):
         harmful = self.basis.T @ torch.where(agree, 0.0, a)
         neutral = g_a - helpful - harmful
         update = ETA.neutral * neutral + ETA.helpful * helpful + ETA.harmful * harmful + g_p
-        for parameter, piece in zip(self.shared, update.split([p.numel() for p in self.shared]), strict=True):
-            parameter.grad = torch.empty_like(parameter).copy_(piece.view(parameter.shape))
+        for parameter, part in zip(self.shared, update.split([p.numel() for p in self.shared]), strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
         for parameter, x, y in zip(self.own, of_primary[count:], of_auxiliary[count:], strict=True):
             parameter.grad = x if y is None else y if x is None else x + y
 
@@ -234,13 +249,16 @@ class Opacus(Plain):
 
 
 def methods_for(work: Workload, k: int, engines: list[str]) -> dict[str, Callable[[], Method]]:
-    """Makers of all methods for a workload, by name; a maker raises where a method is not to be had."""
+    """Makers of all methods for a workload, by name; a maker raises where a method is not available."""
 
     def guided(engine: str, frozen: bool = False) -> Callable[[], Method]:
         return lambda: Guided(work, k, engine, frozen=frozen)
 
     normalises = any(isinstance(module, torch.nn.BatchNorm2d) for module in work.model.modules())
-    makers: dict[str, Callable[[], Method]] = {"multitask": lambda: Multitask(work, k)}
+    makers: dict[str, Callable[[], Method]] = {
+        "multitask": lambda: Multitask(work, k),
+        "two passes": lambda: TwoPasses(work, k),
+    }
     for engine in engines:
         if engine == "implicit" or work.spec.stores_basis:
             makers[f"attittud {engine}"] = guided(engine)

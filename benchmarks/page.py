@@ -1,237 +1,235 @@
-"""docs/performance.md and its plots from the committed results: `python -m benchmarks.page`."""
+"""Make docs/performance.md, its tables and plots from the committed results: `python -m benchmarks.page`.
+
+It also writes the figures that README.md and docs/auto.md quote.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.figures import every_figure, number, vectors
-from benchmarks.goals import Results, base_point, goals
+from benchmarks.figures import Figures, Results, base_point, every_figure
+from benchmarks.goals import NAMES, TORCHJD, goals, growth_with_k
+from benchmarks.judges import overhead
 from benchmarks.limits import missed
+from benchmarks.quotes import update
 from benchmarks.results import HERE, load
-from benchmarks.workloads import SPECS
+from benchmarks.tables import tables
 
 PAGE = HERE.parent / "docs" / "performance.md"
-PLOTS = HERE.parent / "docs" / "performance"
+FOLDER = HERE.parent / "docs" / "performance"
+TABLES = FOLDER / "tables.md"
+WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
-ABOUT = (
-    "This page is made by `python -m benchmarks.page` from `benchmarks/results/`, where `make bench` measures what is missing "
-    "(`python -m benchmarks --out` an empty folder: all of it). Ratios within one run are what to look at; seconds belong to the "
-    "machine below."
-)
-COST = """\
-## The cost model
-
-F is the forward pass of one example, so that a backward pass is 2F; m primary and a auxiliary examples, rank k, D shared
-parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
-
-| what | arithmetic | traffic |
-|---|---|---|
-| multitask step | 3F(m + a) | the optimizer's |
-| ATTITTUD, a step between refreshes | the same | 2k + 9 |
-| refresh, engines `loop` and `batched` | 2kFm | 11k |
-| refresh, engine `hooks`, given `primary=` as a callable | 2Fm + 2kmD | 11k + 2m |
-| refresh, engine `hooks`, given `basis_losses=` | 3Fm + 2kmD | 11k + 2m |
-| refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
-| step, engine `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
-
-* A step copies two gradients into flat vectors (4), takes both projections and all inner products in one pass over V
-  (k + 2) and forms the whole update in another (k + 3).
-* A refresh writes ΠJ (2k), orthonormalises (twice a read for the Gram matrix and a read and a write for the
-  transformation, 6k), takes the new basis over unless a number is not finite (2k) and looks at the lengths of its rows
-  (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long; those of 2-d convolutions
-  in half precision, with k ≤ 10, never leave the processor.
-* `implicit` forms the gradients of m examples in float64, one layer after the other, for K.
-* The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
-  vectors, and k more in a refresh. Nothing grows with m D but the per-example gradients of `hooks`, up to a bound.
+ABOUT = """\
+`python -m benchmarks.page` makes this page from [benchmarks/results](../benchmarks/results), which `python -m benchmarks`
+measures. [All tables](performance/tables.md) are on a page of their own. Ratios carry over to other machines better
+than milliseconds.
 """
+COST = """\
+## What does a step cost me?
 
-# Forward passes that a refresh is worth, by what it is given.
-PASSES: dict[str, Callable[[int], int]] = {
-    "loop": lambda k: 2 * k,
-    "callable": lambda _: 2,
-    "basis_losses": lambda _: 3,
-}
+A guided step runs two backward passes where multitask training runs one, and projects both gradients on k directions.
+Every n-th step also refreshes these directions. The table has n = 10, k directions from m primary examples, and the
+fastest engine that leaves BatchNorm alone. RoBERTa has the base size and 128 or 512 tokens. "Plain" is a step without a
+refresh over two backward passes without a guide, "mean" the average step over the multitask step. Memory is the peak
+above multitask training, between refreshes and in one.
+"""
+ADVICE = """\
+## Which engine?
 
-SETTING = (
-    "Random weights and data, bf16 autocast, fused Adam, images in channels_last. Sweeps change k or m of that point; n is "
-    "1, 4 and 10 everywhere."
-)
-CYCLES = (
-    'Mean steps are those of a whole cycle, a refresh and nine steps against ten multitask steps; under "All methods" they are '
-    "added up from the times of single ones."
-)
-# Commits that results name and history does not have, and those their work came in with.
-ANEW = {"8aa7a14": "e785e95"}
-LAUNCHES = (
-    "The model counts neither launches nor Python: without a graph `hooks`, which does little arithmetic in many small kernels, "
-    "is far above its prediction. Nor does it count the windows that convolutions lay out for `hooks` in full precision or "
-    "with more than ten rows, with groups, or in one or three dimensions; all others write no gradients of single examples, "
-    "which it does count."
-)
+What a refresh adds to a step, in milliseconds, eager / in a CUDA graph:
+"""
+ENGINES = """\
+* Leave `engine="auto"` and pass the primary losses as a callable. It takes `hooks` where that is exact, else `batched`
+  or `loop` ([engines](engines.md)).
+* `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. BatchNorm needs
+  `basis_losses=` with `batch_norm="frozen"`, as in the table.
+* `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most.
+* A network of small kernels waits for Python. CUDA graphs ([training.cuda_graph](command-line.md), or your own capture)
+  make its refreshes several times faster.
+"""
+GROWTH = """\
+## How does it grow?
+
+F is the forward pass of one example, D the number of shared parameters.
+
+| | arithmetic | reads and writes, in vectors of D | memory, in vectors of D |
+|---|---|---|---|
+| plain step | that of multitask | 2k + 9 | k + 3 |
+| refresh with `loop`, `batched` | 2kFm | 11k | 2k + 3 |
+| refresh with `hooks` | 2Fm + 2kmD | 11k + 2m | 2k + 3 |
+"""
 
 
 def page(results: Results) -> str:
-    """The whole page."""
+    """The short page."""
+    found = goals(results)
+    judged = [goal for goal in found if goal.met is not None]
+    met = sum(goal.met is True for goal in judged)
     parts = [
         "# What a step costs",
-        ABOUT,
-        in_short(results),
-        machine(results),
-        workloads(results),
-        "## Goals",
-        goal_table(results),
-        missed(results),
+        ABOUT.rstrip(),
+        f"Measured on: {'; '.join(hardware(results))}.",
         COST.rstrip(),
-        "## Measured against predicted",
-        predicted(results),
-        "## All methods",
-        methods(results),
+        costs(results),
+        notes(results),
+        ADVICE.rstrip(),
+        refreshes(results),
+        ENGINES.rstrip(),
+        GROWTH.rstrip(),
+        growth(results),
+        "## Which goals are missed?",
+        f"Of {len(judged)} goals {met} are met ([all of them](performance/tables.md#goals)). The others:",
+        "\n".join(missed(found)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def in_short(results: Results) -> str:
-    """What a hurried reader wants to know: the goals on a whole training step, and how many of all are met."""
-    judged = [goal for goal in goals(results) if goal.met is not None]
-    if not judged:
-        return ""
-    first = [goal for goal in judged if goal.what.startswith(("mean step", "refresh against the authors'"))]
-    lines = [f"* {goal.what[0].upper()}{goal.what[1:]}: {goal.measured}; the goal is {goal.goal}." for goal in first]
-    count = f"* Of {len(judged)} goals in the table below {sum(goal.met is True for goal in judged)} are met; "
-    return "\n".join(
-        ["In short:", "", *lines, count + "[what limits the others](#where-a-goal-is-missed-and-what-limits-it)."]
-    )
+def bases(results: Results) -> Iterator[tuple[str, dict[str, Any], list[Figures]]]:
+    """The base point of each workload that stores a basis, and its figures."""
+    every = every_figure(results)
+    for job in NAMES:
+        base = base_point(results, job)
+        if base is not None:
+            yield job, base[1], [f for f in every if (f.job, f.point) == (job, base[0])]
 
 
-def machine(results: Results) -> str:
-    lines = []
-    later = [
-        f"{job} {name} at {point['revision']}"
-        for job, result in results.items()
-        for name, point in result["points"].items()
-        if point.get("revision", result["provenance"]["revision"]) != result["provenance"]["revision"]
-    ]
-    for about in {str(r["provenance"]): r["provenance"] for r in results.values()}.values():
-        versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
-        hardware = about["hardware"].get("name", about["hardware"]["device"])
-        lines.append(f"* {hardware}; {versions}; revision {about['revision']}; seed {about['seed']}.")
-    named = {point.get("revision") for result in results.values() for point in result["points"].values()}
-    lost = named & ANEW.keys()
-    lines += [f"* Revision {r} was lost before it was published; its work came in with {ANEW[r]}." for r in lost]
-    if later:
-        lines.append(f"* Measured later: {', '.join(later)}.")
-    return "\n".join(["Measured on:", "", *sorted(set(lines))]) if lines else "No results have been committed yet."
-
-
-def workloads(results: Results) -> str:
-    """What the names stand for, with the sizes of their base points."""
-    rows = []
-    for job, spec in SPECS.items():
-        points = results.get(job, {}).get("points", {})
-        if points:
-            data = max(points.values(), key=lambda point: len(point["methods"]))
-            sizes = f"{data['m']} + {data['auxiliary']} | {data['D']:,} | {data['parameters']:,}"
-            rows.append(f"| {job} | {spec.about} | {sizes} |")
-    if not rows:
-        return ""
-    head = ["| workload | model | primary + auxiliary examples | D | all parameters |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows, "", SETTING])
-
-
-def goal_table(results: Results) -> str:
-    sign = {True: "met", False: "**missed**", None: ""}
-    rows = [f"| {g.what} | {g.goal} | {g.measured} | {sign[g.met]} |" for g in goals(results)]
-    return "\n".join(["| what | goal | measured | |", "|---|---|---|---|", *rows, "", CYCLES])
-
-
-def predicted(results: Results) -> str:
-    """Times from counted FLOPs and bytes, at the rate of the multitask step and the bandwidth of a copy in the same run."""
-    rows = []
-    for job in results:
-        base = base_point(results, job) if job != "passes" else None
-        if base is None:
-            continue
-        guesses = {mode: _guesses(base[1], mode) for mode in ("eager", "graph")}
-        for method in guesses["eager"]:
-            times = {mode: base[1]["methods"].get(method, {}).get(mode, {}) for mode in guesses}
-            cells = []
-            for mode, found in times.items():
-                guess = guesses[mode].get(method)
-                known = guess is not None and "refresh" in found
-                measured = found["refresh"] - found["step"] if known else 0.0
-                cells += (
-                    [f"{1e3 * guess:.1f}", f"{1e3 * measured:.1f}", f"{measured / guess:.2f}"] if known else [""] * 3
-                )
-            if any(cells):
-                rows.append(f"| {job} | {method} | {' | '.join(cells)} |")
-    if not rows:
-        return "Nothing measured yet."
-    head = "| workload | refresh | predicted ms | measured ms | ratio | in a CUDA graph, predicted | measured | ratio |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows, "", LAUNCHES])
-
-
-def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
-    """Seconds of a refresh by method, from the multitask step of the same mode."""
-    multitask = data["methods"]["multitask"].get(mode, {}).get("step")
-    if not multitask:
-        return {}
-    k, m, size, flops = data["k"], data["m"], data["D"], data["forward_flops_per_example"]
-    rate = 3 * flops * (m + data["auxiliary"]) / multitask
-    vector = 4 * size / data["copy_bytes_per_second"]
-    orthonormal = (2 + 6 + 3) * k * vector
-    passes = {name: count(k) * flops * m / rate for name, count in PASSES.items()}
-    hooks = 2 * k * m * size / rate + orthonormal + 2 * m * vector
+def ours(found: list[Figures], mode: str) -> dict[str, Figures]:
+    """Our engines with a stored basis, in one mode, without the one that freezes BatchNorm."""
     return {
-        "attittud loop": passes["loop"] + orthonormal,
-        "attittud batched": passes["loop"] + orthonormal,
-        "attittud hooks": passes["callable"] + hooks,
-        "attittud hooks, frozen BatchNorm": passes["basis_losses"] + hooks,
-        "authors' algorithm": 3 * k * flops * m / rate + (2 * k + 1.5 * k * k) * vector,
+        f.method: f
+        for f in found
+        if f.mode == mode and f.method.startswith("attittud") and f.refresh is not None and "frozen" not in f.method
     }
 
 
-def methods(results: Results) -> str:
-    head = (
-        "Step and refresh in milliseconds; the mean step over the multitask step for a refresh in every step, in every "
-        "fourth and in every tenth; peak memory above the multitask step in vectors of D float32.\n\n"
-        "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
-        "|---|---|---|---|---|---|---|---|---|---|---|\n"
+def costs(results: Results) -> str:
+    """What a user pays, one row per model."""
+    rows = []
+    for job, data, found in bases(results):
+        multitask = {f.mode: 1e3 * f.step for f in found if f.method == "multitask"}
+        cells = [f"{NAMES[job]} (k = {data['k']}, m = {data['m']})"]
+        cells.append(" / ".join(f"{multitask[mode]:.1f}" for mode in ("eager", "graph") if mode in multitask))
+        ratios = results.get("eager", {}).get("points", {}).get(job, {}).get("plain_over_two_passes", {})
+        cells.append(f"{min(r['median'] for r in ratios.values()):.2f}" if ratios else "")
+        best = None
+        for mode in ("eager", "graph"):
+            engines = ours(found, mode)
+            best = min(engines.values(), key=lambda f: f.over[10], default=None)
+            cells.append(f"{best.over[10]:.2f} ({best.method.removeprefix('attittud ')})" if best else "")
+        memory = (best.memory_step, best.memory_refresh) if best else (None, None)
+        sizes = [f"{value * 4 * data['D'] / 1e9:.2f}" for value in memory if value is not None]
+        rows.append(f"| {' | '.join([*cells, ' / '.join(sizes)])} |")
+    if not rows:
+        return "Nothing has been measured yet."
+    head = "| model | multitask step, ms, eager / graph | plain, eager | mean, eager | mean, CUDA graphs | memory, GB |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *rows])
+
+
+def notes(results: Results) -> str:
+    """What else changes the price: n, BatchNorm, judges, `implicit`."""
+    lines = ["* Another n: the mean step is the plain step and a refresh / n (n = 1, 4 and 10 are in the tables)."]
+    frozen = {
+        f.mode: f"{f.over[10]:.2f} times multitask ({WORDS[f.mode]})"
+        for job, _, found in bases(results)
+        for f in found
+        if job == "wrn22" and "frozen" in f.method
+    }
+    if frozen:
+        text = " and ".join(frozen.values())
+        lines.append(f"* With `hooks` and frozen BatchNorm the mean step of {NAMES['wrn22']} is {text}.")
+    point = results.get("judges", {}).get("points", {}).get("wrn22")
+    if point is not None:
+        shares = {mode: overhead(point, mode) for mode in WORDS}
+        text = " and ".join(
+            f"{100 * share:.1f} % ({WORDS[mode]})" for mode, share in shares.items() if share is not None
+        )
+        who = f'[`eta="auto"`](auto.md) with {point["judges"]} judges every {point["judge_every"]}th step'
+        lines.append(f"* {who} adds {text} of a multitask step for {NAMES['wrn22']}.")
+    implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
+    if implicit:
+        text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
+        lines.append(f'* `basis="implicit"` stores no directions and adds hardly any memory; a step costs {text}.')
+    lines.append(
+        "* `basis_dtype=torch.bfloat16` halves the stored directions, `parameters=` leaves parts of the model out."
     )
-    rows = [
-        f"| {f.job} | {f.point} | {f.method} | {f.mode} | {1e3 * f.step:.2f} | {number(f.refresh, 1e3)} | "
-        f"{f.over[1]:.3f} | {f.over[4]:.3f} | {f.over[10]:.3f} | {vectors(f.memory_step)} | {vectors(f.memory_refresh)} |"
-        for f in every_figure(results)
-    ]
-    notes = [
-        f"* {job}, {point}, {name}{what}: {note}"
-        for job, result in results.items()
-        if job != "passes"
-        for point, data in result["points"].items()
-        for name, row in data["methods"].items()
-        for what, note in [
-            *([("", row["note"])] if "note" in row else []),
-            *((f", {kind} as a graph", text) for kind, text in row.get("graph_notes", {}).items()),
+    return "\n".join(lines)
+
+
+def refreshes(results: Results) -> str:
+    """What a refresh adds, by engine and peer."""
+    columns = {
+        "`loop`": ("attittud loop",),
+        "`batched`": ("attittud batched",),
+        "`hooks`": ("attittud hooks", "attittud hooks, frozen BatchNorm"),
+        "authors' algorithm": ("authors' algorithm",),
+        "TorchJD's sketch": TORCHJD,
+    }
+    rows = []
+    for job, _, found in bases(results):
+        cells = []
+        for names in columns.values():
+            times = []
+            for mode in ("eager", "graph"):
+                here = [f.refresh for f in found if f.method in names and f.mode == mode and f.refresh is not None]
+                times.append(f"{1e3 * min(here):.1f}" if here else "–")
+            cells.append(" / ".join(times))
+        rows.append(f"| {' | '.join([NAMES[job], *cells])} |")
+    if not rows:
+        return ""
+    head = f"| model | {' | '.join(columns)} |"
+    return "\n".join([head, "|---" * (1 + len(columns)) + "|", *rows])
+
+
+def growth(results: Results) -> str:
+    """The measured growth of times."""
+    lines = []
+    for engine in ("loop", "hooks"):
+        powers = growth_with_k(results, engine).values()
+        if powers:
+            text = f"{min(powers):.2f} to {max(powers):.2f}"
+            lines.append(
+                f"* With k a refresh by `{engine}` grows with an exponent of {text} in CUDA graphs (1 is a line)."
+            )
+    return "\n".join(
+        [
+            *lines,
+            "* With m a refresh grows as a line. Memory grows by gradients of activations and, with `hooks`, by gradients of",
+            "  single examples up to 512 MB.",
+            "* [The cost model](performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs. Eager refreshes also",
+            "  wait for launches.",
         ]
+    )
+
+
+def hardware(results: Results) -> list[str]:
+    """The machines and revisions in short."""
+    found: dict[str, set[str]] = {}
+    for result in results.values():
+        about = result["provenance"]
+        machine = about["hardware"].get("name")
+        if machine is not None:
+            versions = about["versions"]
+            revisions = {str(point.get("revision") or about["revision"]) for point in result["points"].values()}
+            found.setdefault(f"{machine}, Python {versions['python']}, torch {versions['torch']}", set()).update(
+                revisions
+            )
+    return [f"{machine}, revision {', '.join(sorted(revisions))}" for machine, revisions in found.items()] or [
+        "nothing yet"
     ]
-    left_out = "\n\nNot measured, and why:\n\n" + "\n".join(notes) if notes else ""
-    return head + "\n".join(rows) + left_out + images()
-
-
-def images() -> str:
-    found = sorted(path.name for path in PLOTS.glob("*.svg")) if PLOTS.is_dir() else []
-    return "".join(f"\n\n![{Path(name).stem}](performance/{name})" for name in found)
 
 
 def main() -> None:
     from benchmarks.plots import draw
 
     results = load()
-    PAGE.parent.mkdir(exist_ok=True)
-    draw(results, PLOTS)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    draw(results, FOLDER)
+    update(results)
     PAGE.write_text(page(results))
-    print(f"wrote {PAGE} and {len(list(PLOTS.glob('*.svg'))) if PLOTS.is_dir() else 0} plots")
+    TABLES.write_text(tables(results, sorted(path.name for path in FOLDER.glob("*.svg"))))
+    print(f"wrote {PAGE}, {TABLES} and {len(list(FOLDER.glob('*.svg')))} plots")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.figures import Figures, every_figure, in_a_graph
-from benchmarks.goals import Results
+from benchmarks.figures import Figures, Results, every_figure, in_a_graph
 
 
 def draw(results: Results, folder: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
 import subprocess
+import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,7 @@ def provenance(device: str, seed: int, quick: bool) -> dict[str, Any]:
 
 
 def revision() -> str | None:
-    """Of the code: ATTITTUD_REVISION where the sources travel without their history."""
+    """The revision of the code: ATTITTUD_REVISION where the sources travel without their history."""
     if "ATTITTUD_REVISION" in os.environ:
         return os.environ["ATTITTUD_REVISION"]
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
@@ -60,6 +63,15 @@ class Record:
     def __contains__(self, point: str) -> bool:
         return point in self.data["points"]
 
+    def measure(self, point: str, action: Callable[[], dict[str, Any]]) -> None:
+        """Run one measurement, note how long it took and free its memory."""
+        start = time.perf_counter()
+        found = action()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.add(point, found | {"measured_in_seconds": round(time.perf_counter() - start, 1)})
+
     def add(self, point: str, measured: dict[str, Any]) -> None:
         self.data["points"][point] = measured | {"revision": self.revision}
         if self.path is None:
@@ -71,5 +83,15 @@ class Record:
 
 
 def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
-    """All results of a folder, by job."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    """All results of a folder, by job; eager times are those of eager.json where it has a model."""
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    for job, times in results.get("eager", {}).get("points", {}).items():
+        point = results.get(job, {}).get("points", {}).get(f"k={times['k']} m={times['m']}")
+        if point is None:
+            continue
+        for row in point["methods"].values():
+            row.pop("eager", None)  # figures of two runs are not compared
+        for name, row in times["methods"].items():
+            if "eager" in row:
+                point["methods"].setdefault(name, {})["eager"] = row["eager"]
+    return results

@@ -56,7 +56,7 @@ REPORTED = {
     *("score_auxiliary", "score_primary", "error_auxiliary", "skipped_hearings"),
 }
 ETA = Eta(neutral=0.9, helpful=1.1, harmful=-0.5)
-SIZES = {"primary": (14, 9, 12, 6, 10), "auxiliary": (8, 11, 5, 13, 9)}  # of the batches in steps 0 to 4
+SIZES = {"primary": (14, 9, 12, 6, 10), "auxiliary": (8, 11, 5, 13, 9)}  # the sizes of batches in steps 0 to 4
 EVENT = 3  # the step before which something happens: in mid-interval, since the basis is new in steps 0, 2 and 4
 
 # ---------------------------------------------------------------------------------------------------- models
@@ -603,20 +603,20 @@ def selected(only: str, quick: bool, skip_compiled: bool) -> list[Case]:
 def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) -> dict[str, str]:
     """Hash cases in this process. Those that raise are left out, with a line that says why and with which engine."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # of skipped refreshes, of vmap, of compilers
-    logger, said = logging.getLogger("attittud"), logging.handlers.BufferingHandler(sys.maxsize)
-    logger.addHandler(said)
+    warnings.simplefilter("ignore")  # about skipped refreshes, vmap and compilers
+    logger, messages = logging.getLogger("attittud"), logging.handlers.BufferingHandler(sys.maxsize)
+    logger.addHandler(messages)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     torch.utils.deterministic.fill_uninitialized_memory = False  # as in ordinary training
     found, start = {}, time.perf_counter()
     for number, case in enumerate(cases, 1):
         torch.use_deterministic_algorithms(case.device == "cuda", warn_only=True)
-        said.buffer.clear()
+        messages.buffer.clear()
         try:
             found[case.name] = {"captured": replay, "decompose": split}.get(case.form, train)(case)
         except Exception as error:
-            engines = [line for line in (record.getMessage() for record in said.buffer) if "engine" in line]
+            engines = [line for line in (record.getMessage() for record in messages.buffer) if "engine" in line]
             last, reason = [case.engine, *engines][-1], f"{type(error).__name__}: {error}".splitlines()[0]
             sys.stderr.write(f"{where}{case.name} raised ({last}): {reason}\n")
         if file is not None:
@@ -629,8 +629,8 @@ def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) 
 
 def work(number: int, folder: str, cases: Sequence[Case]) -> None:
     """Be one of two workers."""
-    meeting, patience = f"file://{folder}/meeting", timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=2, timeout=patience)
+    store, patience = f"file://{folder}/store", timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=store, rank=number, world_size=2, timeout=patience)
     hash_each(cases, f"worker {number}: ", Path(folder, f"{number}.json"))
     dist.destroy_process_group()
 

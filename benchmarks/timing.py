@@ -27,7 +27,7 @@ def seconds(action: Action, device: torch.device) -> float:
 
 
 def interleaved(actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float) -> dict[str, float]:
-    """Median seconds of each action; they take turns, so that a drift of the clock meets all of them.
+    """Median seconds of each action; they take turns, so that a drift of the clock affects all of them.
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """

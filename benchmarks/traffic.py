@@ -71,7 +71,7 @@ def replicas_step(s: Setting, *, norms: bool = False) -> Bytes:
 
 
 def replicas_refresh(s: Setting) -> Bytes:
-    """What a refresh on replicas exchanges beside its step (whose report states norms)."""
+    """What a refresh on replicas exchanges in addition to its step (whose report states norms)."""
     wide = s.rank + OVERSAMPLING
     few = s.basis == "svd" and s.examples <= wide
     rows = {
@@ -90,7 +90,7 @@ def replicas_refresh(s: Setting) -> Bytes:
 
 
 def shards_step(s: Setting) -> Bytes:
-    """One step on shards (FSDP2), beside what the forward and backward passes exchange by themselves."""
+    """One step on shards (FSDP2), without what the forward and backward passes exchange by themselves."""
     if s.workers == 1:
         return Bytes(0, 0)
     numbers = 1 + s.tasks * (5 if s.basis == "canonical" else 2) + (1 + s.tasks) * s.directions
@@ -98,7 +98,7 @@ def shards_step(s: Setting) -> Bytes:
 
 
 def shards_refresh(s: Setting) -> Bytes:
-    """A refresh of the bases `sketch`, `mean` and `random` on shards, beside its backward passes."""
+    """A refresh of the bases `sketch`, `mean` and `random` on shards, without its backward passes."""
     if s.workers == 1:
         return Bytes(0, 0)
     k = s.directions
@@ -126,7 +126,7 @@ def in_words(count: float) -> str:
 def table() -> str:
     """Bytes that each worker sends, for 100 M to 70 B parameters on 1 to 1,024 workers; rank 10, one auxiliary loss.
 
-    A refresh is stated beside the step it happens in.
+    A refresh is stated without the step it happens in.
     """
     kinds = [f"{kind}: {what}" for kind in ("DDP", "FSDP2") for what in ("alone", "step", "refresh", "V")]
     lines = ["| " + " | ".join(["parameters", "workers", *kinds]) + " |", "|---" * (2 + len(kinds)) + "|"]

@@ -31,6 +31,8 @@ class Spec:
     """Which parameters are decomposed, as `parameters=` of a Guide."""
     stores_basis: bool = True
     """Whether k x D fits; else only engines that store no basis are measured."""
+    sweep: tuple[int, ...] = (16, 64)
+    """Other values of m, to see how memory grows."""
 
     def tiny(self) -> Spec:
         return replace(self, k=2, m=4, auxiliary=4, vocabulary=self.vocabulary and 64)
@@ -84,7 +86,7 @@ class Workload:
         self.primary, self.auxiliary = batch(m), batch(spec.auxiliary)
         cuda = self.device.type == "cuda"
         self.half = torch.bfloat16 if cuda else None
-        # A step so small that the weights stay sane however often it is repeated.
+        # The step is so small that the weights stay finite however often it is repeated.
         options: dict[str, Any] = {"fused": True, "capturable": True} if cuda else {}
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=1e-6, **options)
@@ -106,7 +108,7 @@ class Workload:
         }
 
     def flops(self) -> int:
-        """Of the forward pass of one primary example."""
+        """FLOPs of the forward pass of one primary example."""
         from torch.utils.flop_counter import FlopCounterMode
 
         try:
@@ -212,7 +214,14 @@ SPECS = {
             for length in (128, 512)
         ),
         Spec(
-            "decoder_lora", 10, 16, 16, _decoder(lora=True), f"{_DECODER}, LoRA of rank 16 on queries and values", 32000
+            "decoder_lora",
+            10,
+            16,
+            16,
+            _decoder(lora=True),
+            f"{_DECODER}, LoRA of rank 16 on queries and values",
+            vocabulary=32000,
+            sweep=(32,),
         ),
         Spec(
             "decoder_full",

@@ -1,52 +1,8 @@
 """How many functions a plain step calls: eager training is bound by Python between the kernels."""
 
-import sys
-from pathlib import Path
-
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F
 
-import attittud
-from attittud import Eta, Guide
-
-OURS = str(Path(attittud.__file__).parent)
-
-
-def network(tensors: int) -> nn.ModuleDict:
-    torch.manual_seed(0)
-    blocks = (nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range((tensors - 4) // 2))
-    model = nn.ModuleDict({"body": nn.Sequential(*blocks), "primary": nn.Linear(16, 3), "other": nn.Linear(16, 2)})
-    assert len(list(model.parameters())) == tensors
-    return model
-
-
-def calls(tensors: int, *, verbs: bool = False) -> tuple[int, int]:
-    """Our own functions that a plain step calls, and all functions, those in C too."""
-    model = network(tensors)
-    guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine="loop")
-    x, y = torch.randn(8, 16), torch.randint(3, (8,))
-    own = every = 0
-
-    def watch(frame, event, _):
-        nonlocal own, every
-        own += event == "call" and frame.f_code.co_filename.startswith(OURS)
-        every += event in ("call", "c_call")
-
-    for number in range(4):
-        model.zero_grad()
-        losses = F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
-        loss = model["other"](model["body"](x)).square().mean()
-        sys.setprofile(watch if number == 3 else None)
-        if verbs:
-            guide.primary(losses)
-            guide.auxiliary(loss)
-            guide.combine()
-        else:
-            guide.backward(losses, loss)
-        sys.setprofile(None)
-    return own, every
+from benchmarks.calls import calls
 
 
 def test_a_plain_step_calls_as_many_functions_of_ours_for_any_number_of_tensors():

@@ -1,0 +1,80 @@
+"""What eta="auto" costs: a step in which 16 judges are asked, one without them, and a step with a fixed Eta.
+
+    python -m benchmarks --only judges
+
+A user pays the mean over `judge_every` steps. On a GPU the steps are also measured as CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attittud import Eta, Guide
+from benchmarks.timing import captured, interleaved
+from benchmarks.workloads import SPECS, Workload
+
+MODELS = ("wrn22",)
+JUDGES, JUDGE_EVERY = 16, 4
+
+
+def actions(work: Workload) -> dict[str, Callable[[], None]]:
+    """Whole training steps by name, none of them with a refresh."""
+    x, y = work.primary[0][:JUDGES], work.primary[1][:JUDGES]
+
+    def judge() -> Tensor:
+        with torch.autocast(work.device.type, work.half or torch.bfloat16, enabled=work.half is not None):
+            logits = work.model(x, "primary")
+        return F.cross_entropy(logits.float(), y, reduction="none")
+
+    guides = {
+        "fixed": Guide(work.model, eta=Eta(neutral=1, helpful=1, harmful=0), rank=work.spec.k, engine="loop"),
+        "auto": Guide(work.model, eta="auto", rank=work.spec.k, engine="loop", judge_every=1),
+    }
+
+    def step(name: str, *, asked: bool = False, refresh: bool = False) -> None:
+        work.optimizer.zero_grad(set_to_none=True)
+        if name == "multitask":
+            (work.losses("primary").mean() + work.losses("auxiliary").mean()).backward()
+        else:
+            guides[name].backward(
+                work.losses("primary"), work.losses("auxiliary").mean(), judge=judge if asked else None, refresh=refresh
+            )
+        work.optimizer.step()
+
+    step("fixed", refresh=True)
+    step("auto", asked=True, refresh=True)
+    return {
+        "multitask": lambda: step("multitask"),
+        "fixed": lambda: step("fixed"),
+        "auto": lambda: step("auto"),
+        "auto, judges asked": lambda: step("auto", asked=True),
+    }
+
+
+def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -> dict[str, Any]:
+    spec = SPECS[name].tiny() if quick else SPECS[name]
+    work = Workload(spec, m=spec.m, device=device, tiny=quick, seed=seed)
+    plain = actions(work)
+    for action in (*plain.values(), *plain.values()):
+        action()
+    repeats = 5 if quick else 100
+    found = {"eager": interleaved(plain, work.device, repeats=repeats, limit=seconds)}
+    if work.device.type == "cuda":
+        pool = torch.cuda.graph_pool_handle()
+        graphs = {name: captured(action, work.device, pool) for name, action in plain.items()}
+        found["graph"] = interleaved(graphs, work.device, repeats=repeats, limit=seconds)
+    return {"judges": JUDGES, "judge_every": JUDGE_EVERY, "seconds": found}
+
+
+def overhead(point: Mapping[str, Any], mode: str) -> float | None:
+    """What judges add to a step on average, as a share of a multitask step."""
+    times = point["seconds"].get(mode)
+    if times is None:
+        return None
+    share: float = (times["auto, judges asked"] - times["auto"]) / point["judge_every"] / times["multitask"]
+    return share

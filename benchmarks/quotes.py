@@ -1,0 +1,67 @@
+"""Sentences elsewhere in the docs that quote measured figures; `python -m benchmarks.page` keeps their numbers up to date."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from benchmarks.figures import Results, base_point, figures
+from benchmarks.judges import overhead
+from benchmarks.results import HERE
+
+ROOT = HERE.parent
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A sentence of a file, with {} for each number; line breaks are those of the file."""
+
+    file: str
+    sentence: str
+    numbers: list[str]
+
+    def put(self, text: str) -> str:
+        """The text with the measured numbers in the sentence."""
+        words = [re.escape(word).replace(r"\{\}", r"(\d+(?:\.\d+)?)") for word in self.sentence.split()]
+        found = re.findall(r"\s+".join(words), text)
+        if len(found) != 1:
+            raise ValueError(f"{self.file} should have this sentence once: {self.sentence}")
+        match = re.search(r"\s+".join(words), text)
+        assert match is not None and len(match.groups()) == len(self.numbers)
+        for index, number in reversed(list(enumerate(self.numbers, start=1))):
+            text = text[: match.start(index)] + number + text[match.end(index) :]
+        return text
+
+
+def quotes(results: Results) -> list[Quote]:
+    """All sentences whose figures have been measured."""
+    found = []
+    over = {
+        (job, f.method, f.mode): f"{f.over[10]:.2f}"
+        for job in ("wrn22", "roberta512")
+        if (base := base_point(results, job))
+        for f in figures(job, *base)
+    }
+    rows = {
+        "| RoBERTa-base, 512 tokens, k = 10, `hooks` |": ("roberta512", "attittud hooks"),
+        "| WideResNet-22-4, k = 5, `loop` |": ("wrn22", "attittud loop"),
+        "| WideResNet-22-4, k = 5, `hooks` and frozen BatchNorm |": ("wrn22", "attittud hooks, frozen BatchNorm"),
+    }
+    for row, method in rows.items():
+        numbers = [over[*method, mode] for mode in ("eager", "graph") if (*method, mode) in over]
+        if len(numbers) == 2:
+            found.append(Quote("README.md", f"{row} {{}} | {{}} |", numbers))
+    point = results.get("judges", {}).get("points", {}).get("wrn22")
+    if point is not None:
+        shares = [share for mode in ("graph", "eager") if (share := overhead(point, mode)) is not None]
+        if len(shares) == 2:
+            sentence = "and 16 judges that is {} % of the multitask step in CUDA graphs and {} % without"
+            found.append(Quote("docs/auto.md", sentence, [f"{100 * share:.1f}" for share in shares]))
+    return found
+
+
+def update(results: Results) -> None:
+    """Write the measured numbers into the files."""
+    for quote in quotes(results):
+        path = ROOT / quote.file
+        path.write_text(quote.put(path.read_text()))

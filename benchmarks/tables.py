@@ -1,0 +1,195 @@
+"""docs/performance/tables.md: all figures behind docs/performance.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Results, base_point, every_figure, number, vectors
+from benchmarks.goals import goals
+from benchmarks.workloads import SPECS
+
+COST = """\
+## The cost model
+
+F is the forward pass of one example, so that a backward pass is 2F; m primary and a auxiliary examples, rank k, D shared
+parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
+
+| what | arithmetic | traffic |
+|---|---|---|
+| multitask step | 3F(m + a) | the optimizer's |
+| ATTITTUD, a step between refreshes | the same | 2k + 9 |
+| refresh, engines `loop` and `batched` | 2kFm | 11k |
+| refresh, engine `hooks`, given `primary=` as a callable | 2Fm + 2kmD | 11k + 2m |
+| refresh, engine `hooks`, given `basis_losses=` | 3Fm + 2kmD | 11k + 2m |
+| refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
+| step, engine `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
+
+* A step copies two gradients into flat vectors (4), takes both projections and all inner products in one pass over V
+  (k + 2) and forms the whole update in another (k + 3).
+* A refresh writes ΠJ (2k), orthonormalises (twice a read for the Gram matrix and a read and a write for the
+  transformation, 6k), takes the new basis over unless a number is not finite (2k) and looks at the lengths of its rows
+  (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long; those of 2-d convolutions
+  in half precision, with k ≤ 10, never leave the processor.
+* `implicit` forms the gradients of m examples in float64, one layer after the other, for K.
+* The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
+  vectors, and k more in a refresh. Nothing grows with m D but the per-example gradients of `hooks`, up to a bound.
+"""
+
+# Forward passes that a refresh is worth, by what it is given.
+PASSES: dict[str, Callable[[int], int]] = {
+    "loop": lambda k: 2 * k,
+    "callable": lambda _: 2,
+    "basis_losses": lambda _: 3,
+}
+
+SETTING = (
+    "Random weights and data, bf16 autocast, fused Adam, images in channels_last. Sweeps change k or m of that point; n is "
+    "1, 4 and 10 everywhere."
+)
+CYCLES = (
+    "In CUDA graphs the mean steps of WRN-22-4 and of RoBERTa with 512 tokens are whole cycles, a refresh and nine steps against "
+    "ten multitask steps; all other mean steps are added up from the times of single steps."
+)
+ABOUT = (
+    "`python -m benchmarks.page` makes this page from [benchmarks/results](../../benchmarks/results). The short version is "
+    "[performance.md](../performance.md)."
+)
+# Commits that results name and history does not have, and the commits that contain their work.
+LOST = {"8aa7a14": "e785e95"}
+LAUNCHES = (
+    "The model counts neither launches nor Python: without a graph `hooks`, which does little arithmetic in many small kernels, "
+    "is far above its prediction. Nor does it count the windows that convolutions lay out for `hooks` in full precision or "
+    "with more than ten rows, with groups, or in one or three dimensions; all others write no gradients of single examples, "
+    "which it does count."
+)
+
+
+def tables(results: Results, plots: list[str]) -> str:
+    """The whole page; `plots` are files in its folder."""
+    parts = [
+        "# All figures behind the performance page",
+        ABOUT,
+        "Measured on:",
+        "\n".join(f"* {line}" for line in machines(results)),
+        workloads(results),
+        "## Goals",
+        goal_table(results),
+        COST.rstrip(),
+        "## Measured against predicted",
+        predicted(results),
+        "## All methods",
+        methods(results),
+        *(f"![{Path(name).stem}]({name})" for name in plots),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def machines(results: Results) -> list[str]:
+    """One sentence for each machine and its versions, with the revisions that were measured on it."""
+    found: dict[str, set[str]] = {}
+    for result in results.values():
+        about = result["provenance"]
+        versions = ", ".join(
+            f"{name} {value}" for name, value in about["versions"].items() if value and name != "attittud"
+        )
+        machine = about["hardware"].get("name", about["hardware"]["device"])
+        revisions = {point.get("revision") or about["revision"] for point in result["points"].values()}
+        found.setdefault(f"{machine}; {versions}; seed {about['seed']}", set()).update(map(str, revisions))
+    lines = [f"{machine}; revision {', '.join(sorted(revisions))}." for machine, revisions in sorted(found.items())]
+    named = set().union(*found.values()) if found else set()
+    lines += [f"Revision {r} was never published; {LOST[r]} contains its work." for r in sorted(named & LOST.keys())]
+    return lines or ["No results have been committed yet."]
+
+
+def workloads(results: Results) -> str:
+    """What the names stand for, with the sizes of their base points."""
+    rows = []
+    for job, spec in SPECS.items():
+        points = results.get(job, {}).get("points", {})
+        if points:
+            data = max(points.values(), key=lambda point: len(point["methods"]))
+            sizes = f"{data['m']} + {data['auxiliary']} | {data['D']:,} | {data['parameters']:,}"
+            rows.append(f"| {job} | {spec.about} | {sizes} |")
+    if not rows:
+        return ""
+    head = ["| workload | model | primary + auxiliary examples | D | all parameters |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, "", SETTING])
+
+
+def goal_table(results: Results) -> str:
+    sign = {True: "met", False: "**missed**", None: ""}
+    rows = [f"| {g.what} | {g.goal} | {g.measured} | {sign[g.met]} |" for g in goals(results)]
+    return "\n".join(["| what | goal | measured | |", "|---|---|---|---|", *rows, "", CYCLES])
+
+
+def predicted(results: Results) -> str:
+    """Times from counted FLOPs and bytes, at the rate of the multitask step and the bandwidth of a copy in the same run."""
+    rows = []
+    for job in results:
+        base = base_point(results, job) if job in SPECS else None
+        if base is None:
+            continue
+        guesses = {mode: _guesses(base[1], mode) for mode in ("eager", "graph")}
+        for method in guesses["eager"]:
+            times = {mode: base[1]["methods"].get(method, {}).get(mode, {}) for mode in guesses}
+            cells = []
+            for mode, found in times.items():
+                guess = guesses[mode].get(method)
+                known = guess is not None and "refresh" in found
+                measured = found["refresh"] - found["step"] if known else 0.0
+                cells += (
+                    [f"{1e3 * guess:.1f}", f"{1e3 * measured:.1f}", f"{measured / guess:.2f}"] if known else [""] * 3
+                )
+            if any(cells):
+                rows.append(f"| {job} | {method} | {' | '.join(cells)} |")
+    if not rows:
+        return "Nothing measured yet."
+    head = "| workload | refresh | predicted ms | measured ms | ratio | in a CUDA graph, predicted | measured | ratio |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows, "", LAUNCHES])
+
+
+def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
+    """Seconds of a refresh by method, from the multitask step of the same mode."""
+    multitask = data["methods"]["multitask"].get(mode, {}).get("step")
+    if not multitask:
+        return {}
+    k, m, size, flops = data["k"], data["m"], data["D"], data["forward_flops_per_example"]
+    rate = 3 * flops * (m + data["auxiliary"]) / multitask
+    vector = 4 * size / data["copy_bytes_per_second"]
+    orthonormal = (2 + 6 + 3) * k * vector
+    passes = {name: count(k) * flops * m / rate for name, count in PASSES.items()}
+    hooks = 2 * k * m * size / rate + orthonormal + 2 * m * vector
+    return {
+        "attittud loop": passes["loop"] + orthonormal,
+        "attittud batched": passes["loop"] + orthonormal,
+        "attittud hooks": passes["callable"] + hooks,
+        "attittud hooks, frozen BatchNorm": passes["basis_losses"] + hooks,
+        "authors' algorithm": 3 * k * flops * m / rate + (2 * k + 1.5 * k * k) * vector,
+    }
+
+
+def methods(results: Results) -> str:
+    head = (
+        "Step and refresh in milliseconds; the mean step over the multitask step for a refresh in every step, in every "
+        "fourth and in every tenth; peak memory above the multitask step in vectors of D float32.\n\n"
+        "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    rows = [
+        f"| {f.job} | {f.point} | {f.method} | {f.mode} | {1e3 * f.step:.2f} | {number(f.refresh, 1e3)} | "
+        f"{f.over[1]:.3f} | {f.over[4]:.3f} | {f.over[10]:.3f} | {vectors(f.memory_step)} | {vectors(f.memory_refresh)} |"
+        for f in every_figure(results)
+    ]
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for job, result in results.items():
+        for point, data in result["points"].items() if job in SPECS else ():
+            for name, row in data["methods"].items():
+                noted = [(name, row["note"])] if "note" in row else []
+                noted += [(f"{name}, {kind} as a graph", text) for kind, text in row.get("graph_notes", {}).items()]
+                for what, note in noted:
+                    reasons.setdefault((job, what, note), []).append(point)
+    notes = [f"* {job}, {what} ({', '.join(points)}): {note}" for (job, what, note), points in reasons.items()]
+    left_out = "\n\nNot measured, and why:\n\n" + "\n".join(notes) if notes else ""
+    return head + "\n".join(rows) + left_out
