@@ -24,11 +24,10 @@ from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.models.build import build_model
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
-from attittud_lab.models.network import Network
+from attittud_lab.models.network import Network, build_model
 from attittud_lab.training.devices import captures, on_device, own_stream, repeatable
-from attittud_lab.training.phase import Phase, make_phase
+from attittud_lab.training.phase import Phase
 from benchmarks import encoder
 from benchmarks.results import provenance
 from benchmarks.timing import interleaved
@@ -91,7 +90,7 @@ def measure(
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
         if compiled:
             compile_body(model)
-        phase = make_phase("guided", config, data, model, device, "accuracy", captured=captured)
+        phase = Phase("guided", config, data, model, device, "accuracy", captured=captured)
         began = time.perf_counter()
         steps(phase, 5 * BLOCK)  # each kind of step is recorded after its warm-up
         synchronize(device)

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
-from attittud.step import captured
+from attittud.basis import captured
+from attittud.basis.captured import ALIKE, CapturedUpdate
 from attittud.step import step as step_module
-from attittud.step.captured import ALIKE, CapturedUpdate
 
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 

@@ -10,7 +10,6 @@ from PIL import Image
 
 from attittud_lab.commands.proposal import propose
 from attittud_lab.config.load import load, loads
-from attittud_lab.config.schema import SourceConfig
 from attittud_lab.data.chexpert import ABOUT, COMPETITION, CheXpert
 from attittud_lab.data.prepare import Pixels, Prepared, decode, prepare
 from attittud_lab.data.source import Columns, open_source
@@ -200,7 +199,7 @@ def test_a_part_of_it_and_what_is_around_it_are_not_taken_for_it(root: Path, nam
     assert read(root).primary.objective == "multi_label"
     # Beside tables it is left alone.
     (root.parent / "mine.csv").write_text("text,label\n" + "".join(f"word {i},{i % 2}\n" for i in range(40)))
-    assert isinstance(open_source(SourceConfig(path=str(root.parent))), Tables)
+    assert isinstance(open_source(str(root.parent)), Tables)
 
 
 def test_broken_tables_are_explained(root: Path) -> None:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-import attittud_lab.models.registry
+import attittud_lab.models
 import attittud_lab.strategies.base
 from attittud_lab.cli import main
 from attittud_lab.config.load import load
@@ -74,7 +74,7 @@ def test_a_strategy_and_a_model_from_outside(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The script that CONTRIBUTING.md shows, through the command."""
-    for registry in (attittud_lab.strategies.base, attittud_lab.models.registry):  # afterwards nobody shall find them
+    for registry in (attittud_lab.strategies.base, attittud_lab.models):  # afterwards nobody shall find them
         monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
     script = text.partition("# mine.py")[2].partition("```")[0]

@@ -31,7 +31,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def read(path: Path | str, split: str | None = None, **more: Any) -> Listing:
     config = SourceConfig(path=str(path), split=split, **more)
-    return open_listing(config, open_source(config), split)
+    return open_listing(config, open_source(config.path), split)
 
 
 def named(listing: Listing) -> list[str | None]:

@@ -278,7 +278,7 @@ def test_ten_thousand_classes_take_no_time(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", numbered(0, labels * 5))
     begun = time.process_time()
     parts = read_parts(DataConfig(primary=PrimaryConfig(path=str(path))), 0)
-    assert len(parts.classes) == 10_000 and time.process_time() - begun < 20
+    assert len(parts.primary["train"].classes) == 10_000 and time.process_time() - begun < 20
 
 
 @pytest.mark.parametrize(("size", "message"), [(3000, "give at most 512, as more only repeats pixels"), (512, None)])
@@ -294,7 +294,7 @@ def test_images_that_would_be_stretched_too_far(
 
 
 def test_images_that_do_not_fit_are_refused_before_one_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_free_memory", lambda: 800e6)
+    monkeypatch.setattr(sources, "free_memory", lambda: 800e6)
     monkeypatch.setattr(preparing, "decode_all", lambda *_: pytest.fail("decoded"))
     with pytest.raises(InputError) as refused:
         read("path: digits", ", image_size: 500")
@@ -309,7 +309,7 @@ def test_tables_that_do_not_fit_are_refused_before_they_are_read(
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["a"])}), path)
     assert path.stat().st_size < 10_000
-    monkeypatch.setattr(sources, "_free_memory", lambda: 10e6)
+    monkeypatch.setattr(sources, "free_memory", lambda: 10e6)
     with pytest.raises(InputError, match="its 1,000,000 rows would take"):
         read(f"path: {path}")
     (tmp_path / "a.csv").write_bytes(b"text,label\n" + bytes(10**7))
@@ -318,7 +318,7 @@ def test_tables_that_do_not_fit_are_refused_before_they_are_read(
 
 
 def test_free_memory_is_known() -> None:
-    assert sources._free_memory() > 2**20
+    assert sources.free_memory() > 2**20
 
 
 def test_too_many_auxiliary_sources() -> None:
@@ -495,9 +495,7 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
         assert part.labels is not None
         for row, label in zip(part.rows, part.labels, strict=True):
             text, wanted = files[source][row]
-            assert part.listing.fetch(np.array([row]))[0] == text and parts.classes[label] == str(wanted), (
-                f"case {case}"
-            )
+            assert part.listing.fetch(np.array([row]))[0] == text and part.classes[label] == str(wanted), f"case {case}"
         read_rows[source] += len(part.rows)
     for source, count in read_rows.items():
         rows = [label for _, label in files[source]]
@@ -516,7 +514,7 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
 def noisy(noise: str, seed: int, name: str = "more") -> np.ndarray:
     primary = "{path: digits, train: 90, validation: 90, test: 90}"
     config = loads(f"data: {{primary: {primary}, auxiliary: {{{name}: {{path: digits, label_noise: {noise}}}}}}}").data
-    labels = read_parts(config, seed).auxiliary[name][0].labels
+    labels = read_parts(config, seed).auxiliary[name].labels
     assert labels is not None
     return labels
 

@@ -16,12 +16,11 @@ from attittud import Eta, Guide, decompose
 from attittud_lab.cli import main
 from attittud_lab.commands.diagnose import show
 from attittud_lab.config.load import loads
-from attittud_lab.diagnose.diagnose import diagnose, make_probe, summarise_steps
-from attittud_lab.diagnose.probe import Probe, batch_sizes
+from attittud_lab.diagnose import Probe, batch_sizes, diagnose, make_probe, summarise_steps
 from attittud_lab.errors import InputError
-from attittud_lab.models.build import build_model
+from attittud_lab.models.network import build_model
 from attittud_lab.statistics import batch_means, sign_test, summarise
-from attittud_lab.training.phase import make_phase
+from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data
 
 JOB = """
@@ -255,7 +254,7 @@ def test_the_model_trains_as_if_nobody_looked(strategy: str) -> None:
     weights = []
     for watched in (False, True):
         model = build_model(config.model, data, 0).train()
-        phase = make_phase("guided", config, data, model, torch.device("cpu"), "accuracy")
+        phase = Phase("guided", config, data, model, torch.device("cpu"), "accuracy")
         probe = make_probe(config, phase)
         for step in range(12):
             if watched:

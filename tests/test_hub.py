@@ -145,8 +145,8 @@ def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "attittud: hf:owner/name: http://127.0.0.1:9 does not answer, and the cache has no copy; connect to a network, or "
-        "download the data set elsewhere and name its folder\n"
+        "attittud: hf:owner/name: cannot be loaded (http://127.0.0.1:9 does not answer, and the cache has no copy); check name "
+        "and network, or download the data set elsewhere and name its folder\n"
     )
 
 

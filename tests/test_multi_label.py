@@ -91,7 +91,7 @@ def test_losses_are_means_over_labels() -> None:
 def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> None:
     random = np.random.default_rng(seed)
     labels = (random.random((120, 5)) < [0.3, 0.2, 0.04, 0.5, 0.1]).astype(np.int64)
-    taken, left = stratified(np.arange(120), labels, round(share * 120), seed)
+    taken, left = stratified(120, labels, round(share * 120), seed)
     assert sorted([*taken, *left]) == list(range(120))
     counts = labels.sum(0)
     rarest = int(counts.argmin())
@@ -102,7 +102,7 @@ def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> Non
 
 def test_combinations_that_occur_once_do_not_all_land_in_one_part() -> None:
     labels = np.array([[n >> bit & 1 for bit in range(6)] for n in range(64)])  # each combination once
-    taken, _ = stratified(np.arange(64), labels, 16, 0)
+    taken, _ = stratified(64, labels, 16, 0)
     assert all(4 <= count <= 12 for count in labels[taken].sum(0))
 
 
@@ -112,7 +112,7 @@ def test_groups_stay_whole(seed: int) -> None:
     random = np.random.default_rng(seed)
     groups = np.sort(random.integers(0, 25, 100))
     labels = (random.random((100, 2)) < 0.2).astype(np.int64)
-    taken, left = stratified(np.arange(100), labels, 30, seed, groups)
+    taken, left = stratified(100, labels, 30, seed, [str(group) for group in groups])
     assert sorted([*taken, *left]) == list(range(100))
     assert not set(groups[taken]) & set(groups[left])
     smallest = np.bincount(groups)[np.unique(groups[left])].min()

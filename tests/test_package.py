@@ -128,7 +128,7 @@ def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -
     files = [Path(name) for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
     # The kernels need Triton, which torch's CUDA builds bring along; the core does without it elsewhere.
     others = {"__main__.py", "integrations"}
-    triton = {Path("attittud/kernels", name) for name in ("rows.py", "gram.py", "windows.py", "channels.py")}
+    triton = {Path("attittud/kernels/cuda.py")}
     core = [f for f in files if f.parts[0] == "attittud" and f.parts[1] not in others and f not in triton]
     assert Path("attittud/guide.py") in core
     imports = [f"import {'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}" for file in core]

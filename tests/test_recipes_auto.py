@@ -11,11 +11,11 @@ from torch import nn
 from attittud_lab.config.load import loads
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
-from attittud_lab.models.build import build_model
+from attittud_lab.models.network import build_model
 from attittud_lab.report.collect import curves
-from attittud_lab.training.phase import FEW_JUDGES
+from attittud_lab.training.phase import FEW_JUDGES, Phase
 from attittud_lab.training.streams import JUDGES, MOST_JUDGES, Streams
-from attittud_lab.training.train import load_data, make_phase, run
+from attittud_lab.training.train import load_data, run
 
 CLASSES = 4
 
@@ -38,9 +38,8 @@ def streams(judges: int = 100, held: bool = False, basis_batch: int | None = Non
     trained, judging = torch.arange(60), -1 - torch.arange(judges)
     examples = [Examples(numbers[:, None].float(), numbers % CLASSES) for numbers in (trained, judging)]
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], examples[0])
-    return Streams(
-        Spy(), task, {}, "guided", 3, 16, {}, basis_batch, torch.device("cpu"), judges=examples[1], held=held
-    )
+    sizes, cpu = {"primary": 16, "basis": basis_batch or 16}, torch.device("cpu")
+    return Streams(Spy(), task, {}, sizes, "guided", 3, cpu, judges=examples[1], held=held)
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
@@ -97,10 +96,10 @@ def test_validation_examples_judge(tmp_path):
     config = loads(JOB, ["strategy.name=auto", f"output={tmp_path}"])
     data = load_data(config)
     model = build_model(config.model, data, 0)
-    judges = make_phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams.judges
+    judges = Phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams.judges
     assert judges is not None and torch.equal(judges.inputs, data.validation.inputs)
     other = loads(JOB, ["strategy.name=flip", f"output={tmp_path}"])
-    assert make_phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
+    assert Phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -109,7 +108,7 @@ def test_the_guide_hears_the_judges_when_it_is_told_to(tmp_path, accumulate):
     settings = ["strategy.judge_every=3", f"training.guided.accumulate={accumulate}", f"output={tmp_path}"]
     config = loads(JOB, settings)
     data = load_data(config)
-    phase = make_phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+    phase = Phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
     heard, judge = [], phase.streams.judge
 
     def spy():
@@ -127,7 +126,8 @@ def test_judges_are_not_of_similar_lengths():
     lengths = torch.arange(200)
     tokens = Examples(torch.ones(200, 200, dtype=torch.long), torch.arange(200) % CLASSES, lengths)
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], tokens)
-    found = Streams(Spy(), task, {}, "guided", 3, 16, {}, None, torch.device("cpu"), judges=tokens)
+    sizes = {"primary": 16, "basis": 16}
+    found = Streams(Spy(), task, {}, sizes, "guided", 3, torch.device("cpu"), judges=tokens)
     trained, judging = (lengths[found.rows.rows(name)] for name in ("primary", JUDGES))
     assert trained.max() - trained.min() < 40
     assert judging.max() - judging.min() > 150
@@ -138,7 +138,7 @@ def test_few_judges_are_told_of(count, caplog):
     config = loads(JOB, [f"data.primary.validation={count}"])
     data = load_data(config)
     with caplog.at_level("WARNING", "attittud"):
-        make_phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+        Phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
     told = [message for message in caplog.messages if "strategy auto" in message]
     assert len(told) == (count < FEW_JUDGES)
     assert all(f"there are only {count}" in message and "data.primary.validation" in message for message in told)

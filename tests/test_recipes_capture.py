@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
-from attittud_lab.models.build import build_model
+from attittud_lab.models.network import build_model
 from attittud_lab.strategies.guided import Guided
 from attittud_lab.training import phase as module
 from attittud_lab.training.devices import WARM_UP, CapturedSteps
@@ -103,7 +103,7 @@ def phase_of(config: Config, monkeypatch: pytest.MonkeyPatch, *, captured: bool)
         return made[-1]
 
     monkeypatch.setattr(module, "CudaRecorder", recorder)
-    phase = module.make_phase("guided", config, data, model, cpu, "accuracy", captured=captured)
+    phase = module.Phase("guided", config, data, model, cpu, "accuracy", captured=captured)
     for stand_in in made:
         stand_in.phase = phase
     return phase, made[0] if made else None

@@ -15,9 +15,9 @@ from torch import Tensor
 from attittud_lab.config.load import loads
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.models import compiling
-from attittud_lab.models.build import build_model
 from attittud_lab.models.compiling import compile_body, eagerly, is_compiled
-from attittud_lab.runs import checkpoint
+from attittud_lab.models.network import build_model
+from attittud_lab.runs import folder as checkpoint
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training import phase as module
 from attittud_lab.training.devices import WARM_UP
@@ -172,7 +172,7 @@ def test_all_is_compiled_before_a_kind_of_step_is_recorded(
     model = build_model(config.model, data, 0).train()
     with compiling.compiling(True, deterministic=True):
         compile_body(model)
-        phase = module.make_phase("guided", config, data, model, torch.device("cpu"), "accuracy", captured=True)
+        phase = module.Phase("guided", config, data, model, torch.device("cpu"), "accuracy", captured=True)
         made[0].phase = phase
         trained(phase)
     assert recorded == [0] * {"flip": 2, "auto": 4}[strategy] and is_compiled(model)
@@ -241,14 +241,14 @@ def test_without_a_compiler_a_run_goes_on(
 def test_a_body_that_cannot_be_one_graph(
     data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from attittud_lab.models.vision import SmallCNN
+    from attittud_lab.models.vision import Layers
 
-    usual = SmallCNN.forward
+    usual = Layers.forward
 
-    def forward(self: SmallCNN, x: Tensor) -> Tensor:
+    def forward(self: Layers, x: Tensor) -> Tensor:
         return usual(self, x) if float(x.mean()) < 1e9 else x
 
-    monkeypatch.setattr(SmallCNN, "forward", forward)
+    monkeypatch.setattr(Layers, "forward", forward)
     with caplog.at_level(logging.WARNING, "attittud"):
         run(loads(JOB), run_dir=tmp_path, data=data)
     assert caplog.text.count("cannot be compiled") == 1 and facts(tmp_path)["compiled"] is False

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attittud import Eta, Guide, decompose
 from attittud_lab.config.load import loads
-from attittud_lab.strategies.layers import MOST_GROUPS, PARTS, groups, layer_norms
+from attittud_lab.strategies.guided import MOST_GROUPS, PARTS, groups, layer_norms
 from attittud_lab.training.train import run
 
 
@@ -117,6 +117,6 @@ log_every: 2
     lines = [json.loads(line) for line in (tmp_path / "watched/metrics.jsonl").read_text().splitlines()]
     looked = [line for line in lines if any(name.startswith("attittud/layers/") for name in line)]
     assert [line["step"] for line in looked] == [2, 4, 6, 8] and all("validation/loss" in line for line in looked)
-    monkeypatch.setattr("attittud_lab.strategies.layers.layer_norms", lambda guide, losses: {})
+    monkeypatch.setattr("attittud_lab.strategies.guided.layer_norms", lambda guide, losses: {})
     unwatched = run(job, run_dir=tmp_path / "unwatched")
     assert (watched.validation, watched.test) == (unwatched.validation, unwatched.test)

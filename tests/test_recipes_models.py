@@ -22,8 +22,7 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, Order, Task, per_example_losses
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError
-from attittud_lab.models.build import build_model
-from attittud_lab.models.network import statistics
+from attittud_lab.models.network import build_model, statistics
 from attittud_lab.models.text import HashedWords
 from attittud_lab.training.train import load_data, run
 
@@ -137,7 +136,7 @@ def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_pat
 @pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18"])
 def test_a_network_that_memory_cannot_hold_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is allocated, and with the width that fits."""
-    monkeypatch.setattr("attittud_lab.models.build._free_memory", lambda: 20 * 50_000)
+    monkeypatch.setattr("attittud_lab.models.network.free_memory", lambda: 20 * 50_000)
     for width in (10**7, 10**12):
         config = model_config(f"{{name: {name}, width: 64}}").model
         with pytest.raises(InputError, match=r"parameters, .* enough to train about 5e\+04") as caught:

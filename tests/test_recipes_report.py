@@ -19,7 +19,7 @@ from attittud_lab.config.load import loads
 from attittud_lab.errors import InputError
 from attittud_lab.report import LARGEST, NORMAL, render, write_page, write_report
 from attittud_lab.report.collect import collect, curves
-from attittud_lab.strategies.layers import PARTS
+from attittud_lab.strategies.guided import PARTS
 from attittud_lab.training.train import run
 
 __all__ = ["browser"]

@@ -29,7 +29,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
-from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
+from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from attittud_lab.training.train import load_data, run
 
 # Dropout, a refresh interval and a logging interval that do not divide the checkpoints', momentum in the optimizer,
@@ -148,7 +148,7 @@ def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monke
             raise KeyboardInterrupt
 
     interrupted.count = 0
-    monkeypatch.setattr("attittud_lab.runs.checkpoint.write_atomically", interrupted)
+    monkeypatch.setattr("attittud_lab.runs.folder.write_atomically", interrupted)
     times = 0
     while not (tmp_path / "parts" / "result.json").exists():
         try:
@@ -169,7 +169,7 @@ def unfinished(folder: Path) -> Path:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attittud_lab.runs.checkpoint.write_atomically", stop)
+        patch.setattr("attittud_lab.runs.folder.write_atomically", stop)
         with pytest.raises(KeyboardInterrupt):
             train_to_end(folder)
     return folder / "checkpoint.safetensors"

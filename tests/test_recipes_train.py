@@ -13,12 +13,11 @@ from attittud_lab.config.load import changed, load, loads
 from attittud_lab.config.schema import Config, StrategyConfig
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
-from attittud_lab.models.build import build_model
-from attittud_lab.models.network import load_weights
+from attittud_lab.models.network import build_model, load_weights
 from attittud_lab.strategies import names
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.phase import DivergedError, Phase
-from attittud_lab.training.train import load_data, make_phase, run
+from attittud_lab.training.train import load_data, run
 
 JOB = """
 data:
@@ -87,7 +86,7 @@ def test_the_metric_chooses_the_model_and_the_loss_among_equals(job: Config, met
     config = changed(job, ["training.guided.evaluations=6", "strategy=primary_only"])
     data = load_data(config)
     model = build_model(config.model, data, 0)
-    phase = make_phase("guided", config, data, model, torch.device("cpu"), metric)
+    phase = Phase("guided", config, data, model, torch.device("cpu"), metric)
     seen = []
 
     def look() -> dict[str, float]:
@@ -163,7 +162,7 @@ def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, ca
     )
     for broken in (0, 1, 2):
         data = load_data(config)
-        phase = make_phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+        phase = Phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
         looks = iter([{"accuracy": 0.5 + 0.1 * n, "loss": math.nan if n == broken else 1.0} for n in range(3)])
         phase._evaluate = looks.__next__
         if broken == 2 and select == "best":

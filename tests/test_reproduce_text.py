@@ -109,7 +109,7 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
     def read(config: Config, seed: int) -> tuple[set[object], set[object]]:
         found = read_parts(config.data, split_seed(config.data, seed))
         held_out = {text for name in ("validation", "test") for text in found.primary[name].raws()}
-        return held_out, {text for part, _ in found.auxiliary.values() for text in part.raws()}
+        return held_out, {text for part in found.auxiliary.values() for text in part.raws()}
 
     starts = {seed: read(start, seed)[1] for seed in range(5)}
     fewer = parts("table1-text", folder, CONFIGS, [*few, "data.primary.train=60"])

@@ -17,11 +17,11 @@ from attittud_lab.cli import main
 from attittud_lab.compare.run import compare
 from attittud_lab.config.load import changed, load, loads
 from attittud_lab.config.schema import Config
-from attittud_lab.diagnose.diagnose import diagnose
+from attittud_lab.diagnose import diagnose
 from attittud_lab.errors import InputError
-from attittud_lab.models.build import build_model
+from attittud_lab.models.network import build_model
 from attittud_lab.report import write_report
-from attittud_lab.training.phase import make_phase
+from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
 from tests.test_recipes_resume import outcome
 from tests.texts import tiny_encoder, write_reviews
@@ -79,7 +79,7 @@ def test_word_embeddings_are_not_decomposed(job: Config) -> None:
         )
         config = Config(data=job.data, model=job.model, training=job.training, strategy=config.strategy)
         model = build_model(job.model, data, 0)
-        phase = make_phase("guided", config, data, model, torch.device("cpu"), "macro_f1")
+        phase = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1")
         phase.streams.load(0)
         phase.strategy.step(phase.streams)
         updates[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
@@ -144,7 +144,7 @@ def test_micro_batches_have_noise_of_their_own(job: Config) -> None:
     assert data.primary.examples.targets is not None
     data.primary.examples.targets[:] = 0
     model = build_model(config.model, data, 0).train()
-    streams = make_phase("guided", config, data, model, torch.device("cpu"), "macro_f1").streams
+    streams = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1").streams
     streams.load(0)
     first, second = streams.micro
     assert not torch.allclose(first.primary(), second.primary(), rtol=1e-3)

@@ -78,8 +78,7 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
     listings = []
     for column in ("fine_label", "coarse_label"):
         config = SourceConfig(path=str(folder), split="train", label=column)
-        source = open_source(config)
-        listings.append(open_listing(config, source, "train"))
+        listings.append(open_listing(config, open_source(config.path), "train"))
     fine, coarse = listings
     assert fine.labels is not None and coarse.labels is not None
     found: dict[str, list[str]] = {name: [] for name in coarse.classes}

@@ -26,13 +26,13 @@ from attittud._checks import (
 from attittud._torch import keep_saved_tensors
 from attittud.autograd.forward import BatchNormMode
 from attittud.basis import Basis, make_basis
+from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Subspace
 from attittud.engine import make_engine
 from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
-from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, Predicate, Shared
 from attittud.step.step import Given, Parts, Step

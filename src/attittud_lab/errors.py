@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 
 class InputError(Exception):
@@ -18,10 +20,24 @@ def short(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
+def listed(names: Iterable[object], most: int = 20) -> str:
+    """Names as part of a sentence: each is cut where it is too long, and the list where there are too many."""
+    words = [" ".join(str(name).split())[:40] for name in names]
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
 def needs(extra: str | None, package: str, what: str) -> InputError:
     """The error for an optional package that is not installed; `extra` is the one of ours that brings it."""
     cure = f"'attittud[{extra}]'" if extra else package
     return InputError(f"{what} needs the package {package!r}, which is not installed; run: pip install {cure}")
+
+
+def optional(module: str, extra: str, what: str, package: str | None = None) -> Any:
+    """A module that not everybody has installed; `what` needs it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise needs(extra, package or module, what) from None
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:

@@ -14,13 +14,13 @@ from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
 from attittud.autograd.layout import EVERYTHING, Layout, LossGraph, Share, walk, written_into
 from attittud.basis.base import Refresh
+from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Directions, Finished, Subspace
 from attittud.decompose import Judges, Weights
 from attittud.eta import Eta
 from attittud.kernels import dot
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
-from attittud.step.captured import CapturedUpdate
 from attittud.step.refresh import Losses, Refresher, losses_of
 from attittud.step.shared import GraphMemory, KnownGraph, Shared
 from attittud.workers.one import Workers

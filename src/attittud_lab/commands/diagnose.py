@@ -59,7 +59,7 @@ def diagnose(
     with starting():
         from rich.console import Console
 
-        from attittud_lab.diagnose.diagnose import diagnose as run
+        from attittud_lab.diagnose import diagnose as run
 
         settings = read(config, overrides)
     folder = Path(settings.output) / config.stem / "diagnose"

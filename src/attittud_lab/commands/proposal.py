@@ -15,7 +15,7 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.options import check_path
 from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig
 from attittud_lab.data.folder import ImageFolder
-from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
+from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
 from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
 from attittud_lab.errors import InputError, short
@@ -105,7 +105,7 @@ def propose(
 def look(config: SourceConfig) -> Look:
     """Read what a source holds. Columns that an auxiliary source does not have are left out of its configuration."""
     primary = isinstance(config, PrimaryConfig)
-    source = open_source(config)
+    source = open_source(config.path)
     split = "train" if "train" in source.splits else None
     columns = source.columns(split)
     if not primary:
@@ -113,20 +113,21 @@ def look(config: SourceConfig) -> Look:
         config = replace(config, **missing)
     try:
         listing = open_listing(config, source, split)
-        rows, labels, classes = chosen(listing, config, labelled=primary or listing.labels is not None)
-        if not len(rows) and not primary:
-            rows, labels, classes = chosen(listing, config, labelled=False)  # a label column with nothing in it
+        part = chosen(listing, config, labelled=primary or listing.labels is not None)
+        if not len(part.rows) and not primary:
+            part = chosen(listing, config, labelled=False)  # a label column with nothing in it
     except InputError as error:  # there is no configuration yet, in which these would be set
         raise InputError(str(error).replace("by input:", "by --input").replace("by label:", "by --label")) from None
+    classes = part.classes
     nested = _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
     if len(classes) == 1 and classes[0] in nested:
         raise InputError(
             f"{config.path}: has one class only, {classes[0]!r}, whose folder has folders in it "
             f"({', '.join(nested[classes[0]][:3])}); did you mean {Path(config.path, classes[0])}?"
         )
-    size = Pixels.common([Part(listing, rows, None)], None).size if listing.kind == "image" else None
+    size = Pixels.common([part], None).size if listing.kind == "image" else None
     groups = [name for name in columns if name in GROUPS][:1]
-    return Look(config, listing, rows, _counts(labels, classes), source.splits, size, groups, nested)
+    return Look(config, listing, part.rows, _counts(part.labels, classes), source.splits, size, groups, nested)
 
 
 def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
@@ -178,7 +179,7 @@ def _source_lines(source: SourceConfig) -> list[str]:
 def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     left = len(parts.primary["train"].rows)
     batch = min(32, left)
-    largest = max([len(part.rows) for part, _ in parts.auxiliary.values()], default=left)
+    largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
     guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
     model, lr, reason = _model(kind, first.size or 0, largest)
     rate = "the paper has 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"

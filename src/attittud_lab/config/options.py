@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
@@ -95,27 +95,33 @@ def _flag(value: Any) -> bool:
     return found
 
 
-def check_path(text: str, *, typed: bool) -> str:
-    """A path, or a name that may be one. One that was `typed` on the command line may leave its folder by `..`."""
-    prefix = "hf:" if text.startswith("hf:") else ""
-    rest, said = PurePath(text.removeprefix(prefix)), repr(short(text))
+def as_path(text: str) -> Path:
+    """The path that a text names, with ~ replaced by the home folder; refuses what no file can be called."""
+    said, path = repr(short(text)), Path(text)
     if text == "":
         raise InputError("expected a path or name, got an empty text")
     if "\0" in text:
         raise InputError(f"{said} holds a NUL character, which no path can")
-    if len(text) > 4000 or any(len(part.encode(errors="replace")) > 255 for part in rest.parts):
+    if len(text) > 4000 or any(len(part.encode(errors="replace")) > 255 for part in path.parts):
         raise InputError(f"{said} is too long for a path: file systems take 255 bytes between two slashes")
     try:
-        Path(rest).expanduser()
+        return path.expanduser()
     except RuntimeError:
         raise InputError(f"{said}: no user of this name has a home folder; write the whole path") from None
-    if ".." not in rest.parts:
+
+
+def check_path(text: str, *, typed: bool) -> str:
+    """A path, or a name that may be one. One that was `typed` on the command line may leave its folder by `..`."""
+    prefix = "hf:" if text.startswith("hf:") else ""
+    rest = text.removeprefix(prefix)
+    as_path(rest or text)
+    if ".." not in Path(rest).parts:
         return text
     if typed:  # absolute, so that the echo of a configuration can be read again
         return prefix + os.path.normpath(Path.cwd() / rest)
     raise InputError(
-        f"{said} leaves its folder by '..', which a configuration file may not; write an absolute path, or one from the "
-        "folder you work in, or give it on the command line by KEY=VALUE"
+        f"{short(text)!r} leaves its folder by '..', which a configuration file may not; write an absolute path, or one from "
+        "the folder you work in, or give it on the command line by KEY=VALUE"
     )
 
 

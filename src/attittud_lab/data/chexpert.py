@@ -15,7 +15,8 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from attittud_lab.data.source import Columns, Listing, Raw, Rows, as_path, inside, joined
+from attittud_lab.config.options import as_path
+from attittud_lab.data.source import Columns, Listing, Raw, Rows, inside, joined
 from attittud_lab.data.tables import filtered, read_file, shards
 from attittud_lab.errors import InputError
 
@@ -112,8 +113,6 @@ def _check(table: pa.Table, where: str, columns: Columns) -> None:
     if "Path" not in names or twice:
         wrong = f"has the column {twice[0]} twice" if twice else "has no column Path"
         raise InputError(f"{where}: its table {wrong}; take the one that came with the data")
-    if not table.num_rows:
-        raise InputError(f"{where}: there are no examples in it")
     if columns.group not in (None, GROUP):
         raise InputError(f"{where}: is grouped by {GROUP}; set data.primary.group to that, or leave it out")
     if columns.label is not None:
@@ -127,9 +126,8 @@ def _finding(table: pa.Table, name: str, where: str) -> np.ndarray:
     cells = [cell.strip() for cell in table[name].to_pylist()]
     for row, cell in enumerate(cells, 1):
         if cell not in _MEANING:
-            raise InputError(
-                f"{where}: {name!r} has the value {cell!r} in row {row}; a finding is 1, 0, -1 (uncertain) or blank"
-            )
+            found = f"{where}: {name!r} has the value {cell!r} in row {row}"
+            raise InputError(f"{found}; a finding is 1, 0, -1 (uncertain) or blank")
     return np.array([_MEANING[cell] for cell in cells], dtype=np.int64)
 
 

@@ -6,30 +6,19 @@ from typing import Self
 
 import numpy as np
 
-from attittud_lab.data.source import Columns, Listing
-from attittud_lab.errors import needs
+from attittud_lab.data.source import Columns, Listing, Source
+from attittud_lab.errors import optional
 
 
-class Digits:
+class Digits(Source):
     """Embedded images, without splits or columns."""
 
     @classmethod
     def open(cls, name: str) -> Self | None:
         return cls() if name == "digits" else None
 
-    @property
-    def splits(self) -> list[str]:
-        return []
-
-    def columns(self, split: str | None) -> list[str]:
-        return []
-
     def listing(self, split: str | None, columns: Columns) -> Listing:
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError:
-            raise needs("cli", "scikit-learn", "the embedded data set") from None
-        bunch = load_digits()
+        bunch = optional("sklearn.datasets", "cli", "the embedded data set", "scikit-learn").load_digits()
         pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
         labels, names = bunch.target.astype(np.int64), [str(digit) for digit in range(10)]
         return Listing("digits", "image", len(pixels), lambda rows: list(pixels[rows]), labels, names)

@@ -8,7 +8,8 @@ from typing import Self
 
 import numpy as np
 
-from attittud_lab.data.source import Columns, Listing, as_path, inside, warn_once
+from attittud_lab.config.options import as_path
+from attittud_lab.data.source import Columns, Listing, Source, inside, warn_once
 from attittud_lab.errors import InputError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -16,7 +17,7 @@ _SPLITS = ("train", "validation", "val", "valid", "dev", "test")
 
 
 @dataclass(frozen=True)
-class ImageFolder:
+class ImageFolder(Source):
     """Reads `root/CLASS/*.png` or `root/SPLIT/CLASS/*.png`."""
 
     root: Path
@@ -27,9 +28,8 @@ class ImageFolder:
         if not path.is_dir():
             return None
         if not any(path.iterdir()):
-            raise InputError(
-                f"{path}: the folder is empty; put one folder of images per class into it, or parquet, csv or jsonl files"
-            )
+            cure = "put one folder of images per class into it, or parquet, csv or jsonl files"
+            raise InputError(f"{path}: the folder is empty; {cure}")
         return cls(path)
 
     @property
@@ -40,37 +40,28 @@ class ImageFolder:
             return []
         return [name for name in _SPLITS if name in names]
 
-    def columns(self, split: str | None) -> list[str]:
-        return []
-
     def listing(self, split: str | None, columns: Columns) -> Listing:
         root = self.root / split if split else self.root
         folders = self._folders(root)
         if not folders:
             raise InputError(f"{root}: there is no folder in it; make one folder of images for each class")
-        self._check_level(root, folders)
-        paths: list[Path] = []
-        labels: list[int] = []
-        for number, folder in enumerate(folders):
-            found = sorted(path for path in folder.rglob("*") if _is_image(path))
-            if not found:
-                raise InputError(f"{folder}: there is no image in it ({', '.join(SUFFIXES)}); fill or remove it")
-            paths += [inside(self.root, path) for path in found]
-            labels += [number] * len(found)
-        names = [folder.name for folder in folders]
-        return Listing(str(root), "image", len(paths), lambda rows: [paths[i] for i in rows], np.array(labels), names)
-
-    def _check_level(self, root: Path, folders: list[Path]) -> None:
-        """Look for splits that would be read as classes, and for images that belong to no class."""
         splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
         if splits:
-            raise InputError(
-                f"{root}: its folders {', '.join(splits)} would be read as classes; splits are called train, validation "
-                "and test in small letters, so rename them"
-            )
+            cure = "splits are called train, validation and test in small letters, so rename them"
+            raise InputError(f"{root}: its folders {', '.join(splits)} would be read as classes; {cure}")
         loose = sum(_is_image(path) for path in root.iterdir())
         if loose:
             warn_once(f"{root}: {loose} images lie in no folder of a class, so they are not read")
+        paths: list[Path] = []
+        labels: list[int] = []
+        for number, folder in enumerate(folders):
+            found = [inside(self.root, path) for path in sorted(folder.rglob("*")) if _is_image(path)]
+            if not found:
+                raise InputError(f"{folder}: there is no image in it ({', '.join(SUFFIXES)}); fill or remove it")
+            paths += found
+            labels += [number] * len(found)
+        names = [folder.name for folder in folders]
+        return Listing(str(root), "image", len(paths), lambda rows: [paths[i] for i in rows], np.array(labels), names)
 
     def _folders(self, root: Path) -> list[Path]:
         found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))

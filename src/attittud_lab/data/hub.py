@@ -9,14 +9,14 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 from attittud_lab.data.source import Columns, Listing, joined, warn_once
 from attittud_lab.data.tables import table_listing
-from attittud_lab.errors import InputError, needs, one_line
+from attittud_lab.errors import InputError, one_line, optional
 
 PATIENCE = 5
 """Seconds to wait for the hub's first answer."""
@@ -33,28 +33,19 @@ class Hub:
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name) or ".." in name:
             raise InputError(f"hf:{name[:200]}: expected hf:owner/name")
-        try:
-            import datasets
-        except ImportError:
-            raise needs("hub", "datasets", f"data from hf:{name}") from None
+        datasets = optional("datasets", "hub", f"data from hf:{name}")
         if Path(name).exists():
-            raise InputError(
-                f"hf:{name}: there is a file or folder of this name here, which 'datasets' would read in place of the hub's; "
-                f"write {name} without hf: to read it, or work in another folder"
-            )
-        self.name = name
-        hub = datasets.config.HF_ENDPOINT
+            found = f"hf:{name}: 'datasets' would read the file or folder {name} here in place of the hub's"
+            raise InputError(f"{found}; write {name} without hf: to read it, or work in another folder")
+        self.name, hub = name, datasets.config.HF_ENDPOINT
         reached = datasets.config.HF_HUB_OFFLINE or _answers(hub)
         try:
             with _quietly(datasets, offline=not reached):
                 self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
         except Exception as error:  # whatever the network, the hub or the data set's maker did
-            if not reached:
-                raise InputError(
-                    f"hf:{name}: {hub} does not answer, and the cache has no copy; connect to a network, or download the data "
-                    "set elsewhere and name its folder"
-                ) from None
-            raise InputError(f"hf:{name}: cannot be loaded ({one_line(error, 200)}); check name and network") from None
+            why = one_line(error, 200) if reached else f"{hub} does not answer, and the cache has no copy"
+            cure = "check name and network, or download the data set elsewhere and name its folder"
+            raise InputError(f"hf:{name}: cannot be loaded ({why}); {cure}") from None
         if not reached:
             warn_once(f"hf:{name}: {hub} does not answer, so the copy in the cache is used")
 
@@ -73,10 +64,8 @@ class Hub:
         # The underlying table has images still encoded, and the class names in its metadata.
         table = found.with_format("arrow")[:].replace_schema_metadata(found.features.arrow_schema.metadata)
         if found.info.builder_name == "csv" and any(column.null_count for column in table.columns):
-            warn_once(
-                f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty; if they are labels, "
-                "download the files and name their folder"
-            )
+            found = f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty"
+            warn_once(f"{found}; if they are labels, download the files and name their folder")
         return table_listing(table, where, columns)
 
 
@@ -85,13 +74,10 @@ def _answers(address: str) -> bool:
     found: list[bool] = []
 
     def ask() -> None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
-        except urllib.error.HTTPError:
-            pass
-        except (OSError, ValueError):
-            return
-        found.append(True)
+        with suppress(OSError, ValueError):
+            with suppress(urllib.error.HTTPError):  # which is an answer
+                urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
+            found.append(True)
 
     # In a thread, as looking up a name has no time limit of its own.
     thread = threading.Thread(target=ask, daemon=True)
@@ -103,22 +89,14 @@ def _answers(address: str) -> bool:
 @contextmanager
 def _quietly(datasets: Any, *, offline: bool) -> Iterator[None]:
     """Without progress bars where nobody looks. `offline`: from the cache alone, and without a word about it."""
-    constants: Any = import_module("huggingface_hub").constants
-    bars = sys.stderr.isatty() or datasets.are_progress_bars_disabled()
-    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")] if offline else []
-    levels = [logger.level for logger in loggers]
-    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    try:
-        if not bars:
+    with ExitStack() as restored:
+        if not (sys.stderr.isatty() or datasets.are_progress_bars_disabled()):
             datasets.disable_progress_bars()
-        if offline:
-            datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-        for logger in loggers:
+            restored.callback(datasets.enable_progress_bars)
+        for settings in (datasets.config, import_module("huggingface_hub").constants) if offline else ():
+            restored.callback(setattr, settings, "HF_HUB_OFFLINE", settings.HF_HUB_OFFLINE)
+            settings.HF_HUB_OFFLINE = True
+        for logger in map(logging.getLogger, ("datasets", "huggingface_hub") if offline else ()):
+            restored.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.CRITICAL)
         yield
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()
-        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

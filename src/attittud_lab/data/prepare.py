@@ -23,7 +23,7 @@ from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Kind, Raw, check_memory
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
 from attittud_lab.data.texts import Reader
-from attittud_lab.errors import InputError, one_line
+from attittud_lab.errors import InputError, listed, one_line
 
 LARGEST = 64_000_000
 """Pixels of an image that is still decoded; a file of a few kB can announce billions."""
@@ -67,17 +67,17 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     """
     seed = split_seed(config, seed)
     parts = read_parts(config, seed)
-    encoder = _Encoder.of(config, parts, reader)
     train = parts.primary["train"]
+    encoder = _Encoder.of(config, parts, reader)
     objective = "multi_label" if train.listing.multi_label else "classify"
-    record = {"kind": parts.kind, "seed": seed, "classes": parts.classes} | _record(config, parts, encoder)
-    primary = Task("primary", objective, parts.classes, encoder.examples(train))
+    record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(config, parts, encoder)
+    primary = Task("primary", objective, train.classes, encoder.examples(train))
     auxiliary = {}
-    for name, (part, classes) in parts.auxiliary.items():
+    for name, part in parts.auxiliary.items():
         decoded = next((found for other in known if (found := _decoded(other, part, record))), None)
-        auxiliary[name] = encoder.task(name, part, classes, primary, decoded)
+        auxiliary[name] = encoder.task(name, part, primary, decoded)
     validation, test = (encoder.examples(parts.primary[name]) for name in ("validation", "test"))
-    prepared = Prepared(parts.kind, primary, validation, test, auxiliary, record)
+    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record)
     record["sha256"] = _checksum(prepared)
     return prepared
 
@@ -92,23 +92,19 @@ class _Encoder:
 
     @classmethod
     def of(cls, config: DataConfig, parts: Parts, reader: Reader | None) -> _Encoder:
-        others = [part for part, _ in parts.auxiliary.values()]
-        trained = [parts.primary["train"], *others]
-        if parts.kind == "image":
+        trained = [parts.primary["train"], *parts.auxiliary.values()]
+        if trained[0].listing.kind == "image":
             pixels = Pixels.common(trained, config.image_size)
-            pixels.check(sum(len(part.rows) for part in (*parts.primary.values(), *others)))
+            pixels.check(sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values())))
             return cls(config, pixels, None)
         if reader is None:
-            raise InputError(
-                "the data are texts, but the model reads images; choose model: text-cnn or hf:FOLDER of a text model"
-            )
+            cure = "choose model: text-cnn or hf:FOLDER of a text model"
+            raise InputError(f"the data are texts, but the model reads images; {cure}")
         for part in trained:
             # Some texts may be empty, but where all are nothing could be learned, and a run would not show why.
             if not any(str(raw).strip() for raw in part.raws()):
-                raise InputError(
-                    f"{part.listing.where}: there is not a single word in its texts; name another column by input:, or check "
-                    "the file"
-                )
+                found = f"{part.listing.where}: there is not a single word in its texts"
+                raise InputError(f"{found}; name another column by input:, or check the file")
         return cls(config, None, reader)
 
     def examples(self, part: Part, *, blocks: bool = False) -> Examples:
@@ -119,9 +115,9 @@ class _Encoder:
         inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)([str(raw) for raw in part.raws()])
         return Examples(inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1)
 
-    def task(self, name: str, part: Part, classes: list[str], primary: Task, decoded: Examples | None) -> Task:
+    def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
         """The task of an auxiliary source; `decoded` are its examples if they are known already."""
-        source = self.config.auxiliary[name]
+        source, classes = self.config.auxiliary[name], part.classes
         objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
         rules = OBJECTIVES[objective]
         examples = decoded or self.examples(part, blocks=rules.blocks)
@@ -129,14 +125,11 @@ class _Encoder:
             examples, classes = rules.make(examples)
         if source.share_head and (classes, objective) != (primary.classes, primary.objective):
             raise InputError(
-                f"data.auxiliary.{name}.share_head: its classes ({', '.join(classes[:10]) or 'none'}) are not those of the "
-                f"primary task ({', '.join(primary.classes[:10])}); leave share_head out, so that it gets a head of its own"
+                f"data.auxiliary.{name}.share_head: its classes ({listed(classes, 10) or 'none'}) are not those of the primary "
+                f"task ({listed(primary.classes, 10)}); leave share_head out, so that it gets a head of its own"
             )
         packed = rules.blocks and self.reader is not None and self.reader.pack
         return Task(name, objective, classes, examples, source.share_head, packed)
-
-
-# ------------------------------------------------------------------------------------------------ the record
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
@@ -144,13 +137,11 @@ def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, An
     record: dict[str, Any] = {}
     if encoder.pixels is not None:
         record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]
-    record["primary"] = {
-        name: _rows(part) | ({"unseen": part.unseen} if part.unseen else {}) for name, part in parts.primary.items()
-    }
-    record["auxiliary"] = {
-        name: _rows(part) | {"classes": names, "left_out_as_primary": parts.left_out[name]}
-        for name, (part, names) in parts.auxiliary.items()
-    }
+    record["primary"], record["auxiliary"] = {}, {}
+    for name, part in parts.primary.items():
+        record["primary"][name] = _rows(part) | ({"unseen": part.unseen} if part.unseen else {})
+    for name, part in parts.auxiliary.items():
+        record["auxiliary"][name] = _rows(part) | {"classes": part.classes, "left_out_as_primary": part.left_out}
     if config.primary.overlap != "refuse":
         record["copies"] = parts.copied
     return record
@@ -185,9 +176,6 @@ def _checksum(data: Prepared) -> str:
     return digest.hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------ images
-
-
 @dataclass(frozen=True)
 class Pixels:
     """The common shape that every image is brought to."""
@@ -200,61 +188,55 @@ class Pixels:
     @classmethod
     def common(cls, parts: Sequence[Part], size: int | None) -> Pixels:
         """From a look at some images: grey only if all are grey, the most common size of the first part."""
-        sizes: list[int] = []
-        grey = True
-        for position, part in enumerate(parts):
-            for raw in part.listing.fetch(part.rows[:32]):
-                width, height, is_grey = _look(raw, part.listing.where)
-                grey = grey and is_grey
-                if position == 0:
-                    sizes.append(min(width, height))
-        usual = Counter(sizes).most_common(1)[0][0]
-        return cls(1 if grey else 3, size or usual, usual)
+        looks = [[_look(raw, part.listing.where) for raw in part.listing.fetch(part.rows[:32])] for part in parts]
+        usual = Counter(side for side, _ in looks[0]).most_common(1)[0][0]
+        return cls(1 if all(grey for part in looks for _, grey in part) else 3, size or usual, usual)
 
     def check(self, count: int) -> None:
         """Refuse a size for which `count` images take too much memory, before any is decoded."""
-        if self.size > MOST_ENLARGED * self.usual:
-            raise InputError(
-                f"data.image_size: images of {self.usual} pixels would be stretched to {self.size}; give at most "
-                f"{MOST_ENLARGED * self.usual}, as more only repeats pixels"
-            )
+        most = MOST_ENLARGED * self.usual
+        if self.size > most:
+            found = f"data.image_size: images of {self.usual} pixels would be stretched to {self.size}"
+            raise InputError(f"{found}; give at most {most}, as more only repeats pixels")
         what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
         check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")
 
 
-def _look(raw: Raw, where: str) -> tuple[int, int, bool]:
+def _look(raw: Raw, where: str) -> tuple[int, bool]:
+    """The shorter side of an image, and whether it is grey."""
     if isinstance(raw, np.ndarray):
-        return raw.shape[2], raw.shape[1], raw.shape[0] == 1
+        return min(raw.shape[1:]), raw.shape[0] == 1
     with _open(raw, where) as image:
-        return image.width, image.height, image.mode in ("1", "L", "I;16", "LA")
+        return min(image.size), image.mode in ("1", "L", "I;16", "LA")
 
 
 def _open(raw: Raw, where: str) -> Image.Image:
-    name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
+    name = _said(raw, where)
     try:
         with warnings.catch_warnings():
             # Our own limit below is stricter than the size from which pillow warns.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS)
     except Image.DecompressionBombError:
-        raise InputError(
-            f"{name} announces more pixels than fit into memory (a decompression bomb); remove it"
-        ) from None
+        raise InputError(f"{name} announces more pixels than memory holds (a decompression bomb); remove it") from None
     except Exception as error:  # every format has errors of its own
         reason = "it is no image" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
-        size = f"{image.width} x {image.height}"
         image.close()
-        raise InputError(
-            f"{name} announces {size} pixels, above the limit of {LARGEST:,} (a decompression bomb?); scale it down or remove it"
-        )
+        found = f"{name} announces {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
+        raise InputError(f"{found} (a decompression bomb?); scale it down or remove it")
     return image
+
+
+def _said(raw: Raw, where: str) -> str:
+    return f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
 
 
 def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
     """One image as C x H x W."""
-    if isinstance(raw, np.ndarray) and raw.shape == (pixels.channels, pixels.size, pixels.size):
+    shape = (pixels.size, pixels.size)
+    if isinstance(raw, np.ndarray) and raw.shape == (pixels.channels, *shape):
         return raw
     mode = "L" if pixels.channels == 1 else "RGB"
     if isinstance(raw, np.ndarray):
@@ -263,17 +245,16 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
         with _open(raw, where) as file:
             try:
                 # JPEG can be decoded at a half, a quarter or an eighth of its size, never below the one that is wanted.
-                file.draft(mode, (pixels.size, pixels.size))
+                file.draft(mode, shape)
                 image = _eight_bits(file).convert(mode)
             except Exception as error:  # as above
-                name = f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
-                raise InputError(f"{name} is damaged ({one_line(error, 200)}); repair or remove it") from None
-    if image.size != (pixels.size, pixels.size):
+                found = f"{_said(raw, where)} is damaged ({one_line(error, 200)})"
+                raise InputError(f"{found}; repair or remove it") from None
+    if image.size != shape:
         # The middle square: scaling the sides apart would distort what is in the picture.
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
-        square = image.crop((left, top, left + side, top + side))
-        image = square.resize((pixels.size, pixels.size), Image.Resampling.BILINEAR)
+        image = image.crop((left, top, left + side, top + side)).resize(shape, Image.Resampling.BILINEAR)
     array = np.asarray(image)
     return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
 
@@ -300,6 +281,5 @@ def decode_all(raws: Sequence[Raw], pixels: Pixels, where: str) -> Tensor:
             out[position] = decode(raws[position], pixels, where)
 
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(some, range(0, len(raws), _AT_ONCE)):
-            pass
+        list(pool.map(some, range(0, len(raws), _AT_ONCE)))
     return torch.from_numpy(out)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from attittud_lab.config.schema import PrimaryConfig, SourceConfig
-from attittud_lab.errors import InputError, one_line
+from attittud_lab.config.options import as_path, meant
+from attittud_lab.config.schema import SourceConfig
+from attittud_lab.errors import InputError
 
 logger = logging.getLogger("attittud")
 
@@ -71,12 +73,14 @@ class Source(Protocol):
     @property
     def splits(self) -> list[str]:
         """The names of its own splits; empty where it has none."""
-
-    def listing(self, split: str | None, columns: Columns) -> Listing:
-        """The examples of one split, or all."""
+        return []
 
     def columns(self, split: str | None) -> list[str]:
         """The columns that `input`, `label`, `group` and `where` can name; empty where there are none."""
+        return []
+
+    def listing(self, split: str | None, columns: Columns) -> Listing:
+        """The examples of one split, or all."""
 
 
 # Each source is a file in this folder and one line here. They are asked in this order, and imported only when asked:
@@ -96,39 +100,19 @@ def register_source(source: type[Source]) -> type[Source]:
     return source
 
 
-def open_source(config: SourceConfig) -> Source:
-    """The first source that can read `config.path`."""
-    for entry in _SOURCES:
-        opened = _imported(entry).open(config.path)
-        if opened is not None:
-            return opened
-    path, near = as_path(config.path), []
-    if path.parent.is_dir():
-        near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=1)
-    hint = f"; did you mean {path.parent / near[0]}?" if near else ""
-    raise InputError(f"{config.path}: there is no such file or folder (looked in {Path.cwd()}){hint}")
-
-
-def _imported(entry: type[Source] | str) -> type[Source]:
-    if not isinstance(entry, str):
-        return entry
-    module, _, name = entry.partition(":")
-    found: type[Source] = getattr(import_module(module), name)
-    return found
-
-
-def as_path(name: str) -> Path:
-    """The path that a configuration names; refuses what no file can be called."""
+def open_source(name: str) -> Source:
+    """The first source that can read what a configuration calls `name`."""
     try:
-        path = Path(name).expanduser()
-        path.exists()
-        if "\0" in name:
-            raise ValueError("it has a null character in it")
-    except (OSError, ValueError, RuntimeError) as error:  # too long for a file name, or of a user that is not here
-        shown = name if len(name) <= 80 else f"{name[:80]}... ({len(name)} characters)"
-        reason = error.strerror if isinstance(error, OSError) else one_line(error)
-        raise InputError(f"{shown!r}: cannot be a path ({reason}); give the path of a file or folder") from None
-    return path
+        for entry in _SOURCES:
+            source: type[Source] = resolve_name(entry) if isinstance(entry, str) else entry
+            opened = source.open(name)
+            if opened is not None:
+                return opened
+        path = as_path(name)
+        hint = meant(path.name, [other.name for other in path.parent.iterdir()]) if path.parent.is_dir() else ""
+    except OSError as error:
+        raise InputError(f"{name}: cannot be opened ({error.strerror}); check the path and who may read it") from None
+    raise InputError(f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}")
 
 
 @cache
@@ -139,7 +123,7 @@ def warn_once(message: str) -> None:
 
 def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> None:
     """Refuse what takes more than half of the free memory, before it is allocated; `what` names it."""
-    free = _free_memory()
+    free = free_memory()
     if wanted > free / 2:
         raise InputError(
             f"{what} would take {wanted / 2**30:.1f} GiB of memory, but at most half of the {free / 2**30:.1f} GiB that are "
@@ -147,17 +131,15 @@ def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> N
         )
 
 
-def _free_memory() -> float:
-    """Bytes; infinite where the system does not tell."""
-    found = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+def free_memory() -> float:
+    """Bytes of main memory that this process can still take; infinite where the system does not tell."""
+    found = [math.inf]
+    with suppress(OSError, ValueError):  # another system, or a container without a limit
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        control = Path("/sys/fs/cgroup")  # the limit of a container
-        found.append(int((control / "memory.max").read_text()) - int((control / "memory.current").read_text()))
-    except (OSError, ValueError):  # another system, or no limit
-        pass
-    return min(found, default=float("inf"))
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(limit - used)
+    return min(found)
 
 
 def inside(root: Path, path: Path) -> Path:
@@ -170,19 +152,17 @@ def inside(root: Path, path: Path) -> Path:
 def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
     """The listing of a split, which must exist; `train+other` reads two as one."""
     names: list[str | None] = [None] if split is None else [*split.split("+")]
-    group = config.group if isinstance(config, PrimaryConfig) else None
-    columns = Columns(config.input, config.label, group, config.where)
-    for part in names:
-        if names.count(part) > 1:
-            raise InputError(f"{config.path}: the split {part} is named twice in {split}; name it once")
-        if part is not None and part not in source.splits:
+    columns = Columns(config.input, config.label, getattr(config, "group", None), config.where)
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{config.path}: the split {name} is named twice in {split}; name it once")
+        if name is not None and name not in source.splits:
             known = ", ".join(source.splits) or "none of its own"
-            raise InputError(f"{config.path}: there is no split {part!r}; the source has {known}")
-        named = {"input": config.input, "label": config.label, "group": group, "where": config.where}
-        for name, value in named.items():
-            if value and not source.columns(part):
-                raise InputError(f"{config.path}: has no columns, so {name}: {value} means nothing; leave {name} out")
-    listing = joined([source.listing(part, columns) for part in names])
+            raise InputError(f"{config.path}: there is no split {name!r}; the source has {known}")
+        for key, value in vars(columns).items():
+            if value and not source.columns(name):
+                raise InputError(f"{config.path}: has no columns, so {key}: {value} means nothing; leave {key} out")
+    listing = joined([source.listing(name, columns) for name in names])
     if listing.count == 0:
         raise InputError(f"{listing.where}: there are no examples in it")
     return listing
@@ -202,18 +182,20 @@ def joined(parts: Sequence[Listing]) -> Listing:
         return [found[position] for position in range(len(rows))]
 
     classes = list(dict.fromkeys(name for part in parts for name in part.classes))
-    several = first.multi_label
-    labels = [part.labels if several or part.labels is None else renumber(part, part.labels, classes) for part in parts]
-    found = [part for part in labels if part is not None]
-    alike = all(part.multi_label == several and (not several or part.classes == classes) for part in parts)
-    whole = alike and len(found) == len(parts)
+    labels = [
+        part.labels if part.multi_label else renumber(part, part.labels, classes)
+        for part in parts
+        if part.labels is not None and part.multi_label == first.multi_label
+        if not part.multi_label or part.classes == classes
+    ]
+    whole = len(labels) == len(parts)
     groups = [part.groups for part in parts if part.groups is not None]
     return replace(
         first,
         where=" + ".join(part.where for part in parts),
         count=int(ends[-1]),
         fetch=fetch,
-        labels=np.concatenate(found) if whole else None,
+        labels=np.concatenate(labels) if whole else None,
         classes=classes if whole else [],
         groups=[name for part in groups for name in part] if len(groups) == len(parts) else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,8 +17,6 @@ from attittud_lab.config.schema import Count
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, warn_once
 from attittud_lab.errors import InputError
 
-Groups = npt.NDArray[np.int64]
-"""A number for each row; rows with the same one belong together."""
 MOST_COPIED = 0.1
 """The share of a part that may also be in another part; more is refused."""
 _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
@@ -30,38 +28,34 @@ def amount(count: Count, available: int, what: str, total: int | None = None) ->
         return available
     if isinstance(count, float):
         if not 0 < count < 1:
-            raise InputError(
-                f"{what}: a fraction lies between 0 and 1, got {count}; a whole number is a count, null takes all"
-            )
+            raise InputError(f"{what}: a fraction lies between 0 and 1, got {count}; a count is whole, null takes all")
         count = max(1, round(count * (available if total is None else total)))
     if count < 0:
         raise InputError(f"{what}: must not be negative, got {count}")
     if count > available:
-        raise InputError(
-            f"{what}: {int(count)} examples are wanted, but only {available} are there; ask for fewer, or null for all"
-        )
+        wanted = f"{what}: {int(count)} examples are wanted, but only {available} are there"
+        raise InputError(f"{wanted}; ask for fewer, or null for all")
     return int(count)
 
 
 def stratified(
-    rows: Rows, labels: Labels | None, size: int, seed: int, groups: Groups | None = None
+    count: int, labels: Labels | None, size: int, seed: int, groups: Sequence[str] | None = None
 ) -> tuple[Rows, Rows]:
-    """`size` of the rows, each class in proportion (largest remainder), and the rest; both in random order.
+    """The positions of `size` of `count` examples, each class in proportion (largest remainder), and of the others.
 
-    `labels` and `groups` belong to the rows. Groups (the images of a patient, say) stay whole: no more than `size` rows
-    are taken then, and as many as whole groups allow.
+    Groups (the images of a patient, say) stay whole: no more than `size` examples are taken then, and as many as whole
+    groups allow.
     """
-    generator = np.random.default_rng(seed)
-    if groups is not None:
-        chosen = _whole_groups(labels, groups, size, generator)
-        return generator.permutation(rows[chosen]), generator.permutation(rows[~chosen])
-    order = _order(strata(labels, len(rows)), generator)
-    taken, left = rows[order[:size]], rows[order[size:]]
-    return generator.permutation(taken), generator.permutation(left)
+    generator, chosen = np.random.default_rng(seed), np.zeros(count, dtype=bool)
+    if groups is None:
+        chosen[_order(strata(labels, count), generator)[:size]] = True
+    else:
+        chosen = _whole_groups(strata(labels, count), groups, size, generator)
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
 
 
-def strata(labels: Labels | None, count: int) -> npt.NDArray[np.int64]:
-    """The stratum of each row: its class; of several labels at once, its rarest one.
+def strata(labels: Labels | None, count: int) -> Labels:
+    """The stratum of each example: its class; of several labels at once, its rarest one.
 
     So the rarest labels, of which a split can easily get none, come out in proportion, the more common ones nearly. (Strata
     by combination of labels would put every combination that occurs once into the same part.)
@@ -71,43 +65,35 @@ def strata(labels: Labels | None, count: int) -> npt.NDArray[np.int64]:
     if labels.ndim == 1:
         return labels
     ranks = labels.sum(0).argsort(kind="stable").argsort(kind="stable") + 1  # 1 is the rarest
-    rarest: npt.NDArray[np.int64] = np.where(labels == 1, ranks, len(ranks) + 1).min(1, initial=len(ranks) + 1)
+    rarest: Labels = np.where(labels == 1, ranks, len(ranks) + 1).min(1, initial=len(ranks) + 1)
     return rarest
 
 
-def _order(groups: npt.NDArray[np.int64], generator: np.random.Generator) -> Rows:
-    """All rows in an order whose every beginning has all strata in proportion, up to one row."""
-    # A key in [0, 1) for each row, evenly spread within its stratum.
-    keys = np.empty(len(groups))
-    by_group = np.argsort(groups, kind="stable")
-    _, counts = np.unique(groups, return_counts=True)
-    for members in np.split(by_group, np.cumsum(counts)[:-1]):
+def _order(strata: Labels, generator: np.random.Generator) -> Rows:
+    """All examples in an order whose every beginning has all strata in proportion, up to one example."""
+    # A key in [0, 1) for each, evenly spread within its stratum.
+    keys = np.empty(len(strata))
+    _, counts = np.unique(strata, return_counts=True)
+    for members in np.split(np.argsort(strata, kind="stable"), np.cumsum(counts)[:-1]):
         keys[members] = (generator.permutation(len(members)) + 0.5) / len(members)
-    return np.lexsort((generator.permutation(len(groups)), keys))
+    return np.lexsort((generator.permutation(len(strata)), keys))
 
 
 def _whole_groups(
-    labels: Labels | None, groups: Groups, size: int, generator: np.random.Generator
+    strata: Labels, groups: Sequence[str], size: int, generator: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """Which rows to take: groups in the order above, each if it still fits. A group counts for its rarest row."""
+    """Which examples to take: groups in the order above, each if it still fits. A group counts for its rarest example."""
     _, first, number = np.unique(groups, return_index=True, return_inverse=True)
-    number = number.reshape(-1)
-    of_rows = strata(labels, len(groups))
-    counts = np.bincount(of_rows)
-    rarest = of_rows[first]
-    for row, group in enumerate(number):
-        if counts[of_rows[row]] < counts[rarest[group]]:
-            rarest[group] = of_rows[row]
-    sizes, left = np.bincount(number), size
-    chosen = np.zeros(len(first), dtype=bool)
+    counts, rarest = np.bincount(strata), strata[first]
+    for stratum, group in zip(strata, number, strict=True):
+        if counts[stratum] < counts[rarest[group]]:
+            rarest[group] = stratum
+    sizes, chosen = np.bincount(number), np.zeros(len(first), dtype=bool)
     for group in _order(rarest, generator):
-        if sizes[group] <= left:
+        if sizes[group] <= size:
             chosen[group] = True
-            left -= int(sizes[group])
+            size -= int(sizes[group])
     return chosen[number]
-
-
-# ------------------------------------------------------------------------------------------------ copies
 
 
 @dataclass(frozen=True)
@@ -173,10 +159,8 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
         but = f" ({loose} of them but for case, white space or punctuation)" if loose else ""
         found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; figures on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
-            raise InputError(
-                f"{found}; remove the copies from one of the two, or set data.primary.overlap: warn to go on. At most "
-                f"{MOST_COPIED:.0%} may be copies"
-            )
+            cure = "remove the copies from one of the two, or set data.primary.overlap: warn to go on"
+            raise InputError(f"{found}; {cure}. At most {MOST_COPIED:.0%} may be copies")
         if overlap != "allow":
             warn_once(found)
     return counts

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 from pyarrow import compute
 
-from attittud_lab.data.source import Columns, Kind, Labels, Listing, Raw, Rows, as_path, check_memory, inside, warn_once
-from attittud_lab.errors import InputError, one_line
+from attittud_lab.config.options import as_path
+from attittud_lab.data.source import Columns, Kind, Labels, Listing, Raw, Rows, check_memory, inside, warn_once
+from attittud_lab.errors import InputError, listed, one_line
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 INPUTS = ("image", "img", "text", "sentence", "content", "review")
@@ -98,37 +98,27 @@ class Tables:
         """All files of a split as one table; without a split, all files."""
         if split not in self._read:
             names = [split] if split in self.files else list(self.files)
-            self._read[split] = _concatenated([path for name in names for path in self.files[name]])
+            tables = [read_file(path) for name in names for path in self.files[name]]
+            try:
+                self._read[split] = pa.concat_tables(tables, promote_options="permissive") if tables[1:] else tables[0]
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                reason = f"the files have different columns ({one_line(error, 200)})"
+                raise InputError(f"{self.files[names[0]][0].parent}: {reason}") from None
         return self._read[split]
-
-
-def _concatenated(files: Sequence[Path]) -> pa.Table:
-    tables = [read_file(path) for path in files]
-    try:
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"{files[0].parent}: the files have different columns ({one_line(error, 200)})") from None
-
-
-# ------------------------------------------------------------------------------------------------ columns
 
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     """A listing of any table with an image or text column."""
     table = filtered(table, where, columns.where)
-    if table.num_rows == 0:
-        raise InputError(f"{where}: there are no examples in it")
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
-        raise InputError(
-            f"{where}: no column looks like an image or a text; name it by input:. Columns: {_names(table)}"
-        )
+        known = listed(table.column_names)
+        raise InputError(f"{where}: no column looks like an image or a text; name it by input:. Columns: {known}")
     values = _plain(table[column])
     kind: Kind = "image" if pa.types.is_struct(values.type) or _is(values, "binary") else "text"
     if kind == "text" and not _is(values, "string"):
-        raise InputError(
-            f"{where}: column {column!r} holds {str(values.type)[:60]}, neither text nor images; name another one by input:"
-        )
+        found = f"{where}: column {column!r} holds {str(values.type)[:60]}"
+        raise InputError(f"{found}, neither text nor images; name another one by input:")
 
     def fetch(rows: Rows) -> Sequence[Raw]:
         return [_raw(value, where, column) for value in values.take(pa.array(rows)).to_pylist()]
@@ -141,7 +131,9 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
 
 
 def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
-    """The rows that have these values, compared as texts."""
+    """The rows that have these values, compared as texts; there must be some."""
+    if table.num_rows == 0:
+        raise InputError(f"{where}: there are no examples in it")
     for column, value in wanted.items():
         _choose(table, where, column, (), "where")
         found = [str(cell) for cell in table[column].to_pylist()]
@@ -149,8 +141,7 @@ def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table
         if not any(kept):  # `True` is also meant where a csv file writes `true`
             kept = [cell.casefold() == value.casefold() for cell in found]
         if not any(kept):
-            known = list(dict.fromkeys(found))
-            values = ", ".join(name[:40] for name in known[:10]) + (", ..." if len(known) > 10 else "")
+            values = listed(dict.fromkeys(found), 10)
             raise InputError(f"{where}: no row has {value!r} in column {column!r} (where:); its values are {values}")
         table = table.filter(pa.array(kept))
     return table
@@ -158,16 +149,12 @@ def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table
 
 def _choose(table: pa.Table, where: str, wanted: str | None, usual: Sequence[str], what: str) -> str | None:
     if wanted is not None and wanted not in table.column_names:
-        raise InputError(f"{where}: there is no column {wanted!r} ({what}:); its columns are {_names(table)}")
+        known = listed(table.column_names)
+        raise InputError(f"{where}: there is no column {wanted!r} ({what}:); its columns are {known}")
     chosen = wanted or next((name for name in usual if name in table.column_names), None)
     if table.column_names.count(chosen) > 1:
         raise InputError(f"{where}: has the column {chosen!r} more than once; rename or remove all but one of them")
     return chosen
-
-
-def _names(table: pa.Table) -> str:
-    names = [" ".join(name.split())[:40] for name in table.column_names]
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def _plain(values: Any) -> Any:
@@ -196,50 +183,38 @@ def _raw(value: Any, where: str, column: str) -> Raw:
     return value
 
 
-# ------------------------------------------------------------------------------------------------ labels
-
-
 def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]]:
     """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean: no label."""
-    values = _plain(table[column])
-    names = _class_names(table, column)
+    values, names, said = _plain(table[column]), _class_names(table, column), f"{where}: column {column!r}"
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _multi_label(values, names, where, column)
+        return _multi_label(values.to_pylist(), names, said)
     from_text = b"cells" in (table.schema.metadata or {})
     if from_text and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
         values = compute.utf8_trim_whitespace(values).cast(pa.int64())
-    if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
-        if pa.types.is_boolean(values.type):
-            values = values.cast(pa.int8())
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    if pa.types.is_integer(values.type):
         distinct = sorted(number for number in values.unique().to_pylist() if number is not None and number >= 0)
         if names is not None and distinct and distinct[-1] >= len(names):
-            raise InputError(
-                f"{where}: column {column!r} has the class number {distinct[-1]}, but only {len(names)} class names are given"
-            )
+            raise InputError(f"{said} has the class number {distinct[-1]}, but there are only {len(names)} class names")
         index = {number: number if names else position for position, number in enumerate(distinct)}
         classes = names or [str(number) for number in distinct]
     elif _is(values, "string"):
         classes = sorted(name for name in values.unique().to_pylist() if name)
         index = {name: number for number, name in enumerate(classes)}
     else:
-        raise InputError(
-            f"{where}: column {column!r} holds {str(kind)[:60]}; a label is a whole number, a text or a list of 0 and 1"
-        )
+        raise InputError(f"{said} holds {str(kind)[:60]}; a label is a whole number, a text or a list of 0 and 1")
     return np.array([index.get(value, -1) for value in values.to_pylist()], dtype=np.int64), classes
 
 
-def _multi_label(values: Any, names: list[str] | None, where: str, column: str) -> tuple[Labels, list[str]]:
-    rows = values.to_pylist()
+def _multi_label(rows: list[Any], names: list[str] | None, said: str) -> tuple[Labels, list[str]]:
     if any(not row or len(row) != len(rows[0]) for row in rows):
-        raise InputError(
-            f"{where}: the lists in column {column!r} are empty or have different lengths; give 0 or 1 for each label"
-        )
+        raise InputError(f"{said} has lists that are empty or have different lengths; give 0 or 1 for each label")
     if not all(label in (0, 1) for row in rows for label in row):
-        raise InputError(f"{where}: the lists in column {column!r} must hold 0 and 1 only")
-    matrix: npt.NDArray[np.int64] = np.array(rows, dtype=np.int64)
-    count = matrix.shape[1]
-    return matrix, names if names and len(names) == count else [str(number) for number in range(count)]
+        raise InputError(f"{said} has lists of other values; they must hold 0 and 1 only")
+    count = len(rows[0])
+    return np.array(rows, dtype=np.int64), names if names and len(names) == count else [str(i) for i in range(count)]
 
 
 def _class_names(table: pa.Table, column: str) -> list[str] | None:
@@ -260,21 +235,13 @@ def _class_names(table: pa.Table, column: str) -> list[str] | None:
             usual = next((name for name in LABELS if name in table.column_names), column)
             if isinstance(names, dict):
                 names = names.get(column)
-            elif column != usual and _distinct(table[column]) not in (None, len(names)):
-                return None
+            elif column != usual and not pa.types.is_nested(table[column].type):
+                names = names if len(table[column].unique()) == len(names) else None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not isinstance(names, list) or not names or len({str(name) for name in names}) != len(names):
         return None
     return [str(name) for name in names]
-
-
-def _distinct(values: Any) -> int | None:
-    """How many different values a column has; None for lists, of which pyarrow does not tell."""
-    return None if pa.types.is_nested(values.type) else len(values.unique())
-
-
-# ------------------------------------------------------------------------------------------------ files
 
 
 def read_file(path: Path) -> pa.Table:
@@ -341,18 +308,22 @@ def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:
     other = re.escape(delimiter.encode())
     cell = rb'(?:"(?:[^"]++|"")*+"|[^"' + other + rb"\r\n][^" + other + rb"\r\n]*+|)"
     rows = re.compile(rb"(?:" + cell + rb"(?:" + other + rb"|\r\n?|\n))*+" + cell)
-    found = rows.match(content, 3 if content.startswith(codecs.BOM_UTF8) else 0)
-    end = 0 if found is None else found.end()
+    match = rows.match(content, 3 if content.startswith(codecs.BOM_UTF8) else 0)
+    end = match.end() if match else 0
     if end < len(content):
         line = content.count(b"\n", 0, end) + 1
-        raise InputError(
-            f"{path}: a quoted cell is not closed, or goes on behind its closing quote, in or before line {line}; write "
-            'quotes inside of a quoted cell twice ("")'
-        )
+        found = f"{path}: a quoted cell is not closed, or goes on behind its closing quote, in or before line {line}"
+        raise InputError(f'{found}; write quotes inside of a quoted cell twice ("")')
 
 
 def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
-    _check_depth(content, path)
+    depth = 0
+    for number, line in enumerate(io.BytesIO(content), 1):
+        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
+            depth += 1 if mark in b"[{" else -1
+            if depth > DEEPEST:
+                found = f"{path}: line {number} has more than {DEEPEST} nested lists and objects"
+                raise InputError(f"{found}; keep only what is needed")
     reading = pa.json.ReadOptions(block_size=block, use_threads=False)
     table = pa.json.read_json(io.BytesIO(content), read_options=reading)
     dates = [column.name for column in table.schema if pa.types.is_timestamp(column.type)]
@@ -361,14 +332,3 @@ def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
     # Texts that look like dates stay texts.
     schema = pa.schema([(name, pa.string()) for name in dates])
     return pa.json.read_json(io.BytesIO(content), reading, pa.json.ParseOptions(explicit_schema=schema))
-
-
-def _check_depth(content: bytes, path: Path) -> None:
-    depth = 0
-    for number, line in enumerate(io.BytesIO(content), 1):
-        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
-            depth += 1 if mark in b"[{" else -1
-            if depth > DEEPEST:
-                raise InputError(
-                    f"{path}: line {number} has more than {DEEPEST} nested lists and objects; keep only what is needed"
-                )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attittud_lab.config.options import meant
 from attittud_lab.data.source import Kind
 from attittud_lab.errors import InputError
 
@@ -96,24 +96,16 @@ class Order:
     lengths: Tensor | None = None
     _epochs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
-    def batch(self, step: int, size: int) -> Tensor:
-        """Rows of the `step`-th batch, counted from 0."""
-        return self._batch(step, size, 0)
-
-    def batch_in_memory(self, step: int, size: int) -> Tensor:
-        """The same in main memory, without waiting for a device."""
-        return self._batch(step, size, 1)
-
-    def _batch(self, step: int, size: int, copy: int) -> Tensor:
+    def batch(self, step: int, size: int, *, in_memory: bool = False) -> Tensor:
+        """Rows of the `step`-th batch, counted from 0; `in_memory`: in main memory, without waiting for a device."""
         if size > MOST_REPEATED * self.n:
-            raise InputError(
-                f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}; lower its batch size to at "
-                f"most {MOST_REPEATED * self.n:,}: more only repeats them"
-            )
+            found = f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}"
+            cure = f"lower its batch size to at most {MOST_REPEATED * self.n:,}: more only repeats them"
+            raise InputError(f"{found}; {cure}")
         start, parts, whole = step * size, [], size
         while size > 0:
             epoch, offset = divmod(start, self.n)
-            part = self._permutation(epoch, whole)[copy][offset : offset + size]
+            part = self._permutation(epoch, whole)[in_memory][offset : offset + size]
             parts.append(part)
             start, size = start + len(part), size - len(part)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -155,8 +147,6 @@ def per_example_losses(
     """The vector of losses of a batch. With `detach` only the task's head learns from it."""
     return OBJECTIVES[task.objective].losses(model, task, inputs, targets, detach)
 
-
-# ------------------------------------------------------------------------------------------------ objectives
 
 Losses = Callable[[nn.Module, Task, Tensor, Tensor | None, bool], Tensor]
 
@@ -207,7 +197,6 @@ def find_objective(name: str, where: str) -> Objective:
     """The objective that a configuration names; `where` is the setting."""
     known = [other for other, objective in OBJECTIVES.items() if not objective.derived]
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        hint = meant(name, known) or "."
         raise InputError(f"{where}: there is no objective {name[:40]!r}{hint} Choose one of {', '.join(known)}")
     return OBJECTIVES[name]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +42,7 @@ class Words(Protocol):
     suffix: list[int]
     """Token numbers before and behind every text, such as [CLS] and [SEP]."""
 
+    @property
     def fingerprint(self) -> str:
         """A text that changes with anything that decides which numbers a text becomes."""
 
@@ -83,12 +85,7 @@ class Reader:
         return self._padded([np.concatenate(parts) for parts in found])
 
     def _framed(self, text: Numbers) -> Numbers:
-        before, words = len(self.words.prefix), len(text)
-        found = np.empty(before + words + len(self.words.suffix), dtype=np.int32)
-        found[:before] = self.words.prefix
-        found[before : before + words] = text
-        found[before + words :] = self.words.suffix
-        return found
+        return np.concatenate([self.words.prefix, text, self.words.suffix], dtype=np.int32, casting="unsafe")
 
     def _room(self) -> int:
         room = self.max_length - len(self.words.prefix) - len(self.words.suffix)
@@ -107,49 +104,26 @@ class Reader:
         return torch.from_numpy(padded), torch.from_numpy(lengths)
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """Texts of different lengths in one array: text i is `numbers[ends[i]:ends[i + 1]]`."""
-
-    numbers: Numbers
-    ends: Numbers
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def __iter__(self) -> Iterator[Numbers]:
-        return (self.numbers[a:b] for a, b in zip(self.ends[:-1], self.ends[1:], strict=True))
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], vocabulary: int) -> Ragged:
-        kind = np.uint16 if vocabulary <= 1 << 16 else np.int32
+def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[Numbers]:
+    """The token numbers of each text, from `folder` if they are there and whole; else made, and kept there."""
+    path = None if folder is None else folder / f"{_key(words, texts)}.safetensors"
+    kept = None if path is None else _read(path, len(texts))
+    if kept is None:
+        if path is not None:
+            logger.info("tokenising %d texts into %s", len(texts), path)
+        rows, kind = words.encode(texts), np.uint16 if words.vocabulary <= 1 << 16 else np.int32
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
-        return cls(np.fromiter((number for row in rows for number in row), kind, count=int(ends[-1])), ends)
-
-    def checksum(self) -> Numbers:
-        digest = hashlib.sha256(self.ends.tobytes())
-        digest.update(self.numbers.tobytes())
-        return np.frombuffer(digest.digest(), dtype=np.uint8)
-
-
-def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> Ragged:
-    """The token numbers of the texts, from `folder` if they are there and whole; else made, and kept there."""
-    if folder is None:
-        return Ragged.of(words.encode(texts), words.vocabulary)
-    path = folder / f"{_key(words, texts)}.safetensors"
-    found = _read(path, len(texts))
-    if found is None:
-        logger.info("tokenising %d texts into %s", len(texts), path)
-        found = Ragged.of(words.encode(texts), words.vocabulary)
-        make_folder(folder, _CURE, shared=True)
-        content = {"numbers": found.numbers, "ends": found.ends, "sha256": found.checksum()}
-        write_atomically(path, save(content), _CURE)
-    return found
+        numbers = np.fromiter((number for row in rows for number in row), kind, count=int(ends[-1]))
+        kept = {"numbers": numbers, "ends": ends}
+        if path is not None:
+            make_folder(path.parent, _CURE, shared=True)
+            write_atomically(path, save(kept | {"sha256": _checksum(kept)}), _CURE)
+    return [kept["numbers"][start:end] for start, end in pairwise(kept["ends"])]
 
 
 def _key(words: Words, texts: Sequence[str]) -> str:
     """The name of a file, which another text, tokenizer or order of texts changes."""
-    digest = hashlib.sha256(f"{FORMAT}\0{words.fingerprint()}\0{len(texts)}\0".encode())
+    digest = hashlib.sha256(f"{FORMAT}\0{words.fingerprint}\0{len(texts)}\0".encode())
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
         digest.update(len(content).to_bytes(8, "big"))
@@ -157,17 +131,21 @@ def _key(words: Words, texts: Sequence[str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _read(path: Path, count: int) -> Ragged | None:
-    """The content of a file; None if there is none, or if it is damaged."""
+def _checksum(kept: Mapping[str, Numbers]) -> Numbers:
+    digest = hashlib.sha256(kept["ends"].tobytes())
+    digest.update(kept["numbers"].tobytes())
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
+
+
+def _read(path: Path, count: int) -> dict[str, Numbers] | None:
+    """The `numbers` of all texts and where they end in it; None if there is no file, or if it is damaged."""
     try:
-        content = load(path.read_bytes())
-        found = Ragged(content["numbers"], content["ends"])
-        whole = len(found) == count and np.array_equal(found.checksum(), content["sha256"])
+        kept = load(path.read_bytes())
+        if len(kept["ends"]) == count + 1 and np.array_equal(_checksum(kept), kept["sha256"]):
+            return kept
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):
-        whole = False
-    if not whole:
-        logger.warning("%s: does not fit its own checksum, so its texts are tokenised again", path)
-        return None
-    return found
+        pass
+    logger.warning("%s: does not fit its own checksum, so its texts are tokenised again", path)
+    return None

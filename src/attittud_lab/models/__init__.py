@@ -1,5 +1,93 @@
-"""Networks by name: a shared body and one head per task."""
+"""Networks by name. A model is a file with its network, and an entry here that says what it reads and how it is built.
 
-from attittud_lab.models.registry import Entry, Wanted, find, names, register
+Networks are imported when they are built, so that names can be listed and checked without torch.
+"""
 
-__all__ = ["Entry", "Wanted", "find", "names", "register"]
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal
+
+from attittud_lab.errors import unknown
+
+if TYPE_CHECKING:
+    from attittud_lab.config.schema import ModelConfig
+
+Kind = Literal["image", "text"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a body is built for."""
+
+    config: ModelConfig
+    shape: tuple[int, ...]
+    """The shape of one example: C x H x W of an image, L of a text."""
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered model. Functions may be given as "module:name", which is imported when it is called."""
+
+    about: str
+    build: Callable[..., Any] | str
+    """Makes the shared body from a `Wanted` and from what the groups of `pattern` match."""
+    reads: tuple[Kind, ...]
+    pattern: str
+    """A regular expression for the names that it stands for."""
+    words: Callable[..., Any] | str | None = None
+    """Makes what turns texts into token numbers, from what the groups match; None for a model of images."""
+    packs: bool = False
+    """Whether a row may hold several texts."""
+    foreign: bool = False
+    """Made by another library: tried on two examples, which show the number of its features."""
+
+
+_ENTRIES: dict[str, Entry] = {}
+
+
+def register(
+    name: str, about: str, build: Callable[..., Any] | str, *reads: Kind, pattern: str | None = None, **more: Any
+) -> None:
+    """Add a model that reads images, texts or both; without a pattern it has this one name. See `Entry` for the rest."""
+    if name in _ENTRIES:
+        raise ValueError(f"there is a model {name!r} already; choose another name")
+    _ENTRIES[name] = Entry(about, build, reads, pattern or re.escape(name), **more)
+
+
+def names(kind: Kind | None = None) -> dict[str, str]:
+    """Every model (or an example of its names) that reads data of a kind, with one line about it."""
+    return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
+
+
+def find(name: str) -> tuple[Entry, tuple[str, ...]]:
+    """The entry of a name, and the variable parts of the name. Whether a folder exists is seen when it is opened."""
+    for entry in _ENTRIES.values():
+        match = re.fullmatch(entry.pattern, name, re.DOTALL)
+        if match:
+            return entry, match.groups()
+    raise unknown("model", name, _ENTRIES)
+
+
+def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
+    """Call what an entry names."""
+    found = resolve_name(f"attittud_lab.models.{function}") if isinstance(function, str) else function
+    return found(*arguments)
+
+
+register("mlp", "two hidden layers of model.width units", "vision:mlp", "image")
+register("small-cnn", "three convolutions of model.width channels with GroupNorm", "vision:small_cnn", "image")
+register("resnet-18", "He et al. 2016, with a smaller stem for small images", "vision:resnet_18", "image")
+_WIDE = "Zagoruyko and Komodakis 2016, the paper's network; any wideresnet-DEPTH-WIDTH"
+register("wideresnet-22-4", _WIDE, "vision:wide_resnet", "image", pattern=r"wideresnet-(\d{1,3})-(\d{1,2})")
+# Not packed: its convolutions would look over the end of a text into the next one.
+_CNN = "two convolutions of model.width channels over hashed words"
+register("text-cnn", _CNN, "text:TextCNN", "text", words="text:HashedWords")
+_HF = "an image or text network of transformers, from a folder or the cache"
+_TEXTS = {"words": "huggingface:hf_words", "packs": True}
+register("hf:FOLDER", _HF, "huggingface:hf_body", "text", "image", pattern="hf:(.*)", foreign=True, **_TEXTS)
+register("timm:NAME", "an image network of timm", "timm:timm_body", "image", pattern="timm:(.*)", foreign=True)

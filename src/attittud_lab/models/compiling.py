@@ -28,8 +28,7 @@ LIMIT = 64
 class _Compiler:
     """Seconds that it has taken so far."""
 
-    seconds = 0.0
-    began = 0.0
+    seconds = began = 0.0
 
 
 def _starts(_: object) -> None:
@@ -118,10 +117,8 @@ def compile_body(model: Network) -> None:
 def _run_as_usual(part: nn.Module, error: Exception) -> None:
     part._compiled_call_impl = None
     # What torch adds at the end is meant for those who work on it.
-    reason = one_line(error, 300).partition(" Set TORCHDYNAMO_VERBOSE")[0]
-    logger.warning(
-        "training.compile: the body cannot be compiled and is run as usual (%s: %s)", type(error).__name__, reason
-    )
+    reason = f"{type(error).__name__}: {one_line(error, 300).partition(' Set TORCHDYNAMO_VERBOSE')[0]}"
+    logger.warning("training.compile: the body cannot be compiled and is run as usual (%s)", reason)
 
 
 def is_compiled(model: nn.Module) -> bool:

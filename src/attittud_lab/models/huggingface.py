@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from attittud_lab.errors import InputError, needs, one_line
+from attittud_lab.errors import InputError, one_line, optional
+from attittud_lab.models.text import TextBody
 
 if TYPE_CHECKING:
-    from attittud_lab.models.registry import Wanted
+    from attittud_lab.models import Wanted
 
 
 FAR = -1e4
@@ -41,33 +43,18 @@ class HFWords:
         self._tokenizer = tokenizer
         self.vocabulary = len(tokenizer)
         self.pad = int(tokenizer.pad_token_id)
-        self.prefix, self.suffix = self._frame()
-        self._fingerprint: str | None = None
+        (framed,), (bare,) = self.encode(["a"], special=True), self.encode(["a"])
+        starts = range(len(framed) - len(bare) + 1)
+        start = next((start for start in starts if framed[start:][: len(bare)] == bare), None)
+        self.prefix, self.suffix = ([], []) if start is None else (framed[:start], framed[start + len(bare) :])
 
-    def _encode(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+    def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         # Some folders pad and cut every text to a length of their own; here that is left to the data.
-        encoded = self._tokenizer(
-            list(texts), add_special_tokens=special, padding=False, truncation=False, verbose=False
-        )
-        return list(encoded["input_ids"])
+        settings = {"add_special_tokens": special, "padding": False, "truncation": False, "verbose": False}
+        return list(self._tokenizer(list(texts), **settings)["input_ids"])
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encode(texts, special=False)
-
-    def _frame(self) -> tuple[list[int], list[int]]:
-        """What is put before and behind a text."""
-        (framed,), (bare,) = (self._encode(["a"], special=special) for special in (True, False))
-        for start in range(len(framed) - len(bare) + 1):
-            if framed[start : start + len(bare)] == bare:
-                return framed[:start], framed[start + len(bare) :]
-        return [], []
-
+    @cached_property
     def fingerprint(self) -> str:
-        if self._fingerprint is None:
-            self._fingerprint = self._describe()
-        return self._fingerprint
-
-    def _describe(self) -> str:
         tokenizer = self._tokenizer
         if getattr(tokenizer, "is_fast", False):
             settings = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -77,7 +64,7 @@ class HFWords:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-class Encoder(nn.Module):
+class Encoder(TextBody):
     """An encoder whose last hidden states are averaged over the tokens."""
 
     def __init__(self, model: Any, tokenizer: Any, stored: dict[str, Tensor] | None = None) -> None:
@@ -103,13 +90,11 @@ class Encoder(nn.Module):
     @property
     def compiled_part(self) -> nn.Module:
         """What `training.compile` compiles."""
-        found: nn.Module = self.model
-        return found
+        return self.model  # type: ignore[no-any-return]  # transformers has no types here
 
     @property
     def table(self) -> Tensor:
-        weight: Tensor = self.model.get_input_embeddings().weight
-        return weight
+        return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]  # the same
 
     @property
     def packs(self) -> bool:
@@ -117,31 +102,19 @@ class Encoder(nn.Module):
         return self.first is not None and (self.starts is not None or self.ends is not None)
 
     def segments(self, inputs: Tensor) -> Tensor:
-        present = inputs.ne(self.pad)
         if not self.packs:
-            return present.long()
-        if self.starts is not None:
-            number = inputs.eq(self.starts).cumsum(1)
-        else:
-            assert self.ends is not None
-            ends = inputs.eq(self.ends).long()
-            number = ends.cumsum(1) - ends + 1
-        return torch.where(present, number, 0)
+            return super().segments(inputs)
+        bounds = inputs.eq(self.ends if self.starts is None else self.starts).long()  # type: ignore[arg-type]  # one is there
+        number = bounds.cumsum(1) if self.starts is not None else bounds.cumsum(1) - bounds + 1
+        return torch.where(inputs.ne(self.pad), number, 0)
 
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        alone = segments is None
-        if segments is None:
-            segments = (inputs != self.pad).long()
+        present = (inputs != self.pad).long() if segments is None else segments
         if self.first is None:
-            states: Tensor = self.model(input_ids=inputs.long(), attention_mask=(segments > 0).long()).last_hidden_state
-            return states
+            return self.model(input_ids=inputs.long(), attention_mask=(present > 0).long()).last_hidden_state  # type: ignore[no-any-return]  # the same
         # Given in full, as transformers would look at the mask on the host, and share positions among all rows.
-        positions = _positions(segments, restart=not alone) + self.first
-        return _states(self.model, inputs.long(), segments, positions)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        present = (inputs != self.pad).unsqueeze(-1)
-        return (self.tokens(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
+        positions = _positions(present, restart=segments is not None) + self.first
+        return _states(self.model, inputs.long(), present, positions)
 
 
 def _positions(segments: Tensor, *, restart: bool) -> Tensor:
@@ -156,8 +129,7 @@ def _positions(segments: Tensor, *, restart: bool) -> Tensor:
 def _states(model: Any, inputs: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
     other = segments.unsqueeze(1) != segments.unsqueeze(2)
     bias = (other.to(model.dtype) * FAR).unsqueeze(1)
-    states: Tensor = model(input_ids=inputs, attention_mask=bias, position_ids=positions).last_hidden_state
-    return states
+    return model(input_ids=inputs, attention_mask=bias, position_ids=positions).last_hidden_state  # type: ignore[no-any-return]  # the same
 
 
 @torch.no_grad()
@@ -189,11 +161,8 @@ def stored_head(path: Path) -> dict[str, Tensor]:
     with safe_open(path, "pt") as file:
         names = set(file.keys())
         for dense, norm, bias in _HEADS:
-            wanted = {
-                **{f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")},
-                **{f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")},
-                "bias": bias,
-            }
+            wanted = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")} | {"bias": bias}
+            wanted |= {f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")}
             if set(wanted.values()) <= names:
                 return {own: file.get_tensor(name).float() for own, name in wanted.items()}
     return {}
@@ -208,21 +177,16 @@ class _Folder:
     """What transformers finds in a folder, or in that of a name in the cache."""
 
     def __init__(self, name: str) -> None:
-        try:
-            import transformers
-        except ImportError:
-            raise needs("transformers", "transformers", f"model 'hf:{name}'") from None
+        self.name, self.path = name, Path(name).expanduser()
+        self._transformers = optional("transformers", "transformers", f"model 'hf:{name}'")
         from huggingface_hub import snapshot_download
 
-        self.name, self._transformers, self.path = name, transformers, Path(name).expanduser()
         if not self.path.exists():
             try:  # not by its name, with which the library would ask the network for some files
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
-                raise InputError(
-                    f"model hf:{name}: cannot be loaded, there is no such folder here and nothing of this name in the cache; "
-                    f"{_CURE}, or fetch it from the hub first: hf download {name}"
-                ) from None
+                found = f"model hf:{name}: cannot be loaded, there is no such folder here and nothing of this name in the cache"
+                raise InputError(f"{found}; {_CURE}, or fetch it from the hub first: hf download {name}") from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
         """An object of an Auto class. Nothing is asked of the network, and no code of the folder is run."""
@@ -263,10 +227,10 @@ def hf_words(name: str) -> HFWords | None:
         # What transformers makes where there are no files: every word would be unknown.
         raise folder.failed("its tokenizer", "it knows no words")
     if tokenizer.pad_token_id is None:
-        raise InputError(
-            f"model hf:{name}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put together; "
-            "give it one (tokenizer.pad_token = ...) and save it into the folder"
+        found = (
+            f"model hf:{name}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put"
         )
+        raise InputError(f"{found} together; give it one (tokenizer.pad_token = ...) and save it into the folder")
     return HFWords(tokenizer)
 
 
@@ -290,13 +254,11 @@ def hf_body(wanted: Wanted, name: str) -> nn.Module:
 
 
 class HFImageBody(nn.Module):
-    """An image network: its pooled output, or the mean over positions."""
+    """An image network: its pooled output, or the mean over positions; `build_model` looks how many features that are."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        sizes = getattr(model.config, "hidden_sizes", None)
-        self.features = int(sizes[-1] if sizes else model.config.hidden_size)
         self.channels = int(getattr(model.config, "num_channels", 3))
 
     def forward(self, x: Tensor) -> Tensor:

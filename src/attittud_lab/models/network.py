@@ -1,35 +1,40 @@
-"""A shared body with one linear head per task, its parameters by name, and its weights in a file."""
+"""The network that a configuration names: a shared body with one head per task, its parameters by name, and its weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from attittud_lab.config.schema import DataConfig, ModelConfig
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.source import free_memory
+from attittud_lab.data.tasks import mix
+from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import write_atomically
+from attittud_lab.models import Wanted, call, find, names
 from attittud_lab.models.text import MaskedHead, TextBody, hide, masked_losses
 
-HeadInit = Literal["default", "kaiming", "zero"]
-
-
-class Body(Protocol):
-    """A module whose `forward` gives n x features."""
-
-    features: int
+BYTES = 20
+"""Memory that training needs for each parameter, without activations."""
 
 
 class Network(nn.Module):
     """`model(inputs, head="primary")`; images come as uint8, texts as token numbers.
 
-    A head without a number of outputs names masked words.
+    The body is a module with a number of `features`. A head without a number of outputs names masked words.
     """
 
     mean: Tensor
@@ -41,23 +46,17 @@ class Network(nn.Module):
         heads: Mapping[str, int | None],
         *,
         normalise: tuple[Tensor, Tensor] | None = None,
-        head_init: HeadInit = "default",
+        head_init: Literal["default", "kaiming", "zero"] = "default",
     ) -> None:
         super().__init__()
-        self.body = body
-        features = cast(Body, body).features
-        self.heads = nn.ModuleDict(
-            {
-                name: _masked_head(body) if outputs is None else nn.Linear(features, outputs)
-                for name, outputs in heads.items()
-            }
-        )
-        self.head_init: HeadInit = head_init
+        self.body, self.head_init, self.images = body, head_init, normalise is not None
+        features: Any = body.features
+        made = {name: nn.Linear(features, count) if count else _masked_head(body) for name, count in heads.items()}
+        self.heads = nn.ModuleDict(made)
         for head in self.heads.values():
             if isinstance(head, nn.Linear):
                 self.reset_head(head)
-        self.images = normalise is not None
-        mean, std = normalise if normalise is not None else (torch.zeros(1), torch.ones(1))
+        mean, std = normalise or (torch.zeros(1), torch.ones(1))
         # In the weights file, so that it says by itself how images have to be prepared.
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
@@ -76,10 +75,7 @@ class Network(nn.Module):
         if self.images:
             inputs = (inputs.float() / 255 - self.mean) / self.std
         features = self.body(inputs)
-        if detach:
-            features = features.detach()
-        outputs: Tensor = self.heads[head](features)
-        return outputs
+        return self.heads[head](features.detach() if detach else features)  # type: ignore[no-any-return]  # modules return Any
 
     def masked_losses(self, inputs: Tensor, head: str) -> Tensor:
         """Per-example loss of predicting hidden words; each call draws which ones are hidden."""
@@ -94,6 +90,112 @@ def _masked_head(body: nn.Module) -> MaskedHead:
     if stored:
         head.load_state_dict(stored)
     return head
+
+
+def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
+    """What turns texts into token numbers for this model; None for image models."""
+    entry, parts = find(model.name)
+    with _tensors_alone():
+        words = None if entry.words is None else call(entry.words, *parts)
+    return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
+
+
+def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
+    """A network with heads for all tasks of `data`. Its initial weights depend on the seed alone, not on the strategy."""
+    entry, parts = find(config.name)
+    if data.kind not in entry.reads:
+        found = f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s"
+        raise InputError(f"{found}; use one of {', '.join(names(data.kind))}")
+    wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
+    with torch.random.fork_rng(devices=[]):
+        if not entry.foreign:
+            _check_size(config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts))
+        torch.manual_seed(mix(seed, "model"))
+        with _tensors_alone():
+            body: nn.Module = call(entry.build, wanted, *parts)
+        if data.kind == "text":
+            _check_texts(cast(TextBody, body), config.name, data)
+        if entry.foreign:
+            widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
+            body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]  # a number, where Module expects tensors and modules
+        tasks = (data.primary, *data.auxiliary.values())
+        outputs = {task.head: len(task.classes) or None for task in tasks}
+        largest = max((task.examples.inputs for task in tasks), key=len)
+        normalise = statistics(largest) if data.kind == "image" else None
+        network = Network(body, outputs, normalise=normalise, head_init=config.head_init)
+    if config.weights is not None:
+        load_body(network, config.weights.replace("{seed}", str(seed)))
+    for parameter in matching(network, config.freeze, "model.freeze"):
+        parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError(f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less")
+    return network
+
+
+@contextmanager
+def _tensors_alone() -> Iterator[None]:
+    """Inside, `torch.load` unpickles nothing but tensors, whatever a library that calls it asks for."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
+def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) -> None:
+    """Refuse a network that memory cannot hold before any of it is allocated."""
+
+    def parameters(width: int) -> float:
+        try:
+            with torch.device("meta"):
+                return sum(parameter.numel() for parameter in build(replace(config, width=width)).parameters())
+        except RuntimeError:  # more than torch can count
+            return math.inf
+
+    wanted, most = parameters(config.width), free_memory() / BYTES
+    if wanted <= most:
+        return
+    narrower = bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
+    cure = f"lower model.width from {config.width} to at most {narrower}" if narrower else "choose a smaller model"
+    count = "over 1e18" if wanted == math.inf else f"{wanted:.3g}"
+    raise InputError(
+        f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "
+        f"bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
+    )
+
+
+def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
+    """Features of a network that others have made, from a look at two examples: better now than in the first step."""
+    body.eval()
+    try:
+        with torch.no_grad():
+            features: Tensor = body(inputs.float() / 255 if kind == "image" else inputs)
+        if features.ndim != 2:
+            raise ValueError(f"it gives {features.ndim - 1}-dimensional features")
+    except Exception as error:  # each library has its own
+        size, setting = "x".join(map(str, inputs.shape[1:])), "image_size" if kind == "image" else "max_length"
+        found = f"model {name} cannot read {kind}s of size {size} ({one_line(error, 200)})"
+        raise InputError(f"{found}; set data.{setting} to what it was made for, or choose another model") from None
+    body.train()
+    return int(features.shape[1])
+
+
+def _check_texts(body: TextBody, name: str, data: Prepared) -> None:
+    known, largest = len(body.table), max(int(part.inputs.max()) for part in data.all_examples)
+    if largest >= known:
+        raise InputError(
+            f"model {name}: its tokenizer gave the number {largest} to a word, but the network knows only {known} words; the "
+            "two do not belong together, so give a folder with the tokenizer that the network was trained with"
+        )
+    if any(task.packed for task in data.auxiliary.values()) and not getattr(body, "packs", False):
+        raise InputError(
+            f"model {name} cannot be kept from mixing several texts in one block of language modelling (it takes no attention "
+            "masks or positions from outside, or marks no beginning of a text); set data.pack=false"
+        )
 
 
 def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,11 +219,9 @@ def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.P
     """The parameters that a pattern fits; each pattern has to fit one."""
     named = dict(model.named_parameters())
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in named):
-            raise InputError(
-                f"{where}: no parameter has a name like {pattern!r}; * stands for anything. Names are such as "
-                f"{', '.join(list(named)[:3])}"
-            )
+        if not any(matches(name, [pattern]) for name in named):
+            found = f"{where}: no parameter has a name like {pattern!r}; * stands for anything"
+            raise InputError(f"{found}. Names are such as {', '.join(list(named)[:3])}")
     return [parameter for name, parameter in named.items() if matches(name, patterns)]
 
 
@@ -138,7 +238,7 @@ def check_shared(model: nn.Module, exclude: Sequence[str], *, head: bool) -> Non
         )
 
 
-def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
+def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()}
     write_atomically(path, save(tensors))
 
@@ -149,9 +249,8 @@ def load_weights(path: Path) -> dict[str, Tensor]:
             raise OSError("there is no such file")
         return load(path.read_bytes())
     except (OSError, SafetensorError, LookupError, RuntimeError, ValueError) as error:  # types that torch does not have
-        raise InputError(
-            f"{path}: cannot read these weights ({one_line(error)}); give a weights.safetensors of a run"
-        ) from None
+        found = f"{path}: cannot read these weights ({one_line(error)})"
+        raise InputError(f"{found}; give a weights.safetensors of a run") from None
 
 
 def load_body(network: nn.Module, path: str) -> None:
@@ -159,19 +258,12 @@ def load_body(network: nn.Module, path: str) -> None:
 
     The primary head stays as it is, and so does a head of another shape.
     """
-    stored = load_weights(Path(path))
-    weights = {name: tensor for name, tensor in stored.items() if name.startswith("body.")}
-    own = {name: tensor for name, tensor in network.state_dict().items() if name.startswith("body.")}
-    for name in own.keys() | weights.keys():
-        shapes = [tuple(side[name].shape) if name in side else "nothing" for side in (weights, own)]
-        if shapes[0] != shapes[1]:
-            raise InputError(
-                f"model.weights: {path} has {shapes[0]} for {name!r}, this model needs {shapes[1]}; use the model of that run"
-            )
-    heads = {
-        name: stored[name]
-        for name, tensor in network.state_dict().items()
-        if name.startswith("heads.") and not name.startswith("heads.primary.")
-        if name in stored and stored[name].shape == tensor.shape
-    }
-    network.load_state_dict(weights | heads, strict=False)
+    stored, own = load_weights(Path(path)), network.state_dict()
+    for name in sorted(own.keys() | stored.keys()):
+        shapes = [tuple(side[name].shape) if name in side else "nothing" for side in (stored, own)]
+        if shapes[0] != shapes[1] and name.startswith("body."):
+            found = f"model.weights: {path} has {shapes[0]} for {name!r}, this model needs {shapes[1]}"
+            raise InputError(f"{found}; use the model of that run")
+        if shapes[0] != shapes[1] or name.startswith("heads.primary.") or not name.startswith(("body.", "heads.")):
+            stored.pop(name, None)
+    network.load_state_dict(stored, strict=False)

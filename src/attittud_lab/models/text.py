@@ -6,23 +6,25 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from attittud_lab.models.registry import Wanted
+    from attittud_lab.models import Wanted
 
 
 SHARE = 0.15
 """The share of a text's words that are hidden (BERT)."""
+VOCABULARY = 8192
+"""Numbers that words are hashed to."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class TextBody(Protocol):
-    """A body for token numbers (n x L, `pad` where there is none), which can also give one vector per token."""
+class TextBody(nn.Module):
+    """A body for token numbers (n x L, `pad` where there is none): a vector for each token, or their mean for each row."""
 
     features: int
     vocabulary: int
@@ -34,12 +36,19 @@ class TextBody(Protocol):
     @property
     def table(self) -> Tensor:
         """The word embeddings, vocabulary x e."""
+        raise NotImplementedError
 
     def segments(self, inputs: Tensor) -> Tensor:
         """Which text of its row a token belongs to, counted from 1; 0 for padding."""
+        return (inputs != self.pad).long()
 
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         """n x L x features; texts of one row do not see each other. Without segments each row is one text."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        present = (inputs != self.pad).unsqueeze(-1)
+        return (self.tokens(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -60,9 +69,8 @@ def hide(inputs: Tensor, body: TextBody) -> Hidden:
         eligible = eligible & (inputs != token)
     # The same number of positions in every row: a number that depends on the draw would have to be waited for.
     most = max(1, round(SHARE * inputs.shape[1]))
-    draws, positions = torch.where(eligible, torch.rand_like(inputs, dtype=torch.float32), 2.0).topk(
-        most, largest=False
-    )
+    random = torch.rand_like(inputs, dtype=torch.float32)
+    draws, positions = torch.where(eligible, random, 2.0).topk(most, largest=False)
     count = (SHARE * eligible.sum(1, keepdim=True)).round().clamp(min=1)
     asked = (torch.arange(most, device=inputs.device) < count) & (draws < 2)
     wanted = inputs.gather(1, positions)
@@ -100,37 +108,32 @@ def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
 class HashedWords:
     """Words and punctuation, lower-cased, by CRC-32 into a fixed number of buckets. 0 pads, 1 masks."""
 
-    def __init__(self, vocabulary: int = 8192) -> None:
-        self.vocabulary, self.pad = vocabulary, 0
+    def __init__(self, vocabulary: int = VOCABULARY) -> None:
+        self.vocabulary, self.pad, self.fingerprint = vocabulary, 0, f"hashed-1/{vocabulary}"
         self.prefix: list[int] = []
         self.suffix: list[int] = []
-
-    def fingerprint(self) -> str:
-        return f"hashed-1/{self.vocabulary}"
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         buckets = self.vocabulary - 2
         return [[2 + zlib.crc32(w.encode()) % buckets for w in _WORD.findall(text.lower())] for text in texts]
 
 
-class TextCNN(nn.Module):
+class TextCNN(TextBody):
     """Embedding, two residual convolutions over three words each, mean over the tokens."""
 
-    def __init__(self, vocabulary: int, width: int, dropout: float) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         super().__init__()
+        vocabulary, width = VOCABULARY, wanted.config.width
         self.features, self.vocabulary = width, vocabulary
         self.pad, self.mask, self.special = 0, 1, (0, 1)
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=0)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, width, 3, padding=1) for _ in range(2))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(wanted.config.dropout)
 
     @property
     def table(self) -> Tensor:
         return self.embedding.weight
-
-    def segments(self, inputs: Tensor) -> Tensor:
-        return (inputs != self.pad).long()
 
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         present = ((inputs != self.pad) if segments is None else segments > 0).unsqueeze(-1)
@@ -139,11 +142,3 @@ class TextCNN(nn.Module):
             update = torch.relu(convolution((norm(x) * present).transpose(1, 2)).transpose(1, 2))
             x = x + self.dropout(update)
         return x  # type: ignore[no-any-return]  # modules return Any
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        present = (inputs != self.pad).unsqueeze(-1)
-        return (self.tokens(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
-
-
-def text_cnn(wanted: Wanted) -> TextCNN:
-    return TextCNN(8192, wanted.config.width, wanted.config.dropout)

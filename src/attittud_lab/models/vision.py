@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,61 +12,38 @@ from torch.nn import functional as F
 from attittud_lab.errors import InputError
 
 if TYPE_CHECKING:
-    from attittud_lab.models.registry import Wanted
+    from attittud_lab.models import Wanted
 
 
-class MLP(nn.Module):
-    """Two hidden layers."""
+class Layers(nn.Module):
+    """Layers one after the other."""
 
-    def __init__(self, shape: tuple[int, ...], width: int, dropout: float) -> None:
+    def __init__(self, features: int, *layers: nn.Module) -> None:
         super().__init__()
-        self.features = width
-        inputs = torch.Size(shape).numel()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, width), nn.ReLU()
-        )
+        self.features, self.layers = features, nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]  # modules return Any
 
 
-def mlp(wanted: Wanted) -> MLP:
-    return MLP(wanted.shape, wanted.config.width, wanted.config.dropout)
+def mlp(wanted: Wanted) -> Layers:
+    width, first = wanted.config.width, nn.Linear(math.prod(wanted.shape), wanted.config.width)
+    dropout = nn.Dropout(wanted.config.dropout)
+    return Layers(width, nn.Flatten(), first, nn.ReLU(), dropout, nn.Linear(width, width), nn.ReLU())
 
 
-class SmallCNN(nn.Module):
-    """Three convolutions with GroupNorm, so that examples stay independent of each other."""
+def small_cnn(wanted: Wanted) -> Layers:
+    """With GroupNorm, so that examples stay independent of each other."""
+    width, dropout = wanted.config.width, nn.Dropout(wanted.config.dropout)
 
-    def __init__(self, shape: tuple[int, ...], width: int, dropout: float) -> None:
-        super().__init__()
-        self.features = 2 * width
+    def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+        groups = next(groups for groups in (8, 4, 2, 1) if outputs % groups == 0)
+        convolution = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        return [convolution, nn.GroupNorm(groups, outputs), nn.ReLU()]
 
-        def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-            return [
-                nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-                nn.GroupNorm(_groups(outputs), outputs),
-                nn.ReLU(),
-            ]
-
-        self.layers = nn.Sequential(
-            *block(shape[0], width, 1),
-            *block(width, width, 2),
-            nn.Dropout(dropout),
-            *block(width, 2 * width, 2),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)  # type: ignore[no-any-return]  # modules return Any
-
-
-def small_cnn(wanted: Wanted) -> SmallCNN:
-    return SmallCNN(wanted.shape, wanted.config.width, wanted.config.dropout)
-
-
-def _groups(channels: int) -> int:
-    return next(groups for groups in (8, 4, 2, 1) if channels % groups == 0)
+    first, second = block(wanted.shape[0], width, 1), block(width, width, 2)
+    third = block(width, 2 * width, 2)
+    return Layers(2 * width, *first, *second, dropout, *third, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def kaiming_convolutions(module: nn.Module) -> None:
@@ -97,24 +75,19 @@ class WideResNet(nn.Module):
 
     def __init__(self, channels: int, depth: int, width: int, dropout: float) -> None:
         super().__init__()
-        blocks, remainder = divmod(depth - 4, 6)
-        if remainder or blocks < 1 or width < 1:
-            raise InputError(
-                f"model wideresnet-{depth}-{width}: the depth must be 6n + 4, such as 10, 16, 22 or 28, and the width at least 1"
-            )
-        widths = [16, 16 * width, 32 * width, 64 * width]
+        count, remainder = divmod(depth - 4, 6)
+        if remainder or count < 1 or width < 1:
+            found = f"model wideresnet-{depth}-{width}: the depth must be 6n + 4, such as 10, 16, 22 or 28"
+            raise InputError(f"{found}, and the width at least 1")
         self.stem = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
-        groups = []
-        for group in range(3):
-            inputs, outputs = widths[group], widths[group + 1]
-            stride = 1 if group == 0 else 2
-            groups += [
-                WideBlock(inputs if i == 0 else outputs, outputs, stride if i == 0 else 1, dropout)
-                for i in range(blocks)
-            ]
-        self.blocks = nn.Sequential(*groups)
-        self.norm = nn.BatchNorm2d(widths[3])
-        self.features = widths[3]
+        blocks, inputs = [], 16
+        for outputs, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
+            blocks.append(WideBlock(inputs, outputs, stride, dropout))
+            blocks += [WideBlock(outputs, outputs, 1, dropout) for _ in range(count - 1)]
+            inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(inputs)
+        self.features = inputs
         kaiming_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,13 +103,9 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
+        first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.layers = nn.Sequential(first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs))
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
@@ -150,21 +119,17 @@ class ResNet18(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], dropout: float) -> None:
         super().__init__()
-        small = shape[1] < 96
-        stride = 1 if shape[1] < 48 else 2
-        stem: list[nn.Module] = [
-            nn.Conv2d(shape[0], 64, 3 if small else 7, stride, 1 if small else 3, bias=False),
-            nn.BatchNorm2d(64),
-            nn.ReLU(),
-        ]
-        self.stem = nn.Sequential(*stem, *([] if small else [nn.MaxPool2d(3, 2, 1)]))
+        stride, small = 1 if shape[1] < 48 else 2, shape[1] < 96
+        stem = nn.Conv2d(shape[0], 64, 3 if small else 7, stride, 1 if small else 3, bias=False)
+        pooling = [] if small else [nn.MaxPool2d(3, 2, 1)]
+        self.stem = nn.Sequential(stem, nn.BatchNorm2d(64), nn.ReLU(), *pooling)
         blocks, inputs = [], 64
         for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
             blocks += [BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)]
             inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.dropout = nn.Dropout(dropout)
-        self.features = 512
+        self.features = inputs
         kaiming_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from attittud_lab.compare.table import about, bar, by_label, cells, decided_row,
 from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.output.progress import shares
-from attittud_lab.strategies.layers import PARTS
+from attittud_lab.strategies.guided import PARTS
 
 LONGEST_TEXT = 40_000
 """Characters of a configuration; one that long is no reading."""

@@ -1,4 +1,4 @@
-"""The folder of a run. Every file in it is whole: a reader may trust what is there.
+"""The folder of a run, and the checkpoint in it. Every file is whole: a reader may trust what is there.
 
 config.yaml            the configuration as used, readable by `attittud train`
 run.json               the same as JSON, with versions, revision and hardware
@@ -11,36 +11,42 @@ result.json            the final figures; it is written last, its presence means
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import cannot_write, read_json, write_atomically, write_json
-from attittud_lab.models.network import save_weights
-from attittud_lab.runs.checkpoint import load_checkpoint, save_checkpoint
 from attittud_lab.runs.result import RunResult, provenance
 
-_FILES = (
-    "result.json",
-    "checkpoint.safetensors",
-    "weights.safetensors",
-    "metrics.jsonl",
-    "data.json",
-    "run.json",
-    "config.yaml",
-)
-
+# The result first: an interrupted removal leaves nothing to trust.
+_FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "metrics.jsonl")
+_FILES += ("data.json", "run.json", "config.yaml")
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
+_OVER = "start over with --fresh"
+_TENSOR = "$tensor"
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say what helps where a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from None
 
 
 class RunFolder:
@@ -48,125 +54,97 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
         self.path, self.config = path, config
-        self.checkpoint_path = path / "checkpoint.safetensors"
-        for name in _FILES:
-            link = (path / name).is_symlink()  # writing would go to wherever it leads
-            if link or ((path / name).exists() and not (path / name).is_file()):
+        self.about_path, self.result_path = path / "run.json", path / "result.json"
+        self.checkpoint_path, self.metrics_path = path / "checkpoint.safetensors", path / "metrics.jsonl"
+        for file in (path / name for name in _FILES):
+            link = file.is_symlink()  # writing would go to wherever it leads
+            if link or (file.exists() and not file.is_file()):
                 what = "a link" if link else "no plain file"
-                raise InputError(f"{path / name}: is {what}; run folders hold their own files, remove it")
-        if fresh or self._begun_in_vain():
-            try:
-                for name in _FILES:  # the result first: an interrupted removal leaves nothing to trust
+                raise InputError(f"{file}: is {what}; run folders hold their own files, remove it")
+        # A run that left nothing to continue from does not stand in the way of another one.
+        if fresh or (self.about_path.exists() and not self._holds_results()):
+            with _writing(path):
+                for name in _FILES:
                     (path / name).unlink(missing_ok=True)
-            except OSError as error:
-                raise cannot_write(path, error) from None
         self._check_same_config()
 
-    def _begun_in_vain(self) -> bool:
-        """A run that left nothing to continue from: it does not stand in the way of another one."""
-        kept = (self.path / "result.json").exists() or self.checkpoint_path.exists()
-        return (self.path / "run.json").exists() and not kept
+    def _holds_results(self) -> bool:
+        return self.result_path.exists() or self.checkpoint_path.exists()
 
     def _check_same_config(self) -> None:
-        known = self.path / "run.json"
-        if not known.exists():
-            if (self.path / "result.json").exists() or self.checkpoint_path.exists():
-                raise InputError(
-                    f"{self.path}: there are results but no run.json; it is no whole run folder, choose another output=FOLDER"
-                )
+        other = "choose another output=FOLDER"
+        if not self.about_path.exists():
+            if self._holds_results():
+                raise InputError(f"{self.path}: there are results but no run.json; it is no whole run folder, {other}")
             return
-        about = read_json(known)
+        about = read_json(self.about_path)
         try:
             differing = differences(_completed(about["config"]), comparable(self.config))
         except (LookupError, TypeError, RecursionError):
-            raise InputError(
-                f"{known}: is not what a run writes; choose another output=FOLDER, or start over with --fresh"
-            ) from None
+            raise InputError(f"{self.about_path}: is not what a run writes; {other}, or {_OVER}") from None
         if differing:
-            raise InputError(
-                f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])}); choose another folder by "
-                "output=FOLDER, or start over with --fresh"
-            )
+            found = f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])})"
+            raise InputError(f"{found}; choose another folder by output=FOLDER, or {_OVER}")
 
     def result(self) -> RunResult | None:
         """What a finished run found; None for an unfinished one."""
-        path = self.path / "result.json"
-        if not path.exists():
+        if not self.result_path.exists():
             return None
         try:
-            return RunResult.read(read_json(path), self.path)
+            return RunResult.read(read_json(self.result_path), self.path)
         except ValueError as error:
-            raise InputError(
-                f"{path}: is not what a run writes ({one_line(error, 200)}); start over with --fresh"
-            ) from None
+            found = f"{self.result_path}: is not what a run writes ({one_line(error, 200)})"
+            raise InputError(f"{found}; {_OVER}") from None
 
     def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""
-        about, rows = self.path / "run.json", self.path / "data.json"
+        rows = self.path / "data.json"
         # Through JSON, so that what is compared has the same types.
         plain = json.loads(json.dumps(record))
-        if not about.exists():
+        if not self.about_path.exists():
             write_json(rows, plain)
             write_atomically(self.path / "config.yaml", dump(self.config).encode())
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            facts: dict[str, Any] = {"config": comparable(self.config), "started": started, "device": _device(device)}
+            facts: dict[str, Any] = {"config": comparable(self.config), "started": started}
+            facts["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
-            write_json(about, facts | provenance(_PACKAGES))  # last: with it the folder belongs to this run
+            write_json(self.about_path, facts | provenance(_PACKAGES))  # last: with it the folder belongs to this run
         elif read_json(rows) != plain:
-            raise InputError(
-                f"{self.path}: the data have changed since this run began; start over with --fresh, or restore the data"
-            )
+            found = f"{self.path}: the data have changed since this run began"
+            raise InputError(f"{found}; {_OVER}, or restore the data")
 
     def checkpoint(self) -> dict[str, Any] | None:
         return load_checkpoint(self.checkpoint_path) if self.checkpoint_path.exists() else None
 
     def save(self, state: Mapping[str, Any]) -> None:
         """A checkpoint, with the length of the metrics that belong to it."""
-        metrics = self.path / "metrics.jsonl"
-        try:
-            with metrics.open("ab") as file:
-                os.fsync(file.fileno())
-                size = file.tell()
-        except OSError as error:
-            raise cannot_write(metrics, error) from None
+        with _writing(self.metrics_path), self.metrics_path.open("ab") as file:
+            os.fsync(file.fileno())
+            size = file.tell()
         save_checkpoint(self.checkpoint_path, {**state, "metrics_bytes": size})
 
     def truncate(self, size: int) -> None:
         """Forget metrics that came after the checkpoint: those steps will be done again."""
-        path = self.path / "metrics.jsonl"
-        try:
-            with path.open("a+b") as file:
-                if file.seek(0, os.SEEK_END) < size:
-                    raise InputError(
-                        f"{path}: lines are missing that the checkpoint counts on; start over with --fresh"
-                    )
-                file.seek(0)
-                for number, line in enumerate(file.read(size).splitlines(), 1):
-                    if not _is_object(line):
-                        raise InputError(
-                            f"{path}:{number}: is no line of metrics; restore the file, or start over with --fresh"
-                        )
-                file.truncate(size)
-        except OSError as error:
-            raise cannot_write(path, error) from None
+        path = self.metrics_path
+        with _writing(path), path.open("a+b") as file:
+            if file.seek(0, os.SEEK_END) < size:
+                raise InputError(f"{path}: lines are missing that the checkpoint counts on; {_OVER}")
+            file.seek(0)
+            for number, line in enumerate(file.read(size).splitlines(), 1):
+                if not _is_object(line):
+                    raise InputError(f"{path}:{number}: is no line of metrics; restore the file, or {_OVER}")
+            file.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
-        try:
-            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
-        except OSError as error:
-            raise cannot_write(self.path / "metrics.jsonl", error) from None
+        with _writing(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
 
     def note(self, name: str, value: Any) -> None:
         """Add to run.json what is not known before the end."""
-        path = self.path / "run.json"
-        write_json(path, read_json(path) | {name: value})
-
-    def save_weights(self, weights: dict[str, Tensor]) -> None:
-        save_weights(self.path / "weights.safetensors", weights)
+        write_json(self.about_path, read_json(self.about_path) | {name: value})
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        write_json(self.path / "result.json", result)
+        write_json(self.result_path, result)
         self.checkpoint_path.unlink(missing_ok=True)
 
 
@@ -175,10 +153,6 @@ def _is_object(line: bytes) -> bool:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _device(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def _completed(config: Any) -> Any:
@@ -199,11 +173,84 @@ def comparable(config: Config) -> dict[str, Any]:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """In words, which settings differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(key for key in new if key not in old)]
-        missing = "nothing"
-        return [
-            text
-            for key in keys
-            for text in differences(old.get(key, missing), new.get(key, missing), f"{path}.{key}" if path else key)
-        ]
+        found: list[str] = []
+        for key in old | new:
+            found += differences(old.get(key, "nothing"), new.get(key, "nothing"), f"{path}.{key}" if path else key)
+        return found
     return [] if old == new else [f"{path}: {old!r:.100} there, {new!r:.100} here"]
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write nested mappings and lists of tensors, numbers, texts and None into one safetensors file.
+
+    No pickle: tensors are tensors, everything else is JSON in the file's header, with a checksum over both.
+    """
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_flatten(state, "", tensors))
+    write_atomically(path, save(tensors, {"state": text, "sha256": _checksum(text, tensors)}))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read it back, on the CPU; a file that is damaged or none of ours is refused."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            # Copies, aligned as torch aligns its own: a dot product where they lie in the file may add up in another
+            # order (MKL on AMD's processors), and the run would go on with other last digits.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
+        text = metadata["state"]
+        if metadata["sha256"] != _checksum(text, tensors):
+            raise ValueError("its checksum is wrong")
+        state: dict[str, Any] = _unflatten(json.loads(text), tensors)
+        if not isinstance(state, dict):
+            raise ValueError("it is no mapping")
+    except (SafetensorError, OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        found = f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)})"
+        cure = "delete this file to start the run from its beginning, or restore it from a backup"
+        raise InputError(f"{found}; {cure}") from None
+    return state
+
+
+def check_like(value: Any, like: Any, name: str) -> None:
+    """Raise ValueError unless a value has the keys, shapes and types of another one."""
+    if isinstance(like, Mapping):
+        if not isinstance(value, Mapping) or value.keys() != like.keys():
+            raise ValueError(f"{name} has other entries than this run")
+        for key, item in like.items():
+            check_like(value[key], item, f"{name}/{key}")
+    elif not isinstance(value, Tensor) or (value.shape, value.dtype) != (like.shape, like.dtype):
+        raise ValueError(f"{name} is no tensor of shape {tuple(like.shape)} and type {like.dtype}")
+
+
+def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        # A copy: safetensors refuses tensors that share memory, and tied weights do.
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {_TENSOR: name}
+    if isinstance(value, Mapping):
+        # JSON has no whole numbers as keys, optimizers do.
+        return {"$mapping": [[key, _flatten(item, f"{name}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_flatten(item, f"{name}/{position}", tensors) for position, item in enumerate(value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{name}: {type(value).__name__} cannot be saved")
+
+
+def _unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if _TENSOR in value:
+            return tensors[value[_TENSOR]]
+        return {key: _unflatten(item, tensors) for key, item in value["$mapping"]}
+    if isinstance(value, list):
+        return [_unflatten(item, tensors) for item in value]
+    return value
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()

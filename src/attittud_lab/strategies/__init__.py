@@ -2,16 +2,6 @@
 
 import attittud_lab.strategies.guided
 import attittud_lab.strategies.mixing  # noqa: F401 - importing them registers their strategies
-from attittud_lab.strategies.base import (
-    Entry,
-    StepKind,
-    StepLosses,
-    Strategy,
-    Telemetry,
-    find,
-    make_strategy,
-    names,
-    register,
-)
+from attittud_lab.strategies.base import StepKind, StepLosses, Strategy, Telemetry, find, make_strategy, names, register
 
-__all__ = ["Entry", "StepKind", "StepLosses", "Strategy", "Telemetry", "find", "make_strategy", "names", "register"]
+__all__ = ["StepKind", "StepLosses", "Strategy", "Telemetry", "find", "make_strategy", "names", "register"]

@@ -21,8 +21,12 @@ Telemetry = Callable[[], Mapping[str, float]]
 """Reads the figures of a step, which waits for the device; called only for steps that are logged."""
 
 
-class MicroLosses(Protocol):
-    """The losses of a step, or of an equal part of it, computed when asked for."""
+class StepLosses(Protocol):
+    """The losses of one step, or of an equal part of it, computed when asked for."""
+
+    @property
+    def micro(self) -> Sequence[StepLosses]:
+        """The micro-batches that the step is taken in; without accumulation the step itself."""
 
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
         """Per-example primary losses (a vector); `detach` trains the head alone, `count` takes only the first ones."""
@@ -33,14 +37,6 @@ class MicroLosses(Protocol):
     @property
     def auxiliary_examples(self) -> int:
         """How many auxiliary examples there are."""
-
-
-class StepLosses(MicroLosses, Protocol):
-    """The losses of one step."""
-
-    @property
-    def micro(self) -> Sequence[MicroLosses]:
-        """The micro-batches that the step is taken in; without accumulation the step itself."""
 
     def basis(self) -> Tensor:
         """Per-example primary losses of other examples (strategy.basis_batch of them)."""
@@ -115,7 +111,6 @@ class Entry:
     """Settings that an entry of compare.strategies takes from the section `strategy` unless it names them itself."""
     tunes_primary_weight: bool = True
     """Whether a comparison may tune strategy.primary_weight."""
-    trains_head: bool = True
 
 
 _ENTRIES: dict[str, Entry] = {}

@@ -6,21 +6,24 @@ torch and the library are imported when a strategy is built, so that their names
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attittud_lab.errors import InputError
-from attittud_lab.strategies.base import MicroLosses, StepKind, StepLosses, Strategy, Telemetry, register
+from attittud_lab.strategies.base import StepKind, StepLosses, Strategy, Telemetry, register
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from attittud import Report
+    from attittud import Guide, Report
     from attittud_lab.config.schema import PhaseConfig, StrategyConfig
 
 SETTINGS = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
 """What strategies of a comparison share unless they say otherwise."""
+PARTS = ("helpful", "harmful", "neutral")
+MOST_GROUPS = 24
+"""More rows nobody reads; layers are then taken together by the modules that hold them."""
 
 
 class Guided(Strategy):
@@ -28,10 +31,12 @@ class Guided(Strategy):
 
     needs_shared = True
 
-    def __init__(self, config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int) -> None:
+    def __init__(
+        self, config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int, **own: Any
+    ) -> None:
         from attittud import Guide
 
-        arguments = self.arguments(config, weights, seed)
+        arguments = guide_arguments(config, weights, seed, own)
         try:
             with warnings.catch_warnings():  # several strategies share a rank that one of them may not use
                 warnings.filterwarnings("ignore", message=".*rank=.* is not used")
@@ -42,22 +47,15 @@ class Guided(Strategy):
         # It has to see the forward pass that the basis comes from, so it is given a callable.
         self._watches = self.guide.engine.name == "hooks"
 
-    def arguments(self, config: StrategyConfig, weights: Mapping[str, float], seed: int) -> dict[str, Any]:
-        return guide_arguments(config, weights, seed)
-
     def check_batches(self, phase: str, settings: PhaseConfig) -> None:
         basis, own_batch = self.guide.basis, self.config.basis_batch
         smallest = own_batch or settings.primary_batch
         if basis.needs == "jacobian" and smallest < 2:
-            raise InputError(
-                f"training.{phase}.primary_batch is {smallest}, but a basis needs at least 2 primary examples; raise it, or set "
-                "strategy.basis_batch"
-            )
+            found = f"training.{phase}.primary_batch is {smallest}, but a basis needs at least 2 primary examples"
+            raise InputError(f"{found}; raise it, or set strategy.basis_batch")
         if settings.accumulate > 1 and own_batch is None and not basis.adds_up:
-            raise InputError(
-                f"training.{phase}.accumulate: basis {basis.name} cannot be built from {settings.accumulate} micro-batches; set "
-                "strategy.basis_batch, or use basis: sketch"
-            )
+            found = f"training.{phase}.accumulate: basis {basis.name} cannot be built from {settings.accumulate}"
+            raise InputError(f"{found} micro-batches; set strategy.basis_batch, or use basis: sketch")
 
     def step(self, losses: StepLosses) -> Telemetry:
         from attittud import UnsupportedError
@@ -81,7 +79,7 @@ class Guided(Strategy):
     def _accumulated(self, losses: StepLosses) -> Report:
         guide, parts = self.guide, losses.micro
 
-        def primary(part: MicroLosses) -> Tensor:
+        def primary(part: StepLosses) -> Tensor:
             return part.primary() / len(parts)
 
         for number, part in enumerate(parts):
@@ -106,8 +104,6 @@ class Guided(Strategy):
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
         """Norms of the three parts by layer; where a step has micro-batches, those of the first."""
-        from attittud_lab.strategies.layers import layer_norms
-
         return {f"layers/{name}": value for name, value in layer_norms(self.guide, losses.micro[0]).items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,12 +123,11 @@ class Auto(Guided):
 
     uses_held_out = True
 
-    def arguments(self, config: StrategyConfig, weights: Mapping[str, float], seed: int) -> dict[str, Any]:
+    def __init__(self, config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int) -> None:
         if config.eta is not None:
-            raise InputError(
-                "strategy.eta: strategy auto finds the weights itself; leave them out, or use name: custom"
-            )
-        return guide_arguments(config, weights, seed, {"eta": "auto", "judge_every": config.judge_every})
+            cure = "leave them out, or use name: custom"
+            raise InputError(f"strategy.eta: strategy auto finds the weights itself; {cure}")
+        super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
 
 _AUTO = "held-out primary examples, those of validation, decide the weight of every part: no weights to choose"
@@ -161,20 +156,50 @@ def guide_arguments(
     if config.eta is not None:
         arguments["eta"] = Eta(config.eta.neutral, config.eta.helpful, config.eta.harmful)
     if "eta" not in arguments:
-        raise InputError(
-            f"strategy {config.name!r} needs its three weights, for example "
-            "strategy: {name: custom, eta: {neutral: 1, helpful: 1, harmful: -1}}"
-        )
+        example = "strategy: {name: custom, eta: {neutral: 1, helpful: 1, harmful: -1}}"
+        raise InputError(f"strategy {config.name!r} needs its three weights, for example {example}")
     for key in ("primary_weight", "basis", "refresh_every"):
         if getattr(config, key) is not None:
             arguments[key] = getattr(config, key)
     if config.exclude:
         arguments["parameters"] = lambda name, _: not matches(name, config.exclude)
-    return {
-        **arguments,
-        "rank": config.rank,
-        "include_mean": config.include_mean,
-        "engine": config.engine,
-        "auxiliary_weight": dict(weights),
-        "seed": seed,
-    }
+    arguments |= {"rank": config.rank, "include_mean": config.include_mean, "engine": config.engine}
+    return arguments | {"auxiliary_weight": dict(weights), "seed": seed}
+
+
+def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
+    """Norms by "group/part", over all auxiliary sources, with the basis in use; empty before there is one.
+
+    The losses are computed once more, without dropout and without a trace in buffers, random states or `.grad`.
+    """
+    import torch
+
+    from attittud import isolated_forward
+    from attittud_lab.models.compiling import eagerly
+
+    space = guide.subspace
+    if space is None or guide.basis.keeps_graph:
+        return {}
+    with isolated_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad(), eagerly(guide.model):
+        primary = space.gradient(losses.primary().mean())
+        # One source after the other: a single auxiliary gradient is held at a time.
+        found = [
+            space.squares(primary, space.gradient(loss), include_mean=guide.include_mean)
+            for loss in losses.auxiliary().values()
+        ]
+    by_parameter = dict(zip(space.layout.names, torch.stack(found).sum(0).tolist(), strict=True))
+    sums: dict[str, float] = {}
+    for name, group in groups(space.layout.names).items():
+        for part, square in zip(PARTS, by_parameter[name], strict=True):
+            sums[f"{group}/{part}"] = sums.get(f"{group}/{part}", 0.0) + square
+    return {name: square**0.5 for name, square in sums.items()}
+
+
+def groups(names: Sequence[str]) -> Mapping[str, str]:
+    """The module of each parameter, shortened until there are at most `MOST_GROUPS` of them."""
+    modules = {name: name.split(".")[:-1] or [name] for name in names}
+    for depth in range(max(map(len, modules.values()), default=1), 0, -1):
+        short = {name: ".".join(module[:depth]) for name, module in modules.items()}
+        if len(set(short.values())) <= MOST_GROUPS:
+            break
+    return short

@@ -7,12 +7,11 @@ one auxiliary loss reach are shared; all others get the gradients of their own t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attittud_lab.errors import InputError, needs, one_line
-from attittud_lab.strategies.base import MicroLosses, StepKind, StepLosses, Strategy, Telemetry, register
+from attittud_lab.errors import InputError, one_line, optional
+from attittud_lab.strategies.base import StepKind, StepLosses, Strategy, Telemetry, register
 from attittud_lab.strategies.guided import Guided
 
 if TYPE_CHECKING:  # torch is imported where it is used: names are listed without it
@@ -23,49 +22,39 @@ if TYPE_CHECKING:  # torch is imported where it is used: names are listed withou
 Gradients = Sequence["Tensor | None"]
 
 
-@dataclass
-class TaskGradients:
-    """One flat vector per loss over the shared parameters; the first is the primary task's."""
+def task_gradients(model: nn.Module, parts: Iterable[Sequence[Tensor]]) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """Differentiate the losses (separate graphs): the shared parameters, and a flat vector over them for each loss.
 
-    shared: list[nn.Parameter]
-    rows: list[Tensor]
+    The first loss is the primary task's. All other parameters receive their gradients here. Each part has the losses of one
+    micro-batch; their gradients add up.
+    """
+    import torch
 
-    @classmethod
-    def of(cls, model: nn.Module, parts: Iterable[Sequence[Tensor]]) -> TaskGradients:
-        """Differentiate the losses (separate graphs) and hand all but the shared parameters their gradients.
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found: list[Gradients] = []
+    for losses in parts:  # the next one is computed when the graphs of this one are gone
+        new: list[Gradients] = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
+        found = [_sum(a, b) for a, b in zip(found, new, strict=True)] if found else new
+        del losses
+    shared = []
+    for position, parameter in enumerate(parameters):
+        own = [gradients[position] for gradients in found]
+        reached = [gradient for gradient in own if gradient is not None]
+        if own[0] is not None and len(reached) > 1:
+            shared.append(position)
+        elif reached:
+            parameter.grad = torch.stack(reached).sum(0) if len(reached) > 1 else reached[0].clone()
+    rows = [torch.cat([_flat(row[i], parameters[i]) for i in shared]) for row in found if shared]
+    return [parameters[position] for position in shared], rows
 
-        Each part has the losses of one micro-batch; their gradients add up.
-        """
-        import torch
 
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        found: list[Gradients] = []
-        for losses in parts:  # the next one is computed when the graphs of this one are gone
-            new: list[Gradients] = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
-            found = [_sum(a, b) for a, b in zip(found, new, strict=True)] if found else new
-            del losses
-        shared = []
-        for position, parameter in enumerate(parameters):
-            own = [gradients[position] for gradients in found]
-            reached = [gradient for gradient in own if gradient is not None]
-            if own[0] is not None and len(reached) > 1:
-                shared.append(position)
-            elif reached:
-                parameter.grad = torch.stack(reached).sum(0) if len(reached) > 1 else reached[0].clone()
-        rows = [
-            torch.cat([_flat(gradients[position], parameters[position]) for position in shared])
-            for gradients in found
-            if shared
-        ]
-        return cls([parameters[position] for position in shared], rows)
+def write(update: Tensor, shared: Sequence[nn.Parameter]) -> None:
+    """Give the shared parameters their slices of the update."""
+    import torch
 
-    def write(self, update: Tensor) -> None:
-        """Give the shared parameters their slices of the update."""
-        import torch
-
-        slices = update.split([parameter.numel() for parameter in self.shared])
-        for parameter, part in zip(self.shared, slices, strict=True):
-            parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
+    slices = update.split([parameter.numel() for parameter in shared])
+    for parameter, part in zip(shared, slices, strict=True):
+        parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
 
 
 def _sum(first: Gradients, second: Gradients) -> Gradients:
@@ -94,26 +83,24 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
     return _ratio(a.dot(b), a.norm() * b.norm())
 
 
+@dataclass(eq=False)
 class Mixed(Strategy):
     """A step of one of the formulas below."""
 
-    def __init__(
-        self,
-        formula: Formula,
-        config: StrategyConfig,
-        model: nn.Module,
-        weights: Mapping[str, float],
-        *,
-        primary_weight: float = 1.0,
-        auxiliary: bool = True,
-        replay: bool = False,
-        trains_head: bool = True,
-    ) -> None:
-        self.formula, self.config, self.model, self.weights = formula, config, model, weights
-        self.needs_auxiliary, self.replay, self.trains_head = auxiliary, replay, trains_head
-        self.primary_weight = primary_weight if config.primary_weight is None else config.primary_weight
-        self.memory: dict[str, Tensor] = {}
-        """What a formula keeps from step to step; it goes into checkpoints."""
+    formula: Formula
+    config: StrategyConfig
+    model: nn.Module
+    weights: Mapping[str, float]
+    primary_weight: float = 1.0
+    needs_auxiliary: bool = True
+    replay: bool = False
+    trains_head: bool = True
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    """What a formula keeps from step to step; it goes into checkpoints."""
+
+    def __post_init__(self) -> None:
+        if self.config.primary_weight is not None:
+            self.primary_weight = self.config.primary_weight
 
     def step(self, losses: StepLosses) -> Telemetry:
         parts = losses.micro
@@ -121,19 +108,20 @@ class Mixed(Strategy):
             for part in parts:
                 (part.primary().mean() / len(parts)).backward()
             return dict
-        found = TaskGradients.of(self.model, (self._losses(part, 1 / len(parts)) for part in parts))
-        if not found.shared:
+        shared, rows = task_gradients(self.model, (self._losses(part, 1 / len(parts)) for part in parts))
+        if not shared:
             return dict
-        primary, auxiliary, *others = found.rows
+        primary, auxiliary, *others = rows
         for row in others:
             auxiliary = auxiliary + row
         if any(kept.shape != primary.shape for kept in self.memory.values()):
             raise InputError("strategy: the checkpoint is of another model; delete it to start from the beginning")
         weight = self.config.ratio if self.replay else self.primary_weight
-        found.write(self.formula(self, primary, auxiliary) + primary * weight)
-        return partial(_read, _cosine(primary, auxiliary))
+        write(self.formula(self, primary, auxiliary) + primary * weight, shared)
+        similarity = _cosine(primary, auxiliary)
+        return lambda: {"cosine": float(similarity)}
 
-    def _losses(self, losses: MicroLosses, share: float) -> list[Tensor]:
+    def _losses(self, losses: StepLosses, share: float) -> list[Tensor]:
         factor = 1.0
         if self.replay:
             # The mean loss of a batch in which a share `ratio` of the examples is primary.
@@ -159,10 +147,6 @@ class Mixed(Strategy):
         self.memory = dict(state)
 
 
-def _read(similarity: Tensor) -> dict[str, float]:
-    return {"cosine": float(similarity)}
-
-
 def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formula]:
     """Register a formula as a strategy; the settings are those of `Mixed`."""
 
@@ -173,8 +157,10 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
             return Guided(config, model, weights, seed)  # the preset of this name, with an Eta or a basis of one's own
 
         # Elsewhere the weight is 0, replaced by a ratio, or of no effect.
-        tunes = settings.get("auxiliary", True) and not settings.get("replay") and settings.get("primary_weight") != 0
-        register(name, about, build, tunes_primary_weight=tunes, trains_head=settings.get("trains_head", True))
+        tunes = (
+            settings.get("needs_auxiliary", True) and not settings.get("replay") and settings.get("primary_weight") != 0
+        )
+        register(name, about, build, tunes_primary_weight=tunes)
         return function
 
     return add
@@ -189,7 +175,9 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
     trains_head=False,
 )
 @formula("pretrain", "auxiliary data alone shapes the body while the primary head learns on it", primary_weight=0.0)
-@formula("primary_only", "ignore the auxiliary data: the baseline that every other row has to beat", auxiliary=False)
+@formula(
+    "primary_only", "ignore the auxiliary data: the baseline that every other row has to beat", needs_auxiliary=False
+)
 def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
     return auxiliary
 
@@ -207,9 +195,8 @@ def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
 @formula("bloop", "Hsieh et al. 2024: project on the complement of a running primary gradient")
 def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     if "mean" in strategy.memory:
-        strategy.memory["mean"].lerp_(
-            primary, 1 - strategy.config.decay
-        )  # in place: a captured step goes on from there
+        # In place: a captured step goes on from there.
+        strategy.memory["mean"].lerp_(primary, 1 - strategy.config.decay)
     else:
         strategy.memory["mean"] = primary.clone()
     mean = strategy.memory["mean"]
@@ -222,34 +209,24 @@ class Symmetric(Strategy):
     needs_shared = True
 
     def __init__(
-        self,
-        kind: str,
-        arguments: Mapping[str, Any],
-        config: StrategyConfig,
-        model: nn.Module,
-        weights: Mapping[str, float],
-    ) -> None:
-        try:
-            from torchjd import aggregation
-        except ImportError:
-            raise needs("torchjd", "torchjd", f"strategy {config.name!r}") from None
+        self, name: str, kind: str, arguments: Mapping[str, Any], model: nn.Module, weights: Mapping[str, float]
+    ):
+        aggregation = optional("torchjd.aggregation", "torchjd", f"strategy {name!r}", "torchjd")
         try:
             self.aggregator = getattr(aggregation, kind)(**arguments)
         except (ImportError, AttributeError) as error:
-            raise InputError(
-                f"strategy {config.name!r}: TorchJD cannot provide {kind} here: {one_line(error)}"
-            ) from None
+            raise InputError(f"strategy {name!r}: TorchJD cannot provide {kind} here: {one_line(error)}") from None
         self.model, self.weights = model, weights
 
     def step(self, losses: StepLosses) -> Telemetry:
         import torch
 
         share = 1 / len(losses.micro)
-        found = TaskGradients.of(self.model, (self._rows(part, share) for part in losses.micro))
-        found.write(self.aggregator(torch.stack(found.rows)))
+        shared, rows = task_gradients(self.model, (self._rows(part, share) for part in losses.micro))
+        write(self.aggregator(torch.stack(rows)), shared)
         return dict
 
-    def _rows(self, losses: MicroLosses, share: float) -> list[Tensor]:
+    def _rows(self, losses: StepLosses, share: float) -> list[Tensor]:
         tasks = [loss * (self.weights[name] * share) for name, loss in losses.auxiliary().items()]
         return [losses.primary().mean() * share, *tasks]
 
@@ -259,7 +236,7 @@ def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any
 
     def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], _seed: int) -> Strategy:
         given = {key: value(weights) if callable(value) else value for key, value in arguments.items()}
-        strategy = Symmetric(kind, given, config, model, weights)
+        strategy = Symmetric(config.name, kind, given, model, weights)
         strategy.resumable = resumable
         return strategy
 

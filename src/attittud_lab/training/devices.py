@@ -19,7 +19,6 @@ import torch
 
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.data.tasks import Task
 from attittud_lab.errors import InputError, one_line
 
 logger = logging.getLogger("attittud")
@@ -41,9 +40,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the device `meta` holds nothing
     except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"device: {name!r} cannot be used here ({one_line(error, 120)}); use device=auto or device=cpu"
-        ) from None
+        found = f"device: {name!r} cannot be used here ({one_line(error, 120)})"
+        raise InputError(f"{found}; use device=auto or device=cpu") from None
     return device
 
 
@@ -51,17 +49,11 @@ def on_device(data: Prepared, device: torch.device) -> Prepared:
     """All tensors on the device when they take less than half of its free memory, else where they are."""
     if device.type != "cuda" or data.bytes > torch.cuda.mem_get_info(device)[0] / 2:
         return data
-
-    def moved(task: Task) -> Task:
-        return replace(task, examples=task.examples.to(device))
-
-    return replace(
-        data,
-        primary=moved(data.primary),
-        validation=data.validation.to(device),
-        test=data.test.to(device),
-        auxiliary={name: moved(task) for name, task in data.auxiliary.items()},
-    )
+    tasks = (data.primary, *data.auxiliary.values())
+    primary, *others = (replace(task, examples=task.examples.to(device)) for task in tasks)
+    validation, test = data.validation.to(device), data.test.to(device)
+    auxiliary = dict(zip(data.auxiliary, others, strict=True))
+    return replace(data, primary=primary, validation=validation, test=test, auxiliary=auxiliary)
 
 
 def captures(config: Config, data: Prepared, device: torch.device) -> bool:
@@ -119,34 +111,29 @@ class CapturedSteps(Generic[T]):
     def __init__(self, record: Record[T]) -> None:
         self._record = record
         self._seen: Counter[str] = Counter()
-        self._recorded: dict[str, tuple[T, Replay]] = {}
-        self._failed: set[str] = set()
+        self._recorded: dict[str, tuple[T, Replay] | None] = {}
+        """None for what cannot be recorded."""
 
     def run(self, kind: str | None, action: Callable[[], T]) -> tuple[T, bool]:
         """What the action returns, and whether it was replayed: then its Python code did not run.
 
         `kind` is None for a step that must not be recorded.
         """
-        if kind is None or kind in self._failed:
+        if kind is None:
             return action(), False
-        if kind in self._recorded:
-            found, replay = self._recorded[kind]
-            replay()
-            return found, True
+        known = self._recorded.get(kind)
+        if known is not None:
+            known[1]()
+            return known[0], True
         self._seen[kind] += 1
-        if self._seen[kind] <= WARM_UP:
+        if self._seen[kind] <= WARM_UP or kind in self._recorded:
             return action(), False
         try:
             found, replay = self._recorded[kind] = self._record(action)
         except Exception as error:  # what cannot be captured raises all sorts
-            self._failed.add(kind)
-            reason = one_line(error, 300)
-            logger.warning(
-                "training.cuda_graph: a %s cannot be captured and is run as usual (%s: %s)",
-                kind,
-                type(error).__name__,
-                reason,
-            )
+            self._recorded[kind] = None
+            reason = f"{type(error).__name__}: {one_line(error, 300)}"
+            logger.warning("training.cuda_graph: a %s cannot be captured and is run as usual (%s)", kind, reason)
             return action(), False
         # Recording ran its Python code, so that this first replay is an ordinary step to the caller.
         replay()

@@ -26,13 +26,13 @@ def evaluate(
     model.eval()
     try:
         with eagerly(model):
-            parts = [
-                (rows, model(part.to(device), head=task.head).float()) for rows, part in examples.parts(batch_size)
+            found = [
+                (model(part.to(device), head=task.head).float(), rows) for rows, part in examples.parts(batch_size)
             ]
     finally:
         model.train(training)
-    order = torch.cat([rows for rows, _ in parts])
-    outputs = torch.cat([part for _, part in parts]).cpu()[order.argsort()]
+    outputs, rows = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+    outputs = outputs[rows.argsort()]
     assert examples.targets is not None
     targets = examples.targets.cpu()
     if task.objective == "multi_label":

@@ -17,7 +17,7 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.compiling import clock
 from attittud_lab.models.network import Network, check_shared, matching
-from attittud_lab.runs.checkpoint import check_like
+from attittud_lab.runs.folder import check_like
 from attittud_lab.runs.result import typed
 from attittud_lab.strategies import Strategy, Telemetry, make_strategy
 from attittud_lab.training.devices import CapturedSteps, CudaRecorder
@@ -71,30 +71,59 @@ class PhaseState:
 
 
 class Phase:
-    """Runs steps from wherever its state stands."""
+    """One phase of a job. It runs steps from wherever its state stands."""
 
     def __init__(
         self,
         name: str,
-        config: PhaseConfig,
-        steps: int,
-        streams: Streams,
-        strategy: Strategy,
-        *,
-        metric: str,
-        evaluate: Callable[[], dict[str, float]],
         job: Config,
-        captured: CapturedSteps[_Update] | None = None,
+        data: Prepared,
+        model: Network,
+        device: torch.device,
+        metric: str,
+        *,
+        captured: bool = False,
     ) -> None:
-        self.name, self.config, self.steps, self.streams, self.strategy = name, config, steps, streams, strategy
-        self.model = streams.model
-        self.metric, self._evaluate = metric, evaluate
-        self.log_every, self.log_layers, self.checkpoint_every = job.log_every, job.log_layers, job.checkpoint_every
-        self.captured = captured
-        self.evaluate_every = max(1, steps // config.evaluations)
-        self.optimizer = _optimizer(self.model, config, streams.device if captured else None)
+        """`captured`: its steps become CUDA graphs."""
+        config: PhaseConfig = getattr(job.training, name)
+        chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
+        sources = {source: job.data.auxiliary[source] for source in data.auxiliary}
+        weights = {source: about.weight for source, about in sources.items()}
+        batches = {source: about.batch_size or config.batch_size for source, about in sources.items()}
+        strategy = make_strategy(chosen, model, weights=weights, seed=mix(job.seed, name, "guide"))
+        _check(name, config, chosen, strategy, data, batches)
+        matching(model, chosen.exclude, "strategy.exclude")
+        if strategy.needs_shared:
+            check_shared(model, chosen.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
+        self.name, self.job, self.strategy, self.model = name, job, strategy, model
+        self.config = config if strategy.trains_head else replace(config, select="best")
+        self.metric = metric if strategy.trains_head else "loss"
+        self.steps = phase_steps(name, config, data, batches)
+        self.evaluate_every = max(1, self.steps // config.evaluations)
+        sizes = {"primary": config.primary_batch, "basis": chosen.basis_batch or config.primary_batch, **batches}
+        self.streams = Streams(
+            model,
+            data.primary,
+            data.auxiliary,
+            sizes,
+            name,
+            job.seed,
+            device,
+            judges=data.validation if strategy.uses_held_out else None,
+            bf16=job.training.precision == "bf16",
+            accumulate=config.accumulate,
+            held=captured,
+        )
+        self.captured: CapturedSteps[_Update] | None = CapturedSteps(CudaRecorder(device)) if captured else None
+        self.optimizer = _optimizer(model, config, device if captured else None)
         self.state = PhaseState()
         self.best_weights: dict[str, Tensor] | None = None
+
+        def look() -> dict[str, float]:
+            with self.streams.autocast():
+                return evaluate(model, data.primary, data.validation, device)
+
+        self._evaluate = look
 
     @property
     def done(self) -> bool:
@@ -107,42 +136,35 @@ class Phase:
         advanced: Callable[[int, Mapping[str, float]], None],
     ) -> None:
         """Go on to the end. `record` takes a line of metrics, `checkpoint` is called where all is consistent."""
-        state, device = self.state, self.streams.device
+        state, job, device = self.state, self.job, self.streams.device
         started, reported, shown = clock(), state.step, dict[str, float]()
         while not self.done:
             telemetry = self.step()
             last = state.step == self.steps
-            logging = state.step % self.log_every == 0 or last
+            logging = state.step % job.log_every == 0 or last
             evaluating = state.step % self.evaluate_every == 0 or last
-            saving = self.checkpoint_every is not None and state.step % self.checkpoint_every == 0
+            saving = job.checkpoint_every is not None and state.step % job.checkpoint_every == 0
             if not (logging or evaluating or saving):
                 continue
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             state.seconds += clock() - started
+            where = {"step": state.step, "seconds": state.seconds}
             if logging:
                 shown = self.read(telemetry)
-                record(
-                    {
-                        "step": state.step,
-                        "seconds": state.seconds,
-                        "lr": learning_rate(self.config, state.step - 1, self.steps, state.scale),
-                        **shown,
-                    }
-                )
+                record(where | {"lr": learning_rate(self.config, state.step - 1, self.steps, state.scale)} | shown)
             if self.config.seconds is not None and state.seconds >= self.config.seconds:
                 state.stopped, evaluating = "seconds", True
             if logging or evaluating:
                 advanced(state.step - reported, shown)
                 reported = state.step
             if evaluating:
-                found = self._look()
-                values = {f"validation/{name}": value for name, value in found.items()}
-                if self.log_layers:
+                values = {f"validation/{name}": value for name, value in self._look().items()}
+                if job.log_layers:
                     # The seconds of training have stopped counting.
                     values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
-                record({"step": state.step, "seconds": state.seconds, **values})
-            if saving or (evaluating and self.checkpoint_every is not None):
+                record(where | values)
+            if saving or (evaluating and job.checkpoint_every is not None):
                 checkpoint()
             started = clock()
 
@@ -204,10 +226,8 @@ class Phase:
         return values | {f"attittud/{name}": float(value) for name, value in telemetry().items()}
 
     def _diverged(self, why: str) -> DivergedError:
-        return DivergedError(
-            f"training diverged in step {self.state.step} of phase {self.name}: {why}; lower training.{self.name}.lr, or set "
-            f"training.{self.name}.clip"
-        )
+        cure = f"lower training.{self.name}.lr, or set training.{self.name}.clip"
+        return DivergedError(f"training diverged in step {self.state.step} of phase {self.name}: {why}; {cure}")
 
     def _look(self) -> dict[str, float]:
         """Evaluate, and draw the consequences."""
@@ -257,10 +277,8 @@ class Phase:
             like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
             check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        strategy = {
-            key: value.to(device) if isinstance(value, Tensor) else value for key, value in saved["strategy"].items()
-        }
-        self.strategy.load_state_dict(strategy)
+        kept = saved["strategy"].items()
+        self.strategy.load_state_dict({key: v.to(device) if isinstance(v, Tensor) else v for key, v in kept})
 
 
 def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device | None) -> torch.optim.Optimizer:
@@ -295,90 +313,35 @@ def learning_rate(config: PhaseConfig, step: int, steps: int, scale: float) -> f
     return config.lr + (end - config.lr) * done if config.schedule == "linear" else config.lr
 
 
-def make_phase(
+def _check(
     name: str,
-    config: Config,
+    config: PhaseConfig,
+    chosen: StrategyConfig,
+    strategy: Strategy,
     data: Prepared,
-    model: Network,
-    device: torch.device,
-    metric: str,
-    *,
-    captured: bool = False,
-) -> Phase:
-    """A phase of a job, at its beginning. `captured`: its steps become CUDA graphs."""
-    settings: PhaseConfig = getattr(config.training, name)
-    strategy_config = config.strategy if name == "guided" else StrategyConfig(name="primary_only")
-    weights = {source: config.data.auxiliary[source].weight for source in data.auxiliary}
-    strategy = make_strategy(strategy_config, model, weights=weights, seed=mix(config.seed, name, "guide"))
-    batches = {source: config.data.auxiliary[source].batch_size or settings.batch_size for source in data.auxiliary}
-    _check_strategy(strategy, strategy_config, model, data)
-    strategy.check_batches(name, settings)
-    _check_batches(name, settings, strategy_config, data, batches if strategy.needs_auxiliary else {})
-    if not strategy.trains_head:
-        metric, settings = "loss", replace(settings, select="best")
-    streams = Streams(
-        model,
-        data.primary,
-        data.auxiliary,
-        name,
-        config.seed,
-        settings.primary_batch,
-        batches,
-        strategy_config.basis_batch,
-        device,
-        accumulate=settings.accumulate,
-        bf16=config.training.precision == "bf16",
-        judges=data.validation if strategy.uses_held_out else None,
-        held=captured,
-    )
-
-    def look() -> dict[str, float]:
-        with streams.autocast():
-            return evaluate(model, data.primary, data.validation, device)
-
-    steps = phase_steps(name, settings, data, batches)
-    recorded: CapturedSteps[_Update] | None = CapturedSteps(CudaRecorder(device)) if captured else None
-    return Phase(name, settings, steps, streams, strategy, metric=metric, evaluate=look, job=config, captured=recorded)
-
-
-def _check_strategy(strategy: Strategy, config: StrategyConfig, model: Network, data: Prepared) -> None:
-    """Refuse a strategy that has nothing to work on; warn about one that has little."""
-    if strategy.needs_auxiliary and not data.auxiliary:
-        raise InputError(
-            f"strategy {config.name!r} needs auxiliary data, but data.auxiliary is empty; name a source there, or use "
-            "strategy: primary_only"
-        )
-    matching(model, config.exclude, "strategy.exclude")
-    if strategy.needs_shared:
-        check_shared(model, config.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
-    if strategy.uses_held_out and len(data.validation) < FEW_JUDGES:
-        logger.warning(
-            "strategy %s: the validation examples decide the weights, and there are only %d; so few can hardly tell what "
-            "helps. Raise data.primary.validation, or use strategy: primary_only or multitask",
-            config.name,
-            len(data.validation),
-        )
-
-
-def _check_batches(
-    name: str, settings: PhaseConfig, config: StrategyConfig, data: Prepared, batches: Mapping[str, int]
+    batches: Mapping[str, int],
 ) -> None:
-    """Refuse batches that are larger than the primary set, or that cannot be taken in equal micro-batches."""
+    """Refuse a strategy without data, and batches that are too large or cannot be taken in equal micro-batches."""
+    if strategy.needs_auxiliary and not data.auxiliary:
+        found = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
+        raise InputError(f"{found}; name a source there, or use strategy: primary_only")
+    if strategy.uses_held_out and len(data.validation) < FEW_JUDGES:
+        found = f"strategy {chosen.name}: the validation examples decide the weights, and there are only"
+        cure = "Raise data.primary.validation, or use strategy: primary_only or multitask"
+        logger.warning("%s %d; so few can hardly tell what helps. %s", found, len(data.validation), cure)
+    strategy.check_batches(name, config)
     primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
-    for key, size in {primary: settings.primary_batch, "strategy.basis_batch": config.basis_batch or 0}.items():
+    for key, size in {primary: config.primary_batch, "strategy.basis_batch": chosen.basis_batch or 0}.items():
         if size > available:
-            raise InputError(
-                f"{key} asks for {size} primary examples at once, but the primary training set has only {available}; lower {key} "
-                f"to at most {available}, or raise data.primary.train"
-            )
-    sizes = {primary: settings.primary_batch}
-    sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
+            found = f"{key} asks for {size} primary examples at once, but the primary training set has only {available}"
+            raise InputError(f"{found}; lower {key} to at most {available}, or raise data.primary.train")
+    sizes = {primary: config.primary_batch}
+    if strategy.needs_auxiliary:
+        sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
     for key, size in sizes.items():
-        if size % settings.accumulate:
-            raise InputError(
-                f"training.{name}.accumulate: {key} is {size}, which cannot be taken in {settings.accumulate} equal "
-                f"micro-batches; make it a multiple of {settings.accumulate}"
-            )
+        if size % config.accumulate:
+            found = f"training.{name}.accumulate: {key} is {size}, which cannot be taken in {config.accumulate} equal"
+            raise InputError(f"{found} micro-batches; make it a multiple of {config.accumulate}")
 
 
 def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mapping[str, int]) -> int:

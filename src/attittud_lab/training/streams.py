@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,7 +75,7 @@ class Batches:
         examples = self._tasks[stream].examples
         if examples.lengths is None:
             return None
-        return examples.width(self._orders[stream].batch_in_memory(self.step, self._sizes[stream]))
+        return examples.width(self._orders[stream].batch(self.step, self._sizes[stream], in_memory=True))
 
     def shape(self, kind: StepKind) -> str:
         """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
@@ -90,30 +91,29 @@ class Streams:
     model: nn.Module
     primary_task: Task
     tasks: Mapping[str, Task]
+    sizes: dict[str, int]
+    """Examples in a batch of `primary`, of `basis` and of each auxiliary source."""
     name: str
     seed: int
-    primary_batch: int
-    batches: Mapping[str, int]
-    basis_batch: int | None
     device: torch.device
-    bf16: bool = False
     judges: Examples | None = None
     """Primary examples that never train, some of which decide the weights in a step."""
+    bf16: bool = False
     accumulate: int = 1
     """Micro-batches of a step."""
     held: bool = False
     """Whether rows lie in the same memory in every step."""
     values: dict[str, Tensor] = field(default_factory=dict)
     """Mean losses of the current step, on the device."""
+    _part: int | None = None
+    """Which of its micro-batches this is; None for the whole step."""
 
     def __post_init__(self) -> None:
         self._tasks = {"primary": self.primary_task, "basis": self.primary_task, **self.tasks}
-        sizes = {"primary": self.primary_batch, "basis": self.basis_batch or self.primary_batch}
-        sizes |= {name: self.batches[name] for name in self.tasks}
         if self.judges is not None:
             self._tasks[JUDGES] = replace(self.primary_task, examples=self.judges)
-            sizes[JUDGES] = min(MOST_JUDGES, len(self.judges))
-        self.rows = Batches(self.name, self.seed, self._tasks, sizes, self.device if self.held else None)
+            self.sizes[JUDGES] = min(MOST_JUDGES, len(self.judges))
+        self.rows = Batches(self.name, self.seed, self._tasks, self.sizes, self.device if self.held else None)
 
     def load(self, step: int) -> None:
         """Go to a step."""
@@ -121,26 +121,34 @@ class Streams:
         self.rows.load(step)
 
     @property
-    def auxiliary_examples(self) -> int:
-        return sum(self.batches[name] for name in self.tasks)
-
-    @property
-    def micro(self) -> Sequence[Streams | MicroBatch]:
+    def micro(self) -> Sequence[Streams]:
         """Equal parts of the step: the mean of their losses is the loss of the step."""
         if self.accumulate == 1:
             return [self]
-        return [MicroBatch(self, number) for number in range(self.accumulate)]
+        parts = [copy(self) for _ in range(self.accumulate)]
+        for number, part in enumerate(parts):
+            part._part = number
+        return parts
 
-    def primary(self, *, detach: bool = False, count: int | None = None, part: int | None = None) -> Tensor:
-        losses = self._losses("primary", detach=detach, count=count, part=part)
-        _note(self, "loss/primary", losses.detach().mean(), part)
+    @property
+    def auxiliary_examples(self) -> int:
+        return sum(self.sizes[name] for name in self.tasks) // (1 if self._part is None else self.accumulate)
+
+    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
+        losses = self._losses("primary", detach=detach, count=count)
+        self._note("loss/primary", losses.detach().mean())
         return losses
 
-    def auxiliary(self, part: int | None = None) -> dict[str, Tensor]:
-        losses = {name: self._losses(name, part=part).mean() for name in self.tasks}
+    def auxiliary(self) -> dict[str, Tensor]:
+        losses = {name: self._losses(name).mean() for name in self.tasks}
         for name, loss in losses.items():
-            _note(self, f"loss/auxiliary/{name}", loss.detach(), part)
+            self._note(f"loss/auxiliary/{name}", loss.detach())
         return losses
+
+    def _note(self, name: str, loss: Tensor) -> None:
+        """Keep a mean loss of the step; those of its parts add up."""
+        before = self.values.get(name, 0.0)
+        self.values[name] = loss if self._part is None else before + loss / self.accumulate
 
     def basis(self) -> Tensor:
         return self._losses("basis")
@@ -149,10 +157,8 @@ class Streams:
         """Losses of the step's held-out examples; drawing them leaves the random numbers of the step alone."""
         return self.losses(self._tasks[JUDGES], self.rows.rows(JUDGES), width=self.rows.width(JUDGES), stream=JUDGES)
 
-    def _losses(
-        self, stream: str, *, detach: bool = False, count: int | None = None, part: int | None = None
-    ) -> Tensor:
-        rows = self.rows.rows(stream)
+    def _losses(self, stream: str, *, detach: bool = False, count: int | None = None) -> Tensor:
+        rows, part = self.rows.rows(stream), self._part
         if not self.held:
             # Dropout and masks depend on the step alone: no state to save, and all strategies see the same noise.
             # On a CPU not by torch.manual_seed, which formats stack traces for all accelerators: longer than a small step.
@@ -170,54 +176,24 @@ class Streams:
         inputs, targets = task.examples.take(rows, width)
         inputs = inputs.to(self.device, non_blocking=True)
         targets = None if targets is None else targets.to(self.device, non_blocking=True)
-        with self._enough(stream), self.autocast():
+        with _enough(stream, f"training.{self.name}", self.accumulate), self.autocast():
             return per_example_losses(self.model, task, inputs, targets, detach=detach)
-
-    @contextmanager
-    def _enough(self, stream: str) -> Iterator[None]:
-        """Where BatchNorm sees a single example, name the setting that leaves it with one."""
-        try:
-            yield
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            phase = f"training.{self.name}"
-            own = {
-                "primary": f"{phase}.primary_batch",
-                "basis": "strategy.basis_batch",
-                JUDGES: "data.primary.validation",
-            }
-            setting = own.get(stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)")
-            in_parts = self.accumulate > 1 and stream not in ("basis", JUDGES)
-            fewer = f", or lower {phase}.accumulate" if in_parts else ""
-            raise InputError(
-                f"{setting}: one example is too few for BatchNorm on statistics of the batch; raise it{fewer}, or choose a model "
-                "without BatchNorm"
-            ) from error
 
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
 
-def _note(streams: Streams, name: str, loss: Tensor, part: int | None) -> None:
-    """Keep a mean loss of the step; those of its parts add up."""
-    before = streams.values.get(name, 0.0)
-    streams.values[name] = loss if part is None else before + loss / streams.accumulate
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """One of the equal parts in which a step's batches are taken."""
-
-    streams: Streams
-    number: int
-
-    @property
-    def auxiliary_examples(self) -> int:
-        return self.streams.auxiliary_examples // self.streams.accumulate
-
-    def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
-        return self.streams.primary(detach=detach, count=count, part=self.number)
-
-    def auxiliary(self) -> dict[str, Tensor]:
-        return self.streams.auxiliary(part=self.number)
+@contextmanager
+def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
+    """Where BatchNorm sees a single example, name the setting that leaves it with one."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        own = {"basis": "strategy.basis_batch", JUDGES: "data.primary.validation"}
+        fewer = f", or lower {phase}.accumulate" if accumulate > 1 and stream not in own else ""
+        own["primary"] = f"{phase}.primary_batch"
+        setting = own.get(stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)")
+        found = f"{setting}: one example is too few for BatchNorm on statistics of the batch"
+        raise InputError(f"{found}; raise it{fewer}, or choose a model without BatchNorm") from error

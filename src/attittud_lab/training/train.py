@@ -15,16 +15,15 @@ from attittud_lab.data.prepare import Prepared, prepare
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder, only_one_process
-from attittud_lab.models.build import build_model, reader
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
+from attittud_lab.models.network import build_model, reader, save_weights
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
-from attittud_lab.runs.checkpoint import check_like
-from attittud_lab.runs.folder import RunFolder
+from attittud_lab.runs.folder import RunFolder, check_like
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
 from attittud_lab.training.devices import captures, choose_device, enough_memory, on_device, own_stream, repeatable
 from attittud_lab.training.evaluate import default_metric, evaluate, has_both
-from attittud_lab.training.phase import make_phase
+from attittud_lab.training.phase import Phase
 
 
 def default_run_dir(config: Config, name: str) -> Path:
@@ -107,18 +106,15 @@ class _Job:
             raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
         targets = data.validation.targets
         if self.metric == "auc" and targets is not None and not has_both(targets.cpu().numpy()).any():
-            raise InputError(
-                "data.primary.validation: no label has both positive and negative validation examples, so the AUC that chooses "
-                "the model is not defined; raise data.primary.validation, or use training.metric: macro_f1"
-            )
+            found = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
+            cure = "raise data.primary.validation, or use training.metric: macro_f1"
+            raise InputError(f"{found} that chooses the model is not defined; {cure}")
         self.summaries: list[PhaseSummary] = []
         self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be had takes no folder.
         names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
         captured = captures(config, data, device)
-        self.phases = [
-            make_phase(name, config, data, self.model, device, self.metric, captured=captured) for name in names
-        ]
+        self.phases = [Phase(name, config, data, self.model, device, self.metric, captured=captured) for name in names]
         self.phase = self.phases[0]
 
     def run(self) -> RunResult:
@@ -130,24 +126,35 @@ class _Job:
             self.restore(saved)
         for phase in self.phases[len(self.summaries) :]:
             self.phase = phase
-            name, state = phase.name, phase.state
-            if name == "finetune" and self.config.training.reset_head and state.step == 0:
+            state = phase.state
+            if phase.name == "finetune" and self.config.training.reset_head and state.step == 0:
                 torch.manual_seed(mix(self.config.seed, "head"))
                 self.model.reset_head(self.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear
-            self.progress.phase(name, phase.steps, state.step)
+            self.progress.phase(phase.name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()
             phase.captured = None  # graphs hold as much memory as a step needs
+            name, seconds, stopped = phase.name, state.seconds, state.stopped
             self.summaries.append(
-                PhaseSummary(
-                    name=name, steps=state.step, best_step=state.best_step, seconds=state.seconds, stopped=state.stopped
-                )
+                PhaseSummary(name=name, steps=state.step, best_step=state.best_step, seconds=seconds, stopped=stopped)
             )
-        test = evaluate(self.model, self.data.primary, self.data.test, self.device)
+        data = self.data
+        test = evaluate(self.model, data.primary, data.test, self.device)
         if self.config.training.compile:
             self.folder.note("compiled", is_compiled(self.model))
-        self.folder.save_weights(self.model.state_dict())
-        return self.result(test)
+        save_weights(self.folder.path / "weights.safetensors", self.model.state_dict())
+        examples = {"train": len(data.primary.examples), "validation": len(data.validation), "test": len(data.test)}
+        return RunResult(
+            strategy=self.config.strategy.name,
+            seed=self.config.seed,
+            metric=self.metric,
+            validation=self.validation,
+            test=test,
+            phases=self.summaries,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            examples=examples | {f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
+            run_dir=self.folder.path,
+        )
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go back to a checkpoint."""
@@ -162,10 +169,8 @@ class _Job:
             if type(size) is not int or size < 0:
                 raise ValueError("metrics_bytes is no number of bytes")
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)}); "
-                "delete it to start from the beginning"
-            ) from None
+            found = f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)})"
+            raise InputError(f"{found}; delete it to start from the beginning") from None
         self.folder.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
@@ -184,22 +189,3 @@ class _Job:
             return
         state = {"summaries": self.summaries, "validation": self.validation}
         self.folder.save({**state, "model": self.model.state_dict(), "phase": self.phase.state_dict()})
-
-    def result(self, test: dict[str, float]) -> RunResult:
-        data = self.data
-        return RunResult(
-            strategy=self.config.strategy.name,
-            seed=self.config.seed,
-            metric=self.metric,
-            validation=self.validation,
-            test=test,
-            phases=self.summaries,
-            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            examples={
-                "train": len(data.primary.examples),
-                "validation": len(data.validation),
-                "test": len(data.test),
-                **{f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
-            },
-            run_dir=self.folder.path,
-        )

@@ -1,0 +1,364 @@
+"""What the primary task sees of the auxiliary gradients in the first steps of a job, before a day is spent on all of it.
+
+The model trains as configured. Alongside, a probe keeps a basis as the strategy would (same kind, rank and age), but from
+other primary examples than those whose gradient is then looked at: a span always holds what it was built from. What is
+measured comes from training examples alone (strategy auto asks validation examples, as it always does), the test set is
+not read, and nothing is predicted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud import Guide, Subspace, isolated_forward, presets
+from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import mix
+from attittud_lab.errors import InputError
+from attittud_lab.files import make_folder, only_one_process, without_nan, write_json
+from attittud_lab.models.network import build_model, check_shared
+from attittud_lab.output.progress import Progress
+from attittud_lab.runs.result import provenance
+from attittud_lab.statistics import ALPHA, PROPORTION, SignTest, Summary, batch_means, sign_test
+from attittud_lab.strategies.guided import PARTS, groups, guide_arguments
+from attittud_lab.training.devices import choose_device, on_device
+from attittud_lab.training.evaluate import default_metric
+from attittud_lab.training.phase import Phase
+from attittud_lab.training.train import load_data
+
+FEWEST_BLOCKS = 4
+SHORTEST_BLOCK = 5
+"""Steps of a block, or `refresh_every` if that is more. Blocks are taken to be independent: they share no basis."""
+LEAST_PRIMARY, LEAST_AUXILIARY = 0.05, 0.01
+"""Shares of a gradient in the span below which an alarm fires."""
+VALIDATED = (
+    "This describes the measured steps. No figure here has been validated as a predictor of the final result, and a rate of "
+    "opposed directions (conflict) is no reason by itself to use or to drop a source: `attittud compare` decides."
+)
+
+
+def diagnose(
+    config: Config, folder: Path, progress: Progress | None = None, *, steps: int = 200, data: Prepared | None = None
+) -> dict[str, Any]:
+    """Train the first steps of the guided phase, measure each, and write `folder`/diagnose.json. `data` is the config's."""
+    if not config.data.auxiliary:
+        raise InputError("data.auxiliary is empty, so there is nothing to diagnose; name a source there")
+    device = choose_device(config.device)
+    prepared = on_device(data or load_data(config), device)
+    started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.perf_counter()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        model = build_model(config.model, prepared, config.seed).to(device).train()
+        phase = Phase("guided", config, prepared, model, device, default_metric(prepared.primary))
+        # Longer than the job itself, the schedule of the learning rate would have no meaning.
+        count = min(steps, phase.steps)
+        probe = make_probe(config, phase)
+        if count < FEWEST_BLOCKS * probe.block:
+            found = f"{count} steps are too few for an interval where a basis is used for {probe.guide.refresh_every}"
+            cure = f"give at least {FEWEST_BLOCKS * probe.block} by --steps and training.guided.steps"
+            raise InputError(f"{found}; {cure}, or lower strategy.refresh_every")
+        make_folder(folder)
+        with only_one_process(folder):
+            series = _train(phase, probe, count, progress or Progress())
+            about = {"config": to_dict(config), "started": started, "seconds": time.perf_counter() - began}
+            about |= {"device": str(device), "made_with": provenance(("numpy", "scikit-learn", "scipy"))}
+            result: dict[str, Any] = without_nan(summarise_steps(series, probe) | {"steps_asked": steps} | about)
+            write_json(folder / "diagnose.json", result)
+    return result
+
+
+def make_probe(config: Config, phase: Phase) -> Probe:
+    """With the basis of the configured strategy; where that has none, the default one of the same rank."""
+    strategy, streams = config.strategy, phase.streams
+    primary, primary_batch = streams.primary_task, streams.sizes["primary"]
+    if strategy.eta is None and strategy.name not in presets():
+        strategy = replace(strategy, name="multitask")
+    if "implicit" in (strategy.basis, strategy.engine):
+        # It keeps no basis onto which other gradients could be projected; this is the same one, stored.
+        strategy = replace(strategy, basis="exact", engine="auto", refresh_every=1)
+    check_shared(phase.model, strategy.exclude, head=any(task.shares_head for task in streams.tasks.values()))
+    seed = mix(config.seed, "diagnose")
+
+    def auxiliary() -> dict[str, Tensor]:
+        streams.load(phase.state.step)  # the very batches of the coming update
+        return streams.auxiliary()
+
+    return Probe(
+        Guide(phase.model, **guide_arguments(strategy, dict.fromkeys(streams.tasks, 1.0), seed)),
+        lambda rows: streams.losses(primary, rows.to(primary.examples.inputs.device)),
+        auxiliary,
+        examples=len(primary.examples),
+        basis_batch=max(2, strategy.basis_batch or primary_batch),
+        primary_batch=primary_batch,
+        seed=seed,
+    )
+
+
+def _train(phase: Phase, probe: Probe, steps: int, progress: Progress) -> list[Figures]:
+    series, reported = [], 0
+    progress.phase("diagnose", steps, 0)
+    while phase.state.step < steps:
+        series.append(probe.measure(phase.state.step))
+        telemetry = phase.step()
+        if phase.state.step % phase.job.log_every == 0 or phase.state.step == steps:
+            progress.advance(phase.state.step - reported, phase.read(telemetry))
+            reported = phase.state.step
+    return series
+
+
+def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
+    """All steps, their early and their late half; then the alarms, which look at all."""
+    guide, space, over = probe.guide, probe.space, _Periods(len(series), probe.block)
+    shared = space.layout.total
+    rank = shared if space.rows is None else guide.rank
+    primary = over.means(torch.stack([figures.captured_primary for figures in series]))
+    signs = over.signs(series, probe.chance)
+    sources = {name: _source(series, name, probe.groups, over) for name in series[0].squares}
+    captured = {name: found["captured"]["all"] for name, found in sources.items()}
+    if not math.isfinite(primary["all"].mean + sum(share.mean for share in captured.values())):
+        cure = "lower training.guided.lr, or use precision fp32"
+        raise InputError(f"a gradient was not finite, so nothing can be said; {cure}")
+    raised = alarms(primary["all"], captured, signs["all"])
+    return {
+        "steps": len(series),
+        "block": probe.block,
+        "basis": guide.basis.name,
+        "rank": rank,
+        "refresh_every": guide.refresh_every,
+        "include_mean": guide.include_mean,
+        "basis_batch": probe.basis_batch,
+        "fresh_batch": probe.fresh_batch,
+        "shared_parameters": shared,
+        "random_span": min(1.0, rank / shared),
+        "captured_primary": _plain(primary),
+        "half_batches": {period: asdict(test) | {"share": test.share} for period, test in signs.items()},
+        "sources": _plain(sources),
+        "alarms": raised,
+        "validated": VALIDATED,
+        "verdict": last_line(raised),
+    }
+
+
+def _source(series: Sequence[Figures], name: str, names: Sequence[str], over: _Periods) -> dict[str, Any]:
+    """Shares of one source's squared norm; those of a layer group are among its three parts."""
+    squares = torch.stack([figures.squares[name] for figures in series])  # steps x groups x 3
+    own = torch.stack([figures.gradients[name] for figures in series])
+    weight = ratio(own, own.sum(1, keepdim=True))
+    return {
+        **over.parts(squares.sum(1)),
+        "opposed": over.means(torch.stack([figures.opposed[name] for figures in series])),
+        "layers": {
+            group: {"weight": over.means(weight[:, i])} | over.parts(squares[:, i]) for i, group in enumerate(names)
+        },
+    }
+
+
+class _Periods:
+    """Figures over all steps, the early and the late half."""
+
+    def __init__(self, steps: int, block: int) -> None:
+        self.block = block
+        self.slices = {"all": slice(0, steps), "early": slice(0, steps // 2), "late": slice(steps // 2, steps)}
+
+    def means(self, shares: Tensor) -> dict[str, Summary]:
+        values = shares.tolist()
+        return {period: batch_means(values[part], self.block, PROPORTION) for period, part in self.slices.items()}
+
+    def parts(self, squares: Tensor) -> dict[str, dict[str, Summary]]:
+        """From steps x 3: the shares of the three parts, and `captured`, that of the first two."""
+        shares = ratio(squares, squares.sum(1, keepdim=True))
+        found = {part: self.means(shares[:, i]) for i, part in enumerate(PARTS)}
+        return {"captured": self.means(shares[:, :2].sum(1)), **found}
+
+    def signs(self, series: Sequence[Figures], chance: float) -> dict[str, SignTest]:
+        """The directions of a block are a cluster: they share bases and examples, and almost a model."""
+        tests = {}
+        for period, part in self.slices.items():
+            counts = torch.stack([torch.stack([f.agreeing, f.compared]) for f in series[part]])
+            agreeing, compared = zip(*(block.sum(0).tolist() for block in counts.split(self.block)), strict=True)
+            tests[period] = sign_test(agreeing, compared, chance=chance)
+        return tests
+
+
+def _plain(value: Any) -> Any:
+    """Summaries as mappings."""
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else asdict(value)
+
+
+def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) -> list[dict[str, Any]]:
+    """Reasons to doubt that a decomposition can do anything for a job: `found` is the number, `cure` what to try.
+
+    They say that a figure is small, or noise. They do not say that training will fail: no figure here has been validated as a
+    predictor of the final result.
+    """
+    low = [name for name, share in auxiliary.items() if share.mean < LEAST_AUXILIARY]
+    shares = "; ".join(f"{name} {_in_words(share)}" for name, share in auxiliary.items())
+    return [
+        {  # Does the span hold more of a primary gradient than of the examples that it was built from?
+            "name": "fresh_primary_outside_span",
+            "fired": primary.mean < LEAST_PRIMARY,
+            "found": f"the span captures {_in_words(primary)} of a fresh primary gradient (alarm under {LEAST_PRIMARY:.0%})",
+            "cure": "build the basis from more examples (strategy.basis_batch), raise strategy.rank, lower "
+            "strategy.refresh_every, or append the current primary gradient (strategy.include_mean=true)",
+        },
+        {  # Is there anything in the span to re-weight? The alarm is for any source.
+            "name": "auxiliary_outside_span",
+            "fired": bool(low),
+            "found": f"share of the auxiliary gradient in the span: {shares} (alarm under {LEAST_AUXILIARY:.0%})",
+            "cure": "raise strategy.rank and strategy.basis_batch; as it is, the weights of the helpful and the harmful part "
+            f"have next to nothing to act on{' in ' + ', '.join(low) if low else ''}, and only the weight of the whole source "
+            "can be tuned (strategy.auxiliary_weight)",
+        },
+        {  # Do the signs that decide between helpful and harmful come back with other examples?
+            "name": "signs_are_noise",
+            "fired": signs.p > ALPHA,
+            "found": f"two half-batches of primary examples agree in sign in {signs.agreeing} of {signs.n} directions "
+            f"({signs.share:.1%} where chance gives {signs.chance:.1%}; {signs.clusters} blocks of steps, worth "
+            f"{signs.effective_n:.0f} independent directions, one-sided p = {signs.p:.2g}; alarm above {ALPHA:.2g})",
+            "cure": "raise training.guided.primary_batch, take fewer and stronger directions (strategy.basis=svd with a lower "
+            "strategy.rank), check the primary labels, or give more --steps if the agreement is above chance; as it is, helpful "
+            "and harmful are told apart by the draw of the batch",
+        },
+    ]
+
+
+def last_line(alarms: Sequence[Mapping[str, Any]]) -> str:
+    """Which alarms fired, with what to try."""
+    said = [f"({i}) {alarm['found']}; try: {alarm['cure']}" for i, alarm in enumerate(alarms, 1) if alarm["fired"]]
+    if said:
+        return "Alarms fired: " + ". ".join(said) + "."
+    return "Alarms fired: none of the three. That is no promise of a gain; `attittud compare` measures one."
+
+
+def _in_words(share: Summary) -> str:
+    return f"{share.mean:.1%} ({share.low:.1%} to {share.high:.1%})"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One step, as tensors on the device; nothing waits for it."""
+
+    captured_primary: Tensor
+    """Share of a fresh primary gradient's squared norm in the span."""
+    agreeing: Tensor
+    compared: Tensor
+    """Directions in which two half-batches have the same sign, and those in which both have one."""
+    squares: dict[str, Tensor]
+    """By source: squared norms by layer group and part, groups x 3. All together are that of the auxiliary gradient; within
+    a group the parts need not be orthogonal, and may even cancel."""
+    gradients: dict[str, Tensor]
+    """By source: squared norms of the auxiliary gradient itself by layer group."""
+    opposed: dict[str, Tensor]
+    """By source: share of the directions that are harmful."""
+
+
+@dataclass
+class Probe:
+    """Looks at gradients without a trace in the model but for `.grad`, which is cleared."""
+
+    guide: Guide
+    primary: Callable[[Tensor], Tensor]
+    """The losses of the given ones of all `examples`."""
+    auxiliary: Callable[[], dict[str, Tensor]]
+    """The mean losses by source."""
+    examples: int
+    basis_batch: int
+    primary_batch: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.basis_batch, self.fresh_batch = batch_sizes(self.examples, self.basis_batch, self.primary_batch)
+        self.block = max(SHORTEST_BLOCK, self.guide.refresh_every)
+        self._pool = torch.empty(0)
+
+    def measure(self, step: int) -> Figures:
+        """The figures before update number `step`, counted from 0."""
+        with isolated_forward(self.guide.model, self.guide.batch_norm, seed=mix(self.seed, step)), torch.enable_grad():
+            if step % self.guide.refresh_every == 0:
+                self._refresh(step)
+            space = self.space
+            # Two passes rather than two halves of one: BatchNorm would connect them.
+            first, second = (space.gradient(self.primary(rows).mean()) for rows in self.halves(step))
+            p, q, fresh = space.coordinates(first), space.coordinates(second), (first + second) / 2
+            own, compared = space.coordinates(fresh), (p != 0) & (q != 0)
+            squares, gradients, opposed = {}, {}, {}
+            for name, loss in self.auxiliary().items():
+                gradient = space.gradient(loss)
+                parts = space.squares(fresh, gradient, include_mean=self.guide.include_mean)
+                by_parameter = [one.double().square().sum() for one in space.layout.views(gradient)]
+                squares[name], gradients[name] = self._by_group(parts), self._by_group(torch.stack(by_parameter))
+                harmful = space.coordinates(gradient).sign() * own.sign() < 0
+                opposed[name] = ratio(harmful.sum(), (own != 0).sum())
+        captured = ratio(own.double().square().sum(), torch.dot(fresh.double(), fresh.double()))
+        agreeing = (compared & (p.sign() == q.sign())).sum()
+        return Figures(captured, agreeing, compared.sum(), squares, gradients, opposed)
+
+    @property
+    def space(self) -> Subspace:
+        """The basis in use."""
+        assert self.guide.subspace is not None
+        return self.guide.subspace
+
+    def halves(self, step: int) -> tuple[Tensor, Tensor]:
+        """Two half-batches of primary examples, none of which the basis in use has seen.
+
+        They are drawn independently of each other. Cut from one batch, they would have opposite signs too often: what one
+        half has too much of (a class, say) the other has too little of, by a correlation of -h/(N - h) for h of N examples.
+        Drawn so they have some examples in common; `chance` allows for that.
+        """
+        size, half = len(self._pool), self.fresh_batch // 2
+        first, second = (_permutation(size, mix(self.seed, name, step))[:half] for name in ("first", "second"))
+        return self._pool[first], self._pool[second]
+
+    @property
+    def chance(self) -> float:
+        """How often two half-batches agree in sign by chance alone.
+
+        Where the gradients of single examples scatter around 0, the mean of N of them is not 0, and half-batches of h
+        drawn from these N are correlated by h/N: they agree in the sign of this training set, not of the task.
+        """
+        return 0.5 + math.asin(self.fresh_batch / 2 / (self.examples - self.basis_batch)) / math.pi
+
+    def _refresh(self, step: int) -> None:
+        rows = _permutation(self.examples, mix(self.seed, "basis", step))
+        basis, self._pool = rows[: self.basis_batch], rows[self.basis_batch :]
+        # The guide finds the parameters that both tasks reach; the update that it writes is not wanted.
+        self.guide.backward(
+            self.primary(self.halves(step)[0]), self.auxiliary(), basis_losses=lambda: self.primary(basis), refresh=True
+        )
+        self.guide.model.zero_grad(set_to_none=True)
+
+    def _by_group(self, squares: Tensor) -> Tensor:
+        """One row for each parameter, summed to one for each group of layers."""
+        wanted = list(groups(self.space.layout.names).values())
+        self.groups = list(dict.fromkeys(wanted))
+        index = torch.tensor([self.groups.index(group) for group in wanted], device=squares.device)
+        return squares.new_zeros(len(self.groups), *squares.shape[1:]).index_add_(0, index, squares)
+
+
+def batch_sizes(examples: int, basis_batch: int, primary_batch: int) -> tuple[int, int]:
+    """Examples for a basis and for a fresh gradient (an even number), made smaller where there are not enough for both."""
+    if examples < 4:
+        found = (
+            f"the primary training set has {examples} examples; a basis and two half-batches of others need at least 4"
+        )
+        raise InputError(f"{found}: raise data.primary.train")
+    fresh = max(2, primary_batch)
+    basis = basis_batch if basis_batch + fresh <= examples else min(basis_batch, max(2, examples // 2))
+    return basis, min(fresh, examples - basis) // 2 * 2
+
+
+def _permutation(n: int, seed: int) -> Tensor:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+
+
+def ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """part/whole, and 0 of nothing."""
+    return torch.where(whole == 0, 0.0, part / whole)

@@ -1,1 +1,0 @@
-"""A look at a job's gradients before a day is spent on it."""
