@@ -53,10 +53,17 @@ class Residual:
     norm: Tensor
 
     @classmethod
-    def of(cls, p: Tensor, primary_square: Tensor, tolerance: float) -> Residual:
-        """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖."""
-        square = primary_square - p.square().sum()
-        kept = square > tolerance**2 * primary_square
+    def of(cls, p: Tensor, primary_square: Tensor, tolerance: float, rounding: Tensor | None = None) -> Residual:
+        """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖.
+
+        `rounding`: VVᵀ - I of rows that were rounded when they were stored. ‖r‖² is then not the difference of the squares, which
+        may be next to nothing where r is not, and an r of the size of that rounding is none.
+        """
+        square, least = primary_square - p.square().sum(), tolerance**2 * primary_square
+        if rounding is not None:
+            square = square + p @ rounding @ p
+            least = torch.maximum(least, 64 * rounding.square().sum() * primary_square)
+        kept = square > least
         return cls(p, torch.where(kept, square, 0.0).sqrt())
 
     def coefficient(self, a: Tensor, inner: Tensor) -> Tensor:

@@ -178,7 +178,7 @@ class Guide:
             refresh: True or False overrides the schedule.
         """
         if self._step is not None:
-            self._step = None
+            self._give_up()
             raise RuntimeError(
                 "backward() was called between primary()/auxiliary() and combine(); use one form or the other. The "
                 "unfinished step is discarded."
@@ -317,7 +317,7 @@ class Guide:
         try:
             yield
         except BaseException as error:
-            self._step = None
+            self._give_up()
             if isinstance(error, RuntimeError) and "donated" in str(error):
                 # Code that was compiled where the guide could not see it: a function, or a wrapper around its model.
                 keep_saved_tensors()
@@ -327,6 +327,11 @@ class Guide:
                     "Guide the compiled model"
                 ) from error
             raise
+
+    def _give_up(self) -> None:
+        if self._step is not None:
+            self._step.give_up()
+            self._step = None
 
     def _given(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Given]:
         given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
@@ -359,9 +364,9 @@ class Guide:
         """Continue from a `state_dict` of a guide with the same model and settings."""
         self._shared.update()
         check_state(state, self._refresher.settings, dict(self._shared.listing.named))
+        self._give_up()
         self._refresher.load(state)
         self._auto.load(state.get("judges"))
-        self._step = None
         self._warn.seen = state["skipped_refreshes"]
 
 

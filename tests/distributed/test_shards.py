@@ -430,3 +430,41 @@ def one_dies():
 def test_a_lost_worker_makes_the_others_fail_with_a_message():
     first, _ = outcomes(2, one_dies, patience=4, limit=60)
     assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
+
+
+class Narrow(nn.Module):
+    """Layers with a single output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.primary, self.auxiliary = nn.Linear(4, 1), nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor, head: str) -> torch.Tensor:
+        return getattr(self, head)(torch.tanh(self.body(x)))[:, 0].square()
+
+
+def empty_shards():
+    """Gradients of two refreshes, in three verbs. The second worker has no element of any layer."""
+    torch.manual_seed(0)
+    model = fully_shard(Narrow().double()) if dist.get_world_size() > 1 else Narrow().double()
+    guide = Guide(model, eta=ETA, rank=5, refresh_every=1)
+    number, count = dist.get_rank(), dist.get_world_size()
+    found = []
+    for m in (8, 4):  # the second time fewer examples than rows are stored
+        x = torch.randn(m, 4, dtype=torch.float64)
+        at = slice(number * m // count, (number + 1) * m // count)
+        model.zero_grad()
+        guide.primary(model(x[at], "primary"))
+        guide.auxiliary(model(x[at] + 1, "auxiliary"))
+        guide.combine()
+        found.append(({name: whole(p.grad) for name, p in model.named_parameters()}, list(guide.shared_parameters)))
+    return found
+
+
+def test_workers_without_an_element_of_some_parameters():
+    """They learn as well which parameters are the primary task's own; else sums over workers differed in size."""
+    (alone,) = run(1, empty_shards)
+    for worker in run(2, empty_shards, limit=60):
+        for (grads, shared), (expected, expected_shared) in zip(worker, alone, strict=True):
+            assert shared == expected_shared == ["body.weight", "body.bias"]
+            assert error(grads, expected) < 1e-12

@@ -117,6 +117,8 @@ class Layout:
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
         """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous), moved together in place; returns a view."""
+        if kept.size == self.size:  # what is left out has no elements, such as shards that are other workers'
+            return flat
         rows = flat.reshape(-1, self.size)
         memory, to = rows.view(-1), 0
         for row in range(rows.shape[0]):

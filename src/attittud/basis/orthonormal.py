@@ -44,9 +44,13 @@ def orthonormalise_(
     finite = torch.isfinite(first).all()
     # Zeros pass through what follows without a special case; the caller looks at `finite`.
     factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
+    # What the roundings of the rows add up to in each orthonormal one. After a row that almost depends on those before it,
+    # whose direction is inexact, a row that wholly depends on them is left with more than its own rounding.
+    noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * first.diagonal().sqrt(), dim=1)
+    kept = ~(noise > 1)
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
-        kept = torch.arange(rows.shape[0], device=rows.device) < most
-        factor, inverse = torch.where(kept, factor, 0.0), torch.where(kept[:, None], inverse, 0.0)
+        kept &= torch.arange(rows.shape[0], device=rows.device) < most
+    factor, inverse = torch.where(kept, factor, 0.0), torch.where(kept[:, None], inverse, 0.0)
     transform_(rows, inverse, lower=True)
     again, inverse = factorise(torch.where(finite, sum_columns(gram(rows)), 0.0), 0.5)
     transform_(rows, inverse, lower=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attittud.autograd.layout import Layout
 from attittud.decompose import Cosines, Residual, Weights, correction, harmful_mask, residual_tolerance
-from attittud.kernels import Products, add_rows_, dot, lift_, products, project, take_
+from attittud.kernels import Products, add_rows_, dot, gram, lift_, products, project, take_
 from attittud.report import Split, TaskReport, ratio
 from attittud.workers.one import Workers
 
@@ -95,7 +95,8 @@ def _products(numbers: Numbers | Gathered, name: str) -> tuple[Tensor, Tensor, T
 
 def _captured(numbers: Numbers | Gathered) -> Tensor:
     found = numbers.taken()
-    return ratio(found.p.square().sum() + found.residual.square().sum(), found.square)
+    share = ratio(found.p.square().sum() + found.residual.square().sum(), found.square)
+    return share.clamp(max=1.0) if found.residual.numel() else share
 
 
 def _rank(numbers: Numbers | Gathered) -> Tensor:
@@ -170,6 +171,9 @@ class Subspace(ABC):
 class Directions(Subspace):
     """Gradients are compared along k directions: signs are taken and weights given among k-vectors."""
 
+    rounding: Tensor | None = None
+    """VVᵀ - I (k x k) where the rows were rounded when they were stored."""
+
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:
         """V x, float64."""
@@ -200,7 +204,7 @@ class Directions(Subspace):
         parts = torch.stack([torch.where(harmful, 0.0, a), torch.where(harmful, a, 0.0)])
         multiples = torch.zeros(2, dtype=torch.float64, device=a.device)
         if include_mean:
-            residual = Residual.of(p, dot(primary, primary), residual_tolerance(primary.dtype))
+            residual = Residual.of(p, dot(primary, primary), residual_tolerance(primary.dtype), self.rounding)
             extra = residual.coefficient(a, dot(primary, auxiliary))
             # The residual points along the primary gradient, so the sign of its coefficient decides.
             lifted = [residual.lift(weight) for weight in (extra.clamp(min=0), extra.clamp(max=0))]
@@ -229,7 +233,9 @@ class Directions(Subspace):
                 known = False
         unknown = p if known else torch.full((), torch.nan, dtype=torch.float64, device=p.device)
         square = unknown if square is None else square
-        residual = Residual.of(p, square, residual_tolerance(self.layout.dtype)) if step.include_mean else None
+        residual = None
+        if step.include_mean:
+            residual = Residual.of(p, square, residual_tolerance(self.layout.dtype), self.rounding)
         directions = p if residual is None else torch.cat([p, residual.norm[None]])
         if residual is not None and judges is not None:
             row = residual.coefficient(judges.rows, judges.primary)
@@ -329,6 +335,11 @@ class Stored(Directions):
         wide = torch.promote_types(self.rows.dtype, torch.float32)
         squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide).square()
         self.active.copy_(self.workers.sum_columns(squares) > 0.25)
+        if torch.finfo(self.dtype).eps > torch.finfo(self.layout.dtype).eps:
+            found = self.workers.sum_columns(gram(self.rows)) - torch.diag(self.active.double())
+            # In place: a captured CUDA graph may refer to it.
+            same = self.rounding is not None and self.rounding.shape == found.shape
+            self.rounding = self.rounding.copy_(found) if same and self.rounding is not None else found
 
     def load(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:

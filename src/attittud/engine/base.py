@@ -55,6 +55,9 @@ class Engine(ABC):
         """The forward pass of the losses, and every use of their graph, runs inside: for engines that look at it."""
         return nullcontext()
 
+    def forget(self) -> None:  # noqa: B027 - nothing to do for engines that keep nothing
+        """A step was given up: let go of its graph."""
+
     def seen(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
         """The forward pass is over; what follows inside of `watch` need not be looked at."""
 

@@ -50,8 +50,6 @@ class Hooks(Loop):
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        if self.record is not None:  # of a step that failed
-            self.record.close()
         if self._model is not model:
             self._model, self._norms = model, [(n, m) for n, m in model.named_modules() if isinstance(m, BatchNorm)]
         for name, module in self._norms:
@@ -71,6 +69,11 @@ class Hooks(Loop):
             else:
                 record.close()
                 self.record = None
+
+    def forget(self) -> None:
+        if self.record is not None:
+            self.record.close()
+            self.record = None
 
     def seen(self) -> None:
         if self.record is not None:

@@ -157,7 +157,6 @@ class AutoWeights:
             flat = layout.flatten(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
-        self.count += 1
         return flat
 
     def _check_reached(self, losses: Tensor, layout: Layout, reached: list[bool]) -> None:
@@ -178,6 +177,7 @@ class AutoWeights:
             self.scores[name].add(found)
         if asked:
             self.age = 0
+            self.count += 1
         if self.age is not None:
             self.age += 1
 

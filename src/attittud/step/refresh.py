@@ -166,8 +166,6 @@ class Refresher:
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
             self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
         self.subspace.replace(rows, finite, refresh)
-        self.index += 1
-        self.count += 1
         return self.subspace
 
     def close(self, *, refreshed: bool) -> None:
@@ -175,6 +173,8 @@ class Refresher:
         assert self.subspace is not None
         if refreshed:
             self.skipped += ~self.subspace.finite
+            self.index += 1
+            self.count += 1
         if self.basis.keeps_graph:
             self.subspace.release()
         self.age = 1 if refreshed else (self.age or 0) + 1

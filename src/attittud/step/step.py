@@ -265,6 +265,17 @@ class Step(Gradients):
         self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
         self.reached: set[str] = set()  # parameters that the auxiliary losses reach
         self.reach_complete = False  # no further auxiliary loss will come
+        self._before = parts.refresher.subspace, parts.shared.auxiliary, list(parts.auto.scores)
+        """What a step that is given up puts back."""
+
+    def give_up(self) -> None:
+        """Leave everything as it was found. A basis that the step has overwritten is computed once more in the next one."""
+        refresher, auto = self.refresher, self.parts.auto
+        if self.refreshing and self.subspace is self._before[0]:
+            refresher.age = None
+        refresher.subspace, self.shared.auxiliary, known = self._before
+        auto.scores = {name: auto.scores[name] for name in known}
+        refresher.engine.forget()
 
     # ------------------------------------------------------------------------------------------------ losses
 
@@ -348,7 +359,7 @@ class Step(Gradients):
             # The running sum itself: earlier calls are in it.
             contributes.rows = self.primary_gradient[None].clone()
         if not self.in_span:
-            graph.confirm(losses, self.shared.reached(found))
+            self._check_reach("primary", graph.confirm(losses, self.shared.reached(found)))
 
     def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
         """From an auxiliary loss to its gradient. `found`: it was computed before."""
@@ -360,13 +371,23 @@ class Step(Gradients):
             flat = self._room(name) if self.tasks or self.judges is not None else None
             with nullcontext() if flat is None or self.layout is None else written_into(self.layout, flat):
                 found = Found(_gradients(self, task.loss, share, graph.retained), self.layout, flat)
-        self.reached = self.reached | graph.confirm(task.loss, self.shared.reached(found.gradients))
+        reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
+        self._check_reach(f"auxiliary {name!r}", reached)
+        self.reached = self.reached | reached
         if self.subspace is None and self.primary_calls:
             self.fix()
         auto = self.parts.auto
         eta = task.eta if isinstance(task.eta, Eta) else auto.weights(name, task.loss.device)
         self.tasks.setdefault(name, AuxiliaryGradient(eta, task.weight, whole=not self.workers.splits_examples))
         self._add_auxiliary(name, found)
+
+    def _check_reach(self, what: str, reached: set[str]) -> None:
+        # (One of several workers may have no examples.)
+        if not reached and self.workers.size == 1:
+            raise ValueError(
+                f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learnt from it; compute it "
+                "from the model given to Guide, and check requires_grad"
+            )
 
     def _add_auxiliary(self, name: str, found: Found) -> None:
         task = self.tasks[name]
@@ -408,7 +429,7 @@ class Step(Gradients):
     def _narrow(self, kept: Layout) -> None:
         """Parameters that turned out to be the primary task's own leave the flat vectors."""
         assert self.layout is not None and self.refresh is not None
-        if kept.size == self.layout.size:
+        if len(kept.parameters) == len(self.layout.parameters):
             return
         if self.primary_gradient is not None:
             stays = set(kept.names)
