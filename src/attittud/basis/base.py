@@ -123,6 +123,15 @@ def _splitmix64(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
+def _mixed(number: int) -> int:
+    """The same of a number that is known, without a launch."""
+    x = (number + _GAMMA) % 2**64
+    x = (x ^ (x >> 30)) * _MIX1 % 2**64
+    x = (x ^ (x >> 27)) * _MIX2 % 2**64
+    x ^= x >> 31
+    return x - 2**64 if x >= 2**63 else x
+
+
 def _uniform(bits: Tensor) -> Tensor:
     """In (0, 1]: never 0, whose logarithm is infinite."""
     return (_shift_right(bits, 11) + 1).double() * 2.0**-53
@@ -140,7 +149,7 @@ def gaussian(
 ) -> Tensor:
     """Columns `first...` of the Gaussian matrix of one refresh, `rows` x `columns`."""
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
-    key = _splitmix64(index ^ int(_splitmix64(torch.tensor(seed, dtype=torch.int64))))
+    key = _splitmix64(index ^ _mixed(seed))
     row = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
     column = torch.arange(columns, dtype=torch.int64, device=device)[None, :] + first
     counter = _splitmix64(_splitmix64(key ^ row) ^ column)
