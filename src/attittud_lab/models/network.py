@@ -32,7 +32,7 @@ BYTES = 20
 
 
 class Network(nn.Module):
-    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers.
+    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers, tables as features.
 
     The body is a module with a number of `features`. A head without a number of outputs names masked words.
     """
