@@ -177,17 +177,30 @@ class Features:
             start += column.width
         return out
 
+    def encode_rows(self, rows: Sequence[Mapping[str, Any]], where: str) -> npt.NDArray[np.float32]:
+        """The same for rows as Python has them: cells by column. A cell that a row lacks is missing."""
+        known = {name for row in rows for name in row}
+        cells = {column.name: [row.get(column.name) for row in rows] for column in self.columns if column.name in known}
+        return self.encode(pa.table({name: _array(values) for name, values in cells.items()}), where)
+
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Features:
         """What `plain` has made, and JSON has kept; a ValueError where it is something else."""
-        return TypeAdapter(Features).validate_python(stored, strict=True)
+        return TypeAdapter(Features).validate_python(stored)
 
 
 def cells_are_text(table: pa.Table) -> bool:
     return b"cells" in (table.schema.metadata or {})
+
+
+def _array(values: Sequence[Any]) -> Any:
+    try:
+        return pa.chunked_array([pa.array(values)])
+    except (pa.ArrowException, OverflowError):  # of several types: as a csv file would have them
+        return pa.chunked_array([pa.array([None if value is None else str(value) for value in values], pa.string())])
 
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
