@@ -29,6 +29,7 @@ FEWEST = 10
 """Training examples from which on a column without two equal cells is taken for an id."""
 CELLS_ARE_TEXT = {b"cells": b"text"}
 """Metadata of a table whose file does not tell numbers from text."""
+CONSTANT = "it is the same in all training examples"
 _EXCLUDE = "leave the column out by data.table.exclude"
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _NUMBER = r"(?i)^[-+]?(inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?)$"
@@ -84,7 +85,7 @@ class Column:
         mean, scale = _statistics(values)
         indicator = bool(gaps.any())
         if not indicator and not scale.any():
-            return "it is the same in all training examples"
+            return CONSTANT
         return cls(name, kind, mean.tolist(), scale.tolist(), indicator)
 
     @classmethod
@@ -93,7 +94,7 @@ class Column:
             raise InputError(f"{said} is empty in all {len(texts)} training examples; fill it, or {_EXCLUDE}")
         counts = Counter(texts)
         if len(counts) == 1:
-            return "it is the same in all training examples"
+            return CONSTANT
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
         if len(counts) > MOST_LEVELS:
             found = f"{said} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
@@ -140,14 +141,15 @@ class Features:
             found = Column.fit(name, table[name], config, where, guess=guess)
             if isinstance(found, str):
                 left_out[name] = found
-                warn_once(
-                    f"{where}: column {name!r} is left out: {found} (data.table.exclude: [...] says so in silence)"
-                )
-            else:
-                columns.append(found)
-                if is_numbered(table[name], guess=guess):
-                    found = f"{where}: column {name!r} rises or falls from row to row, as a number of the row does"
-                    warn_once(f"{found}; if it is one, {_EXCLUDE}")
+                continue
+            columns.append(found)
+            if is_numbered(table[name], guess=guess):
+                rises = f"{where}: column {name!r} rises or falls from row to row, as a number of the row does"
+                warn_once(f"{rises}; if it is one, {_EXCLUDE}")
+        for reason in dict.fromkeys(left_out.values()):
+            names = listed(repr(name) for name, other in left_out.items() if other == reason)
+            keep = "" if reason == CONSTANT else ", or in data.table.categorical to keep it"
+            warn_once(f"{where}: left out is {names}: {reason}; name it in data.table.exclude to agree{keep}")
         if not columns:
             raise InputError(f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}")
         return cls(columns, left_out)

@@ -129,10 +129,8 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         known = listed(table.column_names)
-        raise InputError(
-            f"{where}: no column looks like an image or a text; name it by input:, or set data.kind: "
-            f"table where all columns are features (`attittud init table`). Columns: {known}"
-        )
+        found = f"{where}: no column looks like an image or a text; name it by input:. Columns: {known}"
+        raise InputError(f"{found}. If these are features, set data.kind: table (`attittud init table` does)")
     values = plain(table[column])
     kind: Kind = "image" if pa.types.is_struct(values.type) or _is(values, "binary") else "text"
     if kind == "text" and not _is(values, "string"):

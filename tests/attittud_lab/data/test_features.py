@@ -125,7 +125,7 @@ def test_ids_and_constants_are_left_out_with_a_warning(tmp_path: Path, caplog: p
     path = write(tmp_path / "a.csv", numbers(id=[f"p{n}" for n in range(60)], same=[3] * 60, row=list(range(60))))
     data = read(path)
     assert data.record["table"]["left_out"].keys() == {"id", "same"}
-    assert "'id' is left out" in caplog.text and "'same' is left out" in caplog.text
+    assert "left out is 'id': its text" in caplog.text and "left out is 'same': it is the same" in caplog.text
     assert "'row' rises or falls from row to row" in caplog.text
     assert read(path, columns=["x", "id"]).primary.examples.inputs.shape[1] > 30
 
@@ -261,7 +261,7 @@ def test_files_that_are_no_table(tmp_path: Path, content: str, message: str) -> 
 
 def test_kinds_that_do_not_fit(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", numbers())
-    with pytest.raises(InputError, match=r"set data.kind: table .*Columns: x, y, label"):
+    with pytest.raises(InputError, match=r"Columns: x, y, label\. If these are features, set data\.kind: table"):
         prepare(loads(json.dumps({"data": {"primary": str(path)}})).data, 0)
     with pytest.raises(InputError, match=r"data\.kind is table, but digits holds images"):
         prepare(loads("data: {kind: table, primary: digits}").data, 0)
