@@ -130,6 +130,10 @@ class SkipWarning:
 
     seen: int = 0
 
+    def restore(self, count: int) -> None:
+        """Go on after so many skipped refreshes, of which somebody was warned."""
+        self.seen = count
+
     def __call__(self, count: int) -> None:
         if count > self.seen:
             self.seen = count
