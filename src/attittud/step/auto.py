@@ -55,7 +55,7 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
 class Scores:
     """The running scores of one auxiliary task.
 
-    On the device, and always at the same place: a captured CUDA graph may refer to it.
+    On the device, and always at the same address: a captured CUDA graph may refer to it.
     """
 
     def __init__(self, device: torch.device) -> None:
