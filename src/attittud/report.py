@@ -126,8 +126,12 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
-    """Named numbers on one device, for which the program waits only once."""
-    return dict(zip(named, torch.stack([value.double() for value in named.values()]).tolist(), strict=True))
+    """Named numbers, for which the program waits for the device only once."""
+    # (Counters of a guide that has just been loaded are not on the device before its next refresh.)
+    first, values = next(iter(named.values())), named.values()
+    return dict(
+        zip(named, torch.stack([value.to(first.device, torch.float64) for value in values]).tolist(), strict=True)
+    )
 
 
 @dataclass
