@@ -60,22 +60,22 @@ class Column:
         """The column, or the reason why it is no feature. `guess`: the file does not tell numbers from text."""
         said, kind = f"{where}: column {name!r}", values.type
         if name in config.categorical:
-            return cls._category(name, _texts(values, said), said)
+            return cls._category(name, texts(values, said), said)
         if is_list(kind):
             return cls._numbers(name, "list", _lists(values, None, said), said)
         found = numbers(values, guess=guess)
         if found is not None:
             return cls._numbers(name, "number", _finite(found, said)[:, None], said)
-        texts = _texts(values, said)
+        cells = texts(values, said)
         if guess:
             _check_mixed(values, said)
-        if all(text[:1] + text[-1:] == "[]" for text in texts if text):
+        if all(text[:1] + text[-1:] == "[]" for text in cells if text):
             cure = "write a list into a parquet or jsonl file, or each number into a column of its own"
-            raise InputError(f"{said} holds lists that are written as text, such as {short(texts[0], 40)!r}; {cure}")
+            raise InputError(f"{said} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
         named = config.columns is not None and name in config.columns
-        if len(texts) >= FEWEST and len({*texts}) == len(texts) and not named:
-            return f"its text is a different one in each of the {len(texts)} training examples, as that of an id is"
-        return cls._category(name, texts, said)
+        if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
+            return f"its text is a different one in each of the {len(cells)} training examples, as that of an id is"
+        return cls._category(name, cells, said)
 
     @classmethod
     def _numbers(cls, name: str, kind: Literal["number", "list"], values: Numbers, said: str) -> Self | str:
@@ -89,10 +89,10 @@ class Column:
         return cls(name, kind, mean.tolist(), scale.tolist(), indicator)
 
     @classmethod
-    def _category(cls, name: str, texts: Sequence[str], said: str) -> Self | str:
-        if not any(texts):
-            raise InputError(f"{said} is empty in all {len(texts)} training examples; fill it, or {_EXCLUDE}")
-        counts = Counter(texts)
+    def _category(cls, name: str, cells: Sequence[str], said: str) -> Self | str:
+        if not any(cells):
+            raise InputError(f"{said} is empty in all {len(cells)} training examples; fill it, or {_EXCLUDE}")
+        counts = Counter(cells)
         if len(counts) == 1:
             return CONSTANT
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
@@ -106,7 +106,7 @@ class Column:
         said = f"{where}: column {self.name!r}"
         if self.kind == "category":
             numbered = {text: number for number, text in enumerate(self.levels)}
-            chosen = [numbered.get(text, len(self.levels)) for text in _texts(values, said)]
+            chosen = [numbered.get(text, len(self.levels)) for text in texts(values, said)]
             return np.eye(self.width, dtype=np.float32)[chosen]
         if self.kind == "list":
             found = _lists(values, len(self.mean), said)
@@ -293,7 +293,7 @@ def is_numbered(values: Any, *, guess: bool) -> bool:
     return bool((found == np.round(found)).all() and ((steps > 0).all() or (steps < 0).all()))
 
 
-def _texts(values: Any, said: str) -> list[str]:
+def texts(values: Any, said: str) -> list[str]:
     """A column as texts, empty where it is missing; numbers as csv files write them."""
     kind = values.type
     if pa.types.is_boolean(kind):

@@ -24,7 +24,7 @@ from pyarrow import compute
 
 from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
-from attittud_lab.data.features import CELLS_ARE_TEXT, cells_are_text, is_list, numbers, plain
+from attittud_lab.data.features import CELLS_ARE_TEXT, cells_are_text, is_list, numbers, plain, texts
 from attittud_lab.data.source import Columns, Labels, Listing, Raw, Rows, check_memory, inside, warn_once
 from attittud_lab.errors import InputError, listed, one_line
 
@@ -144,7 +144,7 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
 
 
 def _features(table: pa.Table, where: str, columns: Columns, others: set[str | None]) -> pa.Table:
-    """The columns of features; `others` are none. Cells of csv files become numbers where all of a column are."""
+    """The columns of features; `others` are none. Equal cells are of one type, whatever file they are from."""
     config = columns.table
     assert config is not None
     if columns.input is not None:
@@ -162,8 +162,11 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
     for name in names:
         _choose(table, where, name, (), "data.table.columns")
         values = plain(table[name])
-        read = numbers(values, guess=True) if guess and name not in config.categorical else None
-        made[name] = values if read is None else pa.chunked_array([pa.array(read, from_pandas=True)])
+        if name in config.categorical:
+            made[name] = pa.chunked_array([pa.array(texts(values, f"{where}: column {name!r}"))])
+        else:
+            read = numbers(values, guess=True) if guess else None
+            made[name] = values if read is None else pa.chunked_array([pa.array(read, from_pandas=True)])
     return pa.table(made, metadata=table.schema.metadata)
 
 

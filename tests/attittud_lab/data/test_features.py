@@ -305,10 +305,10 @@ def test_several_labels_at_once(tmp_path: Path) -> None:
 
 
 def test_primary_rows_are_left_out_of_the_others(tmp_path: Path) -> None:
-    mine, its = numbers(), numbers(seed=1)
+    mine, its = numbers(code=[1, 2, 3] * 20), numbers(seed=1, code=[1, 2, 3] * 20)
     both = {name: [*mine[name], *its[name]] for name in mine}
     for suffix in (".csv", ".parquet"):
-        data = read(write(tmp_path / "a.csv", mine), write(tmp_path / f"b{suffix}", both))
+        data = read(write(tmp_path / "a.csv", mine), write(tmp_path / f"b{suffix}", both), categorical=["code"])
         assert data.record["auxiliary"]["other"]["left_out_as_primary"] == 60
 
 
