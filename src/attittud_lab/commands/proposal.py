@@ -201,6 +201,11 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
             left_out.setdefault(name, found.replace("training examples", "rows"))
         elif is_numbered(rows[name], guess=guess):
             left_out.setdefault(name, "rises or falls from row to row, as a number of the row does")
+    if {*rows.column_names} <= left_out.keys():
+        reasons = "; ".join(f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5])
+        raise InputError(
+            f"{first.config.path}: no column can be a feature ({reasons}); give columns that differ by row"
+        )
     return [
         "  kind: table",
         "  table:",
