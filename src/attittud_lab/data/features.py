@@ -181,7 +181,7 @@ class Features:
 
     def encode_rows(self, rows: Sequence[Mapping[str, Any]], where: str) -> npt.NDArray[np.float32]:
         """The same for rows as Python has them: cells by column. A cell that a row lacks is missing."""
-        known = {name for row in rows for name in row}
+        known = {name for row in rows for name in row} if rows else {column.name for column in self.columns}
         cells = {column.name: [row.get(column.name) for row in rows] for column in self.columns if column.name in known}
         return self.encode(pa.table({name: _array(values) for name, values in cells.items()}), where)
 
@@ -201,8 +201,9 @@ def cells_are_text(table: pa.Table) -> bool:
 def _array(values: Sequence[Any]) -> Any:
     try:
         return pa.chunked_array([pa.array(values)])
-    except (pa.ArrowException, OverflowError):  # of several types: as a csv file would have them
-        return pa.chunked_array([pa.array([None if value is None else str(value) for value in values], pa.string())])
+    except (pa.ArrowException, OverflowError, ValueError):  # of several types: as a csv file would have them
+        cells = [None if value is None else str(value).encode(errors="replace").decode() for value in values]
+        return pa.chunked_array([pa.array(cells, pa.string())])
 
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
@@ -219,7 +220,7 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
         return pa.concat_tables(parts, promote_options="permissive") if parts[1:] else parts[0]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         reason = f"its splits have columns of different types ({one_line(error, 200)})"
-        raise InputError(f"{where}: {reason}; write them alike") from None
+        raise InputError(f"{where}: {reason}; write them alike, or name them in data.table.categorical") from None
 
 
 def plain(values: Any) -> Any:
@@ -310,6 +311,10 @@ def texts(values: Any, said: str) -> list[str]:
 
 def _lists(values: Any, length: int | None, said: str) -> Numbers:
     """Lists of numbers, all of one length, as n x length; NaN where a list or a number is missing."""
+    if pa.types.is_null(values.type):  # all of them are missing
+        values = values.cast(pa.list_(pa.float64()))
+    if not is_list(values.type):
+        raise InputError(f"{said} holds {str(values.type)[:60]}, but lists of numbers in the primary training examples")
     there = compute.drop_null(values)
     lengths = {*compute.list_value_length(there).unique().to_pylist()}
     if length is None and len(lengths) == 1:

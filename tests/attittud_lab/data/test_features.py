@@ -177,6 +177,23 @@ def test_new_rows_need_no_labels_and_only_what_the_run_folder_keeps(tmp_path: Pa
         Features.read({"columns": [{"name": 3}]})
 
 
+@pytest.mark.parametrize(
+    "cell", [[1.0, 2.0], "a", 3, True, None, {"a": 1}, "\ud800", 10**400, b"a", [[1]], ["a"], [1], []]
+)
+def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
+    features = fitted({"x": [1.0, 3.0, 2.0], "c": ["a", "b", "b"], "e": [[1.0, 2.0], [3.0, 5.0], [3.0, 4.0]]})
+    good = {"x": 2.0, "c": "b", "e": [1, 2]}
+    assert features.encode_rows([], "file").shape == (0, features.width)
+    for name in good:
+        try:
+            encoded = features.encode_rows([{**good, name: cell}, good], "file")
+        except InputError as error:
+            words = str(error)
+            assert words.startswith(f"file: column {name!r}") and "\n" not in words
+        else:
+            assert np.isfinite(encoded).all() and encoded.shape == (2, features.width)
+
+
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
@@ -393,13 +410,19 @@ def odd_table(draw: random.Random) -> list[list[Any]]:
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_odd_tables_are_read_right_or_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_odd_tables_are_read_right_or_refused(tmp_path: Path, suffix: str) -> None:
     draw, whole, refused = random.Random(0), 0, list[str]()
-    for number in range(150):
-        table = odd_table(draw)
-        path = tmp_path / f"{number}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["" if cell is None else cell for cell in row] for row in table])
+    for number in range(120):
+        heading, *cells = odd_table(draw)
+        path = tmp_path / f"{number}{suffix}"
+        if suffix == ".jsonl":
+            path.write_text("".join(json.dumps(dict(zip(heading, row, strict=True))) + "\n" for row in cells))
+        else:
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(
+                    [["" if cell is None else cell for cell in row] for row in (heading, *cells)]
+                )
         config = job(path)
         try:
             data = prepare(config.data, 0)
