@@ -191,7 +191,11 @@ class Features:
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Features:
         """What `plain` has made, and JSON has kept; a ValueError where it is something else."""
-        return TypeAdapter(Features).validate_python(stored)
+        found = TypeAdapter(Features).validate_python(stored)
+        for column in found.columns:
+            if len(column.mean) != len(column.scale) or (column.kind == "number" and len(column.mean) != 1):
+                raise ValueError(f"column {column.name!r} has no mean and scale that belong together")
+        return found
 
 
 def cells_are_text(table: pa.Table) -> bool:
@@ -200,10 +204,15 @@ def cells_are_text(table: pa.Table) -> bool:
 
 def _array(values: Sequence[Any]) -> Any:
     try:
-        return pa.chunked_array([pa.array(values)])
+        return pa.chunked_array([pa.array(values, from_pandas=True)])  # NaN stands for a gap among texts too
     except (pa.ArrowException, OverflowError, ValueError):  # of several types: as a csv file would have them
-        cells = [None if value is None else str(value).encode(errors="replace").decode() for value in values]
-        return pa.chunked_array([pa.array(cells, pa.string())])
+        return pa.chunked_array([pa.array(map(_cell, values), pa.string())])
+
+
+def _cell(value: Any) -> str | None:
+    if isinstance(value, float):
+        value = None if np.isnan(value) else pa.scalar(value).cast(pa.string())  # 1.0 is 1, as `texts` has it
+    return None if value is None else str(value).encode(errors="replace").decode()
 
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:

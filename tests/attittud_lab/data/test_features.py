@@ -175,6 +175,16 @@ def test_new_rows_need_no_labels_and_only_what_the_run_folder_keeps(tmp_path: Pa
         kept.encode_rows([{name: cell for name, cell in row.items() if name != "n"} for row in plain], "file")
     with pytest.raises(ValueError, match="columns"):
         Features.read({"columns": [{"name": 3}]})
+    with pytest.raises(ValueError, match="belong together"):
+        Features.read({"columns": [{"name": "x", "kind": "list", "mean": [1.0, 2.0], "scale": [1.0]}]})
+
+
+def test_a_row_does_not_depend_on_the_rows_around_it() -> None:
+    features = fitted({"c": ["1", "2", "", "a"], "x": [1.0, 2.0, None, 4.0]})
+    rows = [{"c": 1.0, "x": "2"}, {"c": "2", "x": 2}, {"c": math.nan, "x": math.nan}, {"c": None}, {"c": 2, "x": 3.5}]
+    together = features.encode_rows(rows, "file")
+    alone = [features.encode_rows([{"x": None, **row}], "file")[0] for row in rows]
+    np.testing.assert_array_equal(together, np.stack(alone))
 
 
 @pytest.mark.parametrize(
