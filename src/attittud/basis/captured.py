@@ -1,4 +1,4 @@
-"""The arithmetic of a plain step as a CUDA graph, for small models, where launching kernels takes longer than running them."""
+"""The arithmetic of a plain step as a CUDA graph: for small models, where launching kernels takes longer than running them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from attittud.step.step import Given, Step
 
 LARGEST = 1 << 24
-"""Shared parameters: the two gradients at fixed addresses take 128 MB at most."""
+"""Most shared parameters: the two gradients at fixed addresses then take 128 MB."""
 ALIKE = 2
-"""So many plain steps with the same settings come before one whose arithmetic is captured: kernels are compiled then."""
+"""Plain steps with the same settings before a step is captured: kernels are compiled in these steps."""
 
 
 class CapturedUpdate:
     """Memory for a primary and an auxiliary gradient, and a CUDA graph that turns them into the update.
 
     It serves plain steps of one process with one auxiliary loss, while parameters, basis and weights stay as they are.
-    Every other step takes the ordinary way.
+    Every other step runs without it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class CapturedUpdate:
         self._numbers: Gathered | None = None
 
     def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
-        """Whether the gradients of this step go into its memory."""
+        """Whether this step can use the captured update: its gradients then go into its memory."""
         space = step.subspace
         if not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
             return False
@@ -71,13 +71,13 @@ class CapturedUpdate:
         (task,) = tasks.values()
         return isinstance(task.eta, Eta) and not torch.cuda.is_current_stream_capturing()
 
-    def take(self, which: int, pieces: Sequence[Tensor | None]) -> Tensor | None:
+    def take(self, which: int, gradients: Sequence[Tensor | None]) -> Tensor | None:
         """Copy the primary (0) or the auxiliary (1) gradient into its memory; None where it cannot."""
-        if set(map(type, pieces)) != {Tensor}:  # some are missing, or special
+        if set(map(type, gradients)) != {Tensor}:  # some are missing, or special
             return None
         try:
-            foreach_copy_(self._views[which], cast(list[Tensor], pieces))
-        except RuntimeError:  # sparse ones, which the ordinary way refuses with the name of the parameter
+            foreach_copy_(self._views[which], cast(list[Tensor], gradients))
+        except RuntimeError:  # sparse gradients: the ordinary path refuses them and names the parameter
             return None
         return self._memory[which]
 
