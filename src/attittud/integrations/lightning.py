@@ -34,7 +34,7 @@ STATE_KEY = "attittud"  # in Lightning's checkpoint
 
 
 class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips lightning, see pyproject.toml
-    """Put before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
+    """Put this before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
 
     `guide_settings`, a class attribute or one set in `__init__`, holds keyword arguments of a `Guide`. Modules that override
     `on_save_checkpoint` or `on_load_checkpoint` call `super()` there.
