@@ -1,7 +1,7 @@
-"""From YAML to a `Config`, with the file, the line and the path in every complaint.
+"""From YAML to a `Config`; every error names the file, the line and the path.
 
-A text becomes a tree that knows its lines, into which those of base files and of overrides are merged. Its scalars are
-texts until the type of their field reads them. No tag constructs anything, and size and depth are limited.
+A text becomes a tree that knows its lines. The trees of base files and overrides are merged into it. Scalars stay texts
+until the type of their field reads them. No tag constructs anything, and size and depth are limited.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ConfigError(InputError):
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), names: Names | None = None) -> Config:
-    """Read a configuration file, those that it inherits from by `base:`, and `key=value` overrides."""
+    """Read a configuration file, the files that it inherits from by `base:`, and `key=value` overrides."""
     return _build(overridden(inherited(Path(path)), overrides), names)
 
 
 def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration", names: Names | None = None) -> Config:
-    """The same from text; `base:` is not followed."""
+    """Read a configuration from text; `base:` is not followed."""
     return _build(overridden(compose(text, name), overrides), names)
 
 
@@ -55,8 +55,8 @@ def dump(config: Config) -> str:
     plain, usual = to_dict(config), to_dict(StrategyConfig(name=""))
     for entry, values in zip(config.compare.strategies, plain["compare"]["strategies"], strict=True):
         for key in [key for key in usual if values[key] == usual[key] and key not in entry.given]:
-            del values[key]  # the entry leaves it open
-    # Other letters as escapes: PyYAML folds some of Unicode's line breaks away when it writes them as they are.
+            del values[key]  # not set by this entry
+    # Other letters are escaped: PyYAML would lose some of Unicode's line breaks when it writes them as they are.
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
 
 
@@ -76,13 +76,13 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
         elif found["type"] in _EXPECTED:
             words = f"expected {_EXPECTED[found['type']]}, got {got(value)}"
         raise ConfigError(f"{place}: {short(path, 200)}: {words}") from None
-    except InputError as error:  # about several settings; it begins with the path of the culprit
+    except InputError as error:  # an error about several settings begins with the path of the culprit
         place, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
         raise ConfigError(f"{place}: {error}") from None
 
 
 def _onto(base: Any, changes: Any) -> Any:
-    """Settings that are not mentioned keep the value that they have in `base`."""
+    """Apply settings to `base`; settings that are not mentioned keep their value."""
     if not isinstance(changes, dict) or not (is_dataclass(base) or isinstance(base, dict)):
         return changes
     old = base if isinstance(base, dict) else {entry.name: getattr(base, entry.name) for entry in fields(base)}
@@ -104,7 +104,7 @@ class Branch(dict[Any, Any]):
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes, without aliases: there are no cycles and no small files that grow to gigabytes."""
+    """Composes nodes without aliases, so that there are no cycles and no small files that grow to gigabytes."""
 
     depth = 0
 
@@ -124,7 +124,7 @@ class _Composer(yaml.SafeLoader):
 
 
 def compose(text: str, name: str) -> Branch:
-    """The mapping in a text, which complaints call `name`."""
+    """The mapping in a text, which errors call `name`."""
     if len(text) > _LARGEST:
         raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have {_LARGEST}")
     try:
@@ -177,13 +177,13 @@ def _scalar(text: str, quoted: bool, place: str) -> Scalar | None:
 
 
 def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
-    """The mapping in a file, merged into that of its base."""
+    """The mapping in a file, merged into the mapping of its base."""
     found = compose(_read(path), short(str(path), 400))
     if "base" not in found:
         return found
     if path.resolve() in seen or len(seen) > _DEEPEST:
         names = " -> ".join(short(p.name) for p in (*seen, path.resolve())[-5:])
-        raise ConfigError(f"{path}: base: goes round in a circle, or through too many files: {names}")
+        raise ConfigError(f"{path}: base: goes in a circle, or through too many files: {names}")
     base = found.pop("base")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
         raise ConfigError(f"{found.places['base']}: base: expected the relative path of another configuration")
@@ -209,9 +209,9 @@ def _merged(below: Branch, above: Branch) -> Branch:
     """`above` wins; mappings are merged key by key, all else is replaced."""
     for key, value in above.items():
         old, new = below.get(key), value
-        if isinstance(value, Branch) and value and old is not None:  # an empty one is meant to empty: data.auxiliary={}
+        if isinstance(value, Branch) and value and old is not None:  # an empty mapping empties: data.auxiliary={}
             if not isinstance(old, Branch):
-                # A shorthand such as `strategy: flip`, under no name until the type says what it is short for.
+                # A shorthand such as `strategy: flip` has no name until the type says which field it stands for.
                 old = Branch()
                 old.put("", below[key], below.places[key])
             new = _merged(old, value)
@@ -220,7 +220,7 @@ def _merged(below: Branch, above: Branch) -> Branch:
 
 
 def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
-    """The mapping, changed by `key=value` texts one after the other."""
+    """Change the mapping by `key=value` texts, one after the other."""
     if len(overrides) > _MOST_OVERRIDES:
         raise ConfigError(f"{len(overrides)} settings are given, at most {_MOST_OVERRIDES} are allowed; write a file")
     for position, text in enumerate(overrides):
@@ -253,7 +253,7 @@ def _value(text: str, place: str) -> Any:
 
 
 def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
-    """The place and the value that a location leads to, or those of the last part of it that exists."""
+    """The file and line and the value at a location, or at the last part of the location that exists."""
     place = "settings"
     for part in location:
         if isinstance(tree, list) and isinstance(part, int):

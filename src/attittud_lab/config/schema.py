@@ -1,4 +1,4 @@
-"""What a configuration may say: typed and documented fields, one dataclass for each section."""
+"""The fields of a configuration, typed and documented, with one dataclass for each section."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SourceConfig(Section):
 
 @dataclass(frozen=True)
 class PrimaryConfig(SourceConfig):
-    """The labelled set of the task that matters."""
+    """The labelled data of the task that matters."""
 
     train: Count = None
     """training examples: a count, a fraction below 1, or null for all that validation and test leave"""
@@ -78,7 +78,7 @@ class PrimaryConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class LabelNoise(Section):
-    """Labels that are made wrong on purpose, to see what a strategy makes of such data."""
+    """Wrong labels on purpose, to see how a strategy copes with such data."""
 
     kind: Literal["random", "shifted"] = "random"
     """random: any class, the right one among them; shifted: the next class in the list of classes"""
@@ -167,7 +167,7 @@ class StrategyConfig(Section):
 
     shorthand = "name"
     given: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a configuration names, at whatever value: an entry of compare.strategies leaves the others open."""
+    """Settings that a configuration names, at any value: an entry of compare.strategies does not set the others."""
 
     name: Annotated[str, known("strategy")] = "auto"
     """a strategy's name (`attittud train --help` lists them), or custom with eta below"""
@@ -264,7 +264,7 @@ class PhaseConfig(Section):
 
 
 _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
-"""Shorter and slower than the first phase, unless a configuration says otherwise."""
+"""Fine-tuning is shorter and slower than the first phase, unless a configuration says otherwise."""
 
 
 def _finetune(value: Any) -> Any:
@@ -306,7 +306,7 @@ _COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
 
 @dataclass(frozen=True)
 class CompareConfig(Section):
-    """What `attittud compare` tries in addition to primary_only and tuned multitask, and what it calls a gain."""
+    """What `attittud compare` tries in addition to primary_only and tuned multitask, and which difference counts as a gain."""
 
     strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in _COMPARED])
     """strategies to compare with the one above; primary_only and multitask always take part. An entry takes rank, engine,
@@ -391,20 +391,20 @@ def to_dict(section: Section) -> dict[str, Any]:
 
 
 class _Schema(GenerateJsonSchema):
-    """The schema that pydantic writes, extended by what our YAML allows in addition."""
+    """pydantic's schema, extended by what our YAML also allows."""
 
     def str_schema(self, schema: Any) -> JsonSchemaValue:
-        # Class names and the like are taken as they are written: `no`, `1` and `true` are texts too.
+        # Class names and the like are read as they are written: `no`, `1` and `true` are texts too.
         return {"type": ["string", "number", "boolean"]}
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().dataclass_schema(schema)
         above: list[Any] = [base for base in schema["cls"].__bases__ if is_dataclass(base)]
-        for base in above:  # pydantic does not find the texts below its fields
+        for base in above:  # pydantic does not find the texts below the fields
             inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)["anyOf"][-1]["properties"]
             for name, about in inherited.items():
                 found["properties"][name].setdefault("description", about["description"])
-        found["description"] = schema["cls"].__doc__  # older pydantic leaves it out
+        found["description"] = schema["cls"].__doc__  # an older pydantic leaves it out
         for about in (found, *found["properties"].values()):
             about["description"] = " ".join(about["description"].split())
         return {"anyOf": [self.str_schema({}), found]} if schema["cls"].shorthand else found
