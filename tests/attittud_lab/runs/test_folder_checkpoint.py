@@ -204,7 +204,7 @@ def test_damaged_files_of_every_kind(stop: int | None, tmp_path: Path, monkeypat
 def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
     path = unfinished(tmp_path)
     save_checkpoint(path, {**load_checkpoint(path), "metrics_bytes": 10**6})
-    with pytest.raises(InputError, match="lines are missing that the checkpoint counts on"):
+    with pytest.raises(InputError, match="lines are missing that the checkpoint relies on"):
         train_to_end(tmp_path)
     (tmp_path / "result.json").write_text('{"strategy": "flip"}')
     with pytest.raises(InputError, match=r"result\.json: is not what a run writes"):
