@@ -1,4 +1,4 @@
-"""`attittud diagnose`: what the primary task sees of the auxiliary data, before a day is spent on training."""
+"""`attittud diagnose`: how auxiliary and primary gradients relate, before a day is spent on training."""
 
 from __future__ import annotations
 
