@@ -242,7 +242,7 @@ def _open_files(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, T
     safetensors = _import_safetensors("load")
     for file in sorted((folder / BASIS).glob("*.safetensors")):
         with reading(file), safetensors.safe_open(file, "pt"):
-            pass  # torch reads all headers below but would not say which one is damaged
+            pass  # torch reads all headers below but does not name the damaged file
     reader = HuggingFaceStorageReader(str(folder / BASIS))
     with reading(folder / BASIS):
         room = _room(guide, reader.read_metadata().state_dict_metadata, "", folder / BASIS)

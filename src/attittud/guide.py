@@ -351,7 +351,7 @@ class Guide:
     # ------------------------------------------------------------------------------------------------ state
 
     def state_dict(self, include_basis: bool = True) -> dict[str, Any]:
-        """All that a resumed run needs. With the basis its results are bitwise those of a run that never stopped.
+        """All that a resumed run needs. With the basis it gives bitwise the same results as a run that never stopped.
 
         The basis is a copy, since a refresh overwrites the basis in use. Without a basis the next step refreshes.
         """

@@ -251,7 +251,7 @@ class Figures:
     compared: Tensor
     """The number of directions in which two half-batches have the same sign, and in which both have a sign."""
     squares: dict[str, Tensor]
-    """By source: squared norms by layer group and part, groups x 3. They add up to that of the auxiliary gradient. Within a
+    """By source: squared norms by layer group and part, groups x 3. They add up to the auxiliary gradient's. Within a
     group the parts need not be orthogonal, and may even cancel."""
     gradients: dict[str, Tensor]
     """By source: squared norms of the auxiliary gradient itself by layer group."""

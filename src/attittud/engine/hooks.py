@@ -283,7 +283,7 @@ class HookedJacobian(Jacobian):
             if own[None] is None:
                 raise self._cannot_tell(
                     what,
-                    f"the result has shape {call.shape_of(None)}, in which no dimension is that of the {self.examples} "
+                    f"the result has shape {call.shape_of(None)}, in which no dimension belongs to the {self.examples} "
                     "examples (a constant from outside of the model should be a buffer of it)",
                 )
         return Located(forms, axes)

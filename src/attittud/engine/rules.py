@@ -357,7 +357,7 @@ def _axes(
         own = axis if shape is None or fits(axis, shape, examples) else guess_axis(shape, examples, leading=leading)
         if own is None:
             raise UnsupportedError(
-                f"the result of {call.name} has shape {shape}, in which no dimension is that of the {examples} examples"
+                f"the result of {call.name} has shape {shape}, in which no dimension belongs to the {examples} examples"
             )
         outputs.append(own)
     return given, outputs

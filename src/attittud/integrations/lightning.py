@@ -61,7 +61,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             for base in type(self.trainer.strategy).__mro__:
                 if base.__name__ in ("DeepSpeedStrategy", "FSDPStrategy"):
                     raise ValueError(
-                        f"{base.__name__} keeps parameters and gradients in buffers of its own, which cannot be decomposed; "
+                        f"{base.__name__} keeps parameters and gradients in its own buffers, which cannot be decomposed; "
                         "use ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
                     )
             group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None

@@ -213,10 +213,10 @@ def check_trainer(trainer: Any) -> None:
     packed = {"packing": getattr(args, "packing", False), "padding_free": getattr(trainer, "padding_free", False)}
     lomo, mesh = "lomo" in str(args.optim).lower(), getattr(accelerator, "parallelism_config", None)
     refusals = {
-        "DeepSpeed is not supported: its engine keeps gradients in buffers of its own, hides .grad and allows one backward "
+        "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "
         "per forward, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as ZeRO-3 does. "
         f"Drop deepspeed= and launch {launch}": trainer.is_deepspeed_enabled,
-        "FSDP of version 1 keeps parameters in flat buffers of its own, which cannot be decomposed; FSDP2 works. Launch "
+        "FSDP of version 1 keeps parameters in its own flat buffers, which cannot be decomposed; FSDP2 works. Launch "
         f"{launch}": old_fsdp,
         **{
             f"{name}=True on the primary side: several primary examples in one row have no losses of their own. Set "

@@ -92,7 +92,7 @@ class Gradients:
         self.layout: Layout | None = None if subspace is None else subspace.layout
         """The shared parameters, as far as they are known by now."""
         self.include_mean = include_mean
-        self.norms = norms  # the report shall have norms although they cost an exchange
+        self.norms = norms  # the report has norms although they cost an exchange
         self.primary_gradient: Tensor | None = None
         self.primary_calls = 0
         self.primary_complete = False  # no further primary call will come

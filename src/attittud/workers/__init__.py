@@ -24,7 +24,7 @@ def connect(
     modules = list(model.modules())
     if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
         raise ValueError(
-            "a DeepSpeed engine keeps gradients in buffers of its own and hides .grad, so nothing can be decomposed; shard "
+            "a DeepSpeed engine keeps gradients in its own buffers and hides .grad, so nothing can be decomposed; shard "
             "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
         )
     # Also under a wrapper, such as torch.compile's.
@@ -36,8 +36,8 @@ def connect(
     fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
     if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
         raise ValueError(
-            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in flat buffers of its "
-            "own; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in its own flat "
+            "buffers; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
     # Parameters alone do not tell: between a forward and a backward pass FSDP2 may show whole ones.
     managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)

@@ -132,7 +132,7 @@ class Shards(Group):
         known |= {id(whole): known[id(shard)] for whole, shard in unsharded(self.modules) if id(shard) in known}
         if strangers := leaves - known.keys():
             raise ValueError(
-                f"the losses reach {len(strangers)} parameters that are not those of the sharded model; a backward pass would "
+                f"the losses reach {len(strangers)} parameters outside of the sharded model; a backward pass would "
                 "fill their .grad. Give the guide the module that holds everything, and shard it as a whole"
             )
         return {known[key] for key in leaves}

@@ -67,7 +67,7 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
         found = error.errors(include_url=False)[0]
         location, context = found["loc"], found.get("ctx", {})
         location += (context["key"],) if "key" in context else ()
-        place, value = find(tree, location)
+        origin, value = find(tree, location)
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
         words = found["msg"]
         if found["type"] == "literal_error":
@@ -75,10 +75,10 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
             words = f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
         elif found["type"] in _EXPECTED:
             words = f"expected {_EXPECTED[found['type']]}, got {got(value)}"
-        raise ConfigError(f"{place}: {short(path, 200)}: {words}") from None
+        raise ConfigError(f"{origin}: {short(path, 200)}: {words}") from None
     except InputError as error:  # an error about several settings begins with the path of the culprit
-        place, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
-        raise ConfigError(f"{place}: {error}") from None
+        origin, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
+        raise ConfigError(f"{origin}: {error}") from None
 
 
 def _onto(base: Any, changes: Any) -> Any:
@@ -93,14 +93,14 @@ def _onto(base: Any, changes: Any) -> Any:
 
 
 class Branch(dict[Any, Any]):
-    """A mapping; `places` has the file and line of each key."""
+    """A mapping; `origins` has the file and line of each key."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: dict[Any, str] = {}
+        self.origins: dict[Any, str] = {}
 
-    def put(self, key: Any, value: Any, place: str) -> None:
-        self[key], self.places[key] = value, place
+    def put(self, key: Any, value: Any, origin: str) -> None:
+        self[key], self.origins[key] = value, origin
 
 
 class _Composer(yaml.SafeLoader):
@@ -112,12 +112,12 @@ class _Composer(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
         if isinstance(event, yaml.AliasEvent):
             cure = "write the value again, or put it into a base: file"
-            raise ConfigError(f"{_place(event)}: aliases (*name) are not supported; {cure}")
+            raise ConfigError(f"{_origin(event)}: aliases (*name) are not supported; {cure}")
         if getattr(event, "tag", None) is not None:
-            raise ConfigError(f"{_place(event)}: the tag {short(event.tag)} is not supported; write plain YAML")
+            raise ConfigError(f"{_origin(event)}: the tag {short(event.tag)} is not supported; write plain YAML")
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise ConfigError(f"{_place(event)}: nested too deeply for a configuration")
+            raise ConfigError(f"{_origin(event)}: nested too deeply for a configuration")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -138,11 +138,11 @@ def compose(text: str, name: str) -> Branch:
         raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
     found = Branch() if node is None else _tree(node, "")
     if not isinstance(found, Branch):
-        raise ConfigError(f"{_place(node)}: a configuration is a mapping of keys to values, such as `seed: 1`")
+        raise ConfigError(f"{_origin(node)}: a configuration is a mapping of keys to values, such as `seed: 1`")
     return found
 
 
-def _place(where: Any) -> str:
+def _origin(where: Any) -> str:
     mark = where.start_mark
     return mark.name if mark.name.startswith(TYPED) else f"{mark.name}:{mark.line + 1}"
 
@@ -152,27 +152,27 @@ def _tree(node: Node, path: str) -> Any:
         found = Branch()
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
-                raise ConfigError(f"{_place(key)}: {short(path + ': ') if path else ''}a key must be plain text")
-            name = str(_scalar(key.value, True, _place(key)))
+                raise ConfigError(f"{_origin(key)}: {short(path + ': ') if path else ''}a key must be plain text")
+            name = str(_scalar(key.value, True, _origin(key)))
             here = f"{path}.{name}" if path else name
             if name in found:
-                raise ConfigError(f"{_place(key)}: {short(here)}: the key is given twice; keep one of them")
-            found.put(name, _tree(value, here), _place(key))
+                raise ConfigError(f"{_origin(key)}: {short(here)}: the key is given twice; keep one of them")
+            found.put(name, _tree(value, here), _origin(key))
         return found
     if isinstance(node, SequenceNode):
         return [_tree(item, path) for item in node.value]
-    return _scalar(node.value, isinstance(node, ScalarNode) and node.style in ("'", '"'), _place(node))
+    return _scalar(node.value, isinstance(node, ScalarNode) and node.style in ("'", '"'), _origin(node))
 
 
-def _scalar(text: str, quoted: bool, place: str) -> Scalar | None:
+def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
     if text in ("", "~", "null", "Null", "NULL") and not quoted:
         return None
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{place}: {short(ascii(text))} holds half of a character, which no file can") from None
+        raise ConfigError(f"{origin}: {short(ascii(text))} holds half of a character, which no file can") from None
     scalar = Scalar(text)
-    scalar.quoted, scalar.place = quoted, place
+    scalar.quoted, scalar.origin = quoted, origin
     return scalar
 
 
@@ -186,7 +186,7 @@ def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
         raise ConfigError(f"{path}: base: goes in a circle, or through too many files: {names}")
     base = found.pop("base")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
-        raise ConfigError(f"{found.places['base']}: base: expected the relative path of another configuration")
+        raise ConfigError(f"{found.origins['base']}: base: expected the relative path of another configuration")
     return _merged(inherited(path.parent / base, (*seen, path.resolve())), found)
 
 
@@ -213,9 +213,9 @@ def _merged(below: Branch, above: Branch) -> Branch:
             if not isinstance(old, Branch):
                 # A shorthand such as `strategy: flip` has no name until the type says which field it stands for.
                 old = Branch()
-                old.put("", below[key], below.places[key])
+                old.put("", below[key], below.origins[key])
             new = _merged(old, value)
-        below.put(key, new, above.places[key])
+        below.put(key, new, above.origins[key])
     return below
 
 
@@ -228,38 +228,38 @@ def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
         parts, said = path.split("."), short(text)
         if not equals or not all(parts) or len(parts) > _DEEPEST:
             raise ConfigError(f"{said!r}: an override is key=value, such as training.guided.lr=1e-4")
-        place = f"{TYPED} ({said})"
-        inner = _value(value, place)
+        origin = f"{TYPED} ({said})"
+        inner = _value(value, origin)
         lost = [short(earlier) for earlier in overrides[:position] if earlier.startswith(f"{path}.")]
         if lost and not (isinstance(inner, Branch) and inner):
             raise ConfigError(f"{said} replaces all of {short(path)}, also {lost[0]} before it; write {said} first")
         for part in reversed(parts):
             branch = Branch()
-            branch.put(part, inner, place)
+            branch.put(part, inner, origin)
             inner = branch
         found = _merged(found, inner)
     return found
 
 
-def _value(text: str, place: str) -> Any:
+def _value(text: str, origin: str) -> Any:
     """The value behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
     text = text.strip()
     if text[:1] in ("[", "{", "'", '"'):
-        found = compose(f"value: {text}", place)
+        found = compose(f"value: {text}", origin)
         if len(found) > 1:
-            raise ConfigError(f"{place}: not valid YAML: there is more behind the value")
+            raise ConfigError(f"{origin}: not valid YAML: there is more behind the value")
         return found["value"]
-    return _scalar(text, not text, place)
+    return _scalar(text, not text, origin)
 
 
 def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
     """The file and line and the value at a location, or at the last part of the location that exists."""
-    place = "settings"
+    origin = "settings"
     for part in location:
         if isinstance(tree, list) and isinstance(part, int):
             tree = tree[part]
         elif isinstance(tree, Branch) and (part in tree or "" in tree):
             key = part if part in tree else ""
-            place, tree = tree.places[key], tree[key]
-        place = getattr(tree, "place", place)
-    return place, tree
+            origin, tree = tree.origins[key], tree[key]
+        origin = getattr(tree, "origin", origin)
+    return origin, tree

@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from attittud_lab.errors import InputError, short
 
 TYPED = "command line"
-"""The `place` of a scalar from the command line begins with this."""
+"""The `origin` of a scalar from the command line begins with this."""
 
 _NUMBERS: dict[Any, re.Pattern[str]] = {
     int: re.compile(r"[-+]?[0-9]+(_[0-9]+)*"),
@@ -29,10 +29,10 @@ _NUMBERS: dict[Any, re.Pattern[str]] = {
 
 
 class Scalar(str):
-    """A text, a number or anything else; `place` is its file and line."""
+    """A text, a number or anything else; `origin` is its file and line."""
 
-    __slots__ = ("place", "quoted")
-    place: str
+    __slots__ = ("origin", "quoted")
+    origin: str
     quoted: bool
 
 
@@ -125,10 +125,10 @@ def check_path(text: str, *, typed: bool) -> str:
     )
 
 
-def _place(value: Any) -> Any:
+def _path_text(value: Any) -> Any:
     """Check a path from YAML or the command line; paths from Python code are left as they are."""
     try:
-        return check_path(str(value), typed=value.place.startswith(TYPED)) if isinstance(value, Scalar) else value
+        return check_path(str(value), typed=value.origin.startswith(TYPED)) if isinstance(value, Scalar) else value
     except InputError as error:
         raise refusal(str(error)) from None
 
@@ -153,7 +153,7 @@ def _some(entries: list[str]) -> list[str]:
 
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Place = Annotated[str, BeforeValidator(_place)]
+PathText = Annotated[str, BeforeValidator(_path_text)]
 Classes = Annotated[list[str], AfterValidator(_some)]
 
 

@@ -125,8 +125,8 @@ class _Encoder:
             examples, classes = rules.make(examples)
         if source.share_head and (classes, objective) != (primary.classes, primary.objective):
             raise InputError(
-                f"data.auxiliary.{name}.share_head: its classes ({listed(classes, 10) or 'none'}) are not those of the primary "
-                f"task ({listed(primary.classes, 10)}); leave share_head out, so that it gets a head of its own"
+                f"data.auxiliary.{name}.share_head: its classes ({listed(classes, 10) or 'none'}) differ from the primary task's "
+                f"({listed(primary.classes, 10)}); leave share_head out, so that it gets its own head"
             )
         packed = rules.blocks and self.reader is not None and self.reader.pack
         return Task(name, objective, classes, examples, source.share_head, packed)

@@ -157,7 +157,7 @@ def open_listing(config: SourceConfig, source: Source, split: str | None) -> Lis
         if names.count(name) > 1:
             raise InputError(f"{config.path}: the split {name} is named twice in {split}; name it once")
         if name is not None and name not in source.splits:
-            known = ", ".join(source.splits) or "none of its own"
+            known = ", ".join(source.splits) or "none"
             raise InputError(f"{config.path}: there is no split {name!r}; the source has {known}")
         for key, value in vars(columns).items():
             if value and not source.columns(name):

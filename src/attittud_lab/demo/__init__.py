@@ -47,7 +47,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "orthogonal_flip": ("Eta (1, 0, -1)", []),
     "auto": ("validation examples decide how much weight each part gets", []),
     "own_head": (
-        "control: multitask, the auxiliary task with an output layer of its own",
+        "control: multitask, the auxiliary task with its own output layer",
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
 }

@@ -130,7 +130,7 @@ class Auto(Guided):
         super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
 
-_AUTO = "held-out primary examples, those of validation, decide the weight of every part: no weights to choose"
+_AUTO = "held-out primary examples (of the validation set) decide the weight of every part: no weights to choose"
 register("auto", _AUTO, Auto, inherits=SETTINGS)
 for _name, _about in {
     "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",

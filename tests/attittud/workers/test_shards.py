@@ -289,7 +289,7 @@ def test_mixed_precision_policy_is_respected(behaved):
         "engine": "engine='loop'",
         "other": "workers [1] have another model or another guide",
         "none": "losses[:0]",
-        "stranger": "not those of the sharded model",
+        "stranger": "parameters outside of the sharded model",
         "sync": "set_requires_gradient_sync",
         "divide": "set_gradient_divide_factor",
         "partly": "fully_shard on the whole model",
