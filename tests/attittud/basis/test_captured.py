@@ -1,4 +1,4 @@
-"""The arithmetic of a plain step as a CUDA graph gives the same bits, and keeps its hands off what is the user's."""
+"""The arithmetic of a plain step as a CUDA graph gives the same bits, and never touches the user's tensors."""
 
 import copy
 import pickle
@@ -39,7 +39,7 @@ def losses(model, number):
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
-    """On a CPU the graph is played: its kernels run one by one, on the same memory."""
+    """A stand-in for a graph on a CPU: its kernels run one by one, on the same memory."""
     if request.param == "cpu":
         may_serve = CapturedUpdate._may_serve
 

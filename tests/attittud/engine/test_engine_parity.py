@@ -63,7 +63,7 @@ def test_limits_are_named_with_a_cure(name):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "lstm_cell", "gru_positions_first", "gru_cell"])
 def test_recurrent_layers_in_float32(name, training):
-    """torch has kernels of their own for them."""
+    """torch has special kernels for float32."""
     given = layer(name, torch.float32)
     given.model.train(training)
     compare("hooks", given.model, given.losses, tolerance=1e-5)
@@ -205,7 +205,7 @@ def test_architectures(name, basis, engine):
 @pytest.mark.parametrize("engine", ["batched", "auto"])
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
 def test_autocast_gives_one_answer(name, engine):
-    """Where vmap cannot go under autocast, a loop takes over; the result is that of the loop."""
+    """Where vmap fails under autocast a loop takes over, with the result of the loop."""
     grads = []
     for kind in ("loop", engine):
         p = problem(name)

@@ -1,4 +1,4 @@
-"""Windows and paddings of convolutions, laid out as memory lies, are torch's own."""
+"""Windows and paddings of convolutions in the order of memory equal torch's own."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, d
 @pytest.mark.parametrize("space", [(7,), (7, 5), (4, 3, 5)])
 @pytest.mark.parametrize("last", [True, False])
 def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
-    """Layout included: what follows takes whole runs of channels."""
+    """The layout is kept too: later code reads whole runs of channels."""
     x = torch.randn(3, *space, channels, dtype=dtype).movedim(-1, 1)
     x = x if last else x.contiguous()
     pads = [1, 2] + [0, 1] * (len(space) - 1)
@@ -42,13 +42,13 @@ def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
 
 
 def test_padding_as_wide_elements_of_images_one_row_high():
-    """Which torch then lays out channel by channel: a transposed column is in channels_last by its sizes, not by its strides."""
+    """torch lays such images out channel by channel: a transposed column is in channels_last by its sizes, not its strides."""
     x = torch.randn(2, 2, 1, 16).movedim(-1, 1).transpose(2, 3)
     assert torch.equal(padded(x, [1, 1, 0, 2]), F.pad(x, [1, 1, 0, 2]))
 
 
 class Contiguous(torch.autograd.Function):
-    """A backward pass that loses the layout, as that of a frozen BatchNorm does on a GPU."""
+    """A backward pass that loses the layout, like a frozen BatchNorm's on a GPU."""
 
     @staticmethod
     def forward(_, x):

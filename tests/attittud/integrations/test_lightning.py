@@ -1,4 +1,4 @@
-"""Lightning: a guided backward in the place of `manual_backward`."""
+"""Lightning: a guided backward instead of `manual_backward`."""
 
 import pickle
 import signal
@@ -253,7 +253,7 @@ def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy"])
 def test_strategies_that_hide_gradients_are_refused(tmp_path: Path, name: str) -> None:
-    """By name: neither can be made without its GPUs."""
+    """They are refused by name: neither strategy can be made without its GPUs."""
     hiding = type(name, (SingleDeviceStrategy,), {})
     with pytest.raises(ValueError, match=rf"{name} .* use ModelParallelStrategy \(FSDP2\)"):
         run(tmp_path, closer(Plain), strategy=hiding(device="cpu"), max_epochs=1)

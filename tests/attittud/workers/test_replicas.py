@@ -39,7 +39,7 @@ def differing():
 
 
 def directions():
-    """Effective ranks of a basis of few examples, all of them and those of each call."""
+    """Effective ranks of a basis of few examples, for all examples and for each call."""
     found = []
     for kind in ("group", "fsdp"):
         w = World(kind, torch.float32)
@@ -75,7 +75,7 @@ def late_between_refreshes():
 
 
 def behaviour():
-    """Several checks that share one group of processes; each entry is judged by a test of its own."""
+    """Several checks that share one group of processes; each entry has its own test."""
     found = {"twenty": [twenty_steps(World("ddp", torch.float32), basis=b) for b in ("sketch", "exact", "random")]}
     w = World("ddp")
     guide = w.guide()
@@ -151,7 +151,7 @@ def test_a_guide_that_trains_alone_among_workers_says_so_once(behaved):
 
 
 class Version1(nn.Module):
-    """Not made in earnest: that takes a process group."""
+    """A stand-in: a real one needs a process group."""
 
     __class__ = FullyShardedDataParallel
 
