@@ -10,7 +10,7 @@ A step uses the weights that earlier steps have earned, so no weight depends on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -190,6 +190,10 @@ class AutoWeights:
         scores = self.scores[name]
         score, _, error = scores.known.clone()
         return EarnedWeights(weights, score, error, scores.skipped.clone())
+
+    def restore(self, known: Iterable[str]) -> None:
+        """Forget the tasks that were not known at an earlier time."""
+        self.scores = {name: self.scores[name] for name in known}
 
     def state(self) -> dict[str, Any]:
         return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}
