@@ -126,7 +126,7 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
-    """Named numbers, for which the program waits for the device only once."""
+    """Numbers by name; waits for the device only once."""
     # (Counters of a guide that has just been loaded are not on the device before its next refresh.)
     first, values = next(iter(named.values())), named.values()
     return dict(
@@ -141,7 +141,7 @@ class SkipWarning:
     seen: int = 0
 
     def restore(self, count: int) -> None:
-        """Go on after so many skipped refreshes, of which somebody was warned."""
+        """Continue after so many skipped refreshes that a user was already warned of."""
         self.seen = count
 
     def __call__(self, count: int) -> None:

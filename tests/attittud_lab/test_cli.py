@@ -61,7 +61,7 @@ def test_an_interrupt_while_libraries_are_imported(monkeypatch, capsys):
 
 @pytest.mark.parametrize("what", [typer.Abort, KeyboardInterrupt], ids=["older typer", "this typer"])
 def test_an_interrupt_that_a_command_does_not_handle(what, monkeypatch, capsys):
-    """An older typer raises an Abort of its own, a newer one returns 130."""
+    """An older typer raises its own Abort, a newer one returns 130."""
 
     def stop(*_: object, **__: object) -> None:
         raise what

@@ -62,7 +62,7 @@ class Layout:
         )
 
     def same(self, other: Layout) -> bool:
-        """Whether these are the very same parameters, in the same order, strides and types."""
+        """Whether these are the same parameters, in the same order, strides and types."""
         alike = self.strides == other.strides and self._types == other._types
         return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
 

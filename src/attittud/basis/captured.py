@@ -34,14 +34,14 @@ class CapturedUpdate:
     def __init__(self) -> None:
         self._refused = False  # torch could not capture it here
         self._stream: torch.cuda.Stream | None = None
-        """Where it is captured: always the same one, since torch keeps memory for matrix products on every stream."""
+        """The stream of every capture: always the same, since torch keeps memory for matrix products on each stream."""
         self._forget(None, ())
 
     def __reduce__(self) -> Any:
         return CapturedUpdate, ()  # a copy captures its own
 
     def _forget(self, space: Stored | None, settings: tuple[Any, ...]) -> None:
-        # Not by addresses: once a basis is gone, another may lie where it was. And without keeping it alive.
+        # Compared by identity through a weak reference: another basis may later have the same addresses.
         self._space = None if space is None else weakref.ref(space)
         self._settings, self._count = settings, 0
         self._memory: list[Tensor] = []

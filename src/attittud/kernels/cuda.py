@@ -32,7 +32,7 @@ _GRAM_AHEAD = 6  # tiles on their way from memory, where registers leave too few
 
 
 def _on_its_device(launch: Callable[P, R]) -> Callable[P, R]:
-    """Triton launches on the current device, which need not be that of the first tensor."""
+    """Launch a kernel on the device of its first tensor; Triton would use the current device."""
 
     @wraps(launch)
     def launched(*args: P.args, **options: P.kwargs) -> R:

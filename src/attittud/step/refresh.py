@@ -180,7 +180,7 @@ class Refresher:
         self.age = 1 if refreshed else (self.age or 0) + 1
 
     def restore(self, subspace: Subspace | None, *, overwritten: bool) -> None:
-        """Go back to an earlier basis; one that was `overwritten` since then is computed once more in the next step."""
+        """Go back to an earlier basis. If it was `overwritten` since then, the next step computes it again."""
         self.subspace = subspace
         if overwritten:
             self.age = None

@@ -196,7 +196,7 @@ class Shared:
         return primary, auxiliary
 
     def restore(self, auxiliary: set[str] | None) -> None:
-        """Go back to what auxiliary losses were known to reach at an earlier time."""
+        """Go back to the parameters that auxiliary losses were known to reach earlier."""
         self.auxiliary = auxiliary
 
     def split(self, layout: Layout, found: Sequence[Tensor | None]) -> tuple[list[Tensor | None], dict[str, Tensor]]:

@@ -107,7 +107,7 @@ class Gradients:
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
 
     def copied(self) -> Self:
-        """A copy over the same vectors: what is measured with it leaves no trace here."""
+        """A copy over the same vectors: measuring with the copy does not change this object."""
         found = copy(self)
         found.tasks = {name: replace(task) for name, task in self.tasks.items()}
         return found

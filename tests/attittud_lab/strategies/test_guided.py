@@ -49,7 +49,7 @@ def test_settings_reach_the_guide() -> None:
 @pytest.mark.parametrize("engine", ["hooks", "implicit"])
 @pytest.mark.parametrize("basis_batch", [None, 6])
 def test_engines_that_see_the_forward_pass(engine: str, basis_batch: int | None) -> None:
-    """The update is that of the engine which needs nothing but the losses, whether or not the basis has its own batch."""
+    """The update equals the update of an engine that needs only losses, whether or not the basis has its own batch."""
     updates = []
     for name in (engine, "loop"):
         model, losses, _, _ = setting(-1.0)

@@ -112,7 +112,7 @@ def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
 
 
 def test_micro_batches_have_noise_of_their_own(job: Config) -> None:
-    """Else accumulation would hide the same places in all of them, and drop the same units."""
+    """Otherwise accumulation would hide the same positions in all of them, and drop the same units."""
     config = changed(job, ["training.guided.accumulate=2", "model.dropout=0.5"])
     data = load_data(config)
     for examples in (data.primary.examples, data.auxiliary["lm"].examples):  # the same text everywhere
