@@ -58,7 +58,7 @@ def test_a_plain_model_leaves_the_setting_alone(donated):
     assert donated.donated_buffer
 
 
-def test_compiled_code_that_overwrites_its_memory_is_named_and_mended(donated, monkeypatch):
+def test_compiled_code_that_overwrites_its_memory_is_named_and_fixed(donated, monkeypatch):
     """A function that was compiled elsewhere: the guide sees it when torch refuses."""
     model = nn.Linear(6, 3)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=3, engine="loop")

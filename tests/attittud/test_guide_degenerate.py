@@ -292,7 +292,7 @@ def test_roundings_of_single_gradients_stay_below_the_tolerance(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("left", [1e-3, 1e-4, 1e-5])
-def test_the_mean_beside_rows_that_were_rounded_when_they_were_stored(left, dtype):
+def test_the_mean_with_rows_that_were_rounded_when_they_were_stored(left, dtype):
     """‖g_prim‖² - ‖p‖² almost vanishes, because the row is a little too long; the residual of g_prim does not."""
     row = torch.tensor([0.6, 0.8, 0.0], dtype=dtype)
     stored = row.bfloat16().double()

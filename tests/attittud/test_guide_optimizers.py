@@ -174,7 +174,7 @@ def test_grad_scaler_sees_an_overflow():
 
 
 @pytest.mark.parametrize("name", ["mlp", "channels_last", "odd", "transformer"])
-def test_grad_looks_like_that_of_plain_backward(name):
+def test_grad_looks_as_after_plain_backward(name):
     one, other = problem(name), problem(name)
     guided(one)()
     (other.losses().mean() + other.loss()).backward()

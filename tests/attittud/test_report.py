@@ -89,7 +89,7 @@ def test_named_tasks():
     assert report.tasks["b"].cosine < 0
 
 
-def test_accumulated_report_is_that_of_the_whole_batch():
+def test_accumulated_report_equals_the_report_of_the_whole_batch():
     values = []
     for pieces in (1, 2):
         p = problem("mlp", torch.float64)

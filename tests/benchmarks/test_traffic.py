@@ -182,7 +182,7 @@ def test_windows_exchange_gradients_in_combine_only(counted):
     assert [size for _, size in first[3]].count(4 * 3 * SHARED) == 1
 
 
-def test_the_table_in_the_docs_is_that_of_the_formulas():
+def test_the_table_in_the_docs_follows_the_formulas():
     assert traffic.table() in DOCS.read_text(encoding="utf-8"), "run python -m benchmarks.traffic and paste its table"
 
 

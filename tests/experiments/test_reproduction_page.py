@@ -313,7 +313,7 @@ def test_that_the_mean_is_flat_is_the_papers_claim(results: Path) -> None:
     assert any("| 5 | **does not hold: the difference is significant** |" in text for text in told), told
 
 
-def test_a_falling_spread_is_told_from_an_accident() -> None:
+def test_a_falling_spread_is_distinguished_from_chance() -> None:
     def rows(*values: list[float]) -> dict[int, Row]:
         made = [{s: {"result": {"metric": "a", "test": {"a": v}}} for s, v in enumerate(some)} for some in values]
         return {m: Row("x", "", runs) for m, runs in enumerate(made)}
@@ -459,7 +459,7 @@ def write_multicifar(results: Path, lines: list[str]) -> None:
     (results / "table2-multicifar100.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def test_the_rows_of_multicifar_are_those_of_its_configuration() -> None:
+def test_the_rows_of_multicifar_come_from_its_configuration() -> None:
     config = load(CONFIGS / "table2-multicifar100.yaml", ["data.primary.classes=[a]"])
     assert {candidate.label.replace(" ", "-") for candidate in candidates(config)} == set(MULTICIFAR)
     assert {*printed.MULTICIFAR, *multicifar.MORE} == set(MULTICIFAR)

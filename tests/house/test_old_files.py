@@ -167,7 +167,7 @@ def test_a_finished_run_is_known(old: Path, where: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [*FINISHED, *KILLED], ids=lambda path: path.parents[1].name)
-def test_the_configuration_in_a_run_folder_is_that_of_the_run(where: Path) -> None:
+def test_the_configuration_in_a_run_folder_belongs_to_the_run(where: Path) -> None:
     found = to_dict(load(where / "config.yaml"))
     assert missing(read(where / "run.json")["config"], found) == []
 

@@ -70,7 +70,7 @@ def test_every_pair_of_columns_is_rotated_in_a_sweep(count):
     assert len(met) == count * (count - 1) // 2 and players == list(range(count))
 
 
-def test_on_a_cpu_they_are_those_of_torch():
+def test_on_a_cpu_torchs_own_decompositions_are_used():
     a = matrix("normal", 9, 5)
     assert torch.equal(singular(a)[0], torch.linalg.svd(a, full_matrices=False)[1])
     assert torch.equal(qr(a)[1], torch.linalg.qr(a)[1])

@@ -29,7 +29,7 @@ class Kernel(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
-def test_j_v_through_an_own_backward_pass(engine):
+def test_j_v_through_a_custom_backward_pass(engine):
     """In a residual network (torch itself notices a graph that is cut off completely) the rows of J are formed one by one."""
     model = Function(lambda self, x: x + Kernel.apply(self.a(x)), a=nn.Linear(6, 6)).double()
     network = nn.Sequential(nn.Linear(6, 6), model).double()

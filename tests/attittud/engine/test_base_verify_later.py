@@ -176,7 +176,7 @@ def test_auto_goes_on_with_another_engine_later(monkeypatch, caplog):
     assert ["'hooks'" in found.message.split(",")[0] for found in caplog.records] == [True, False]
 
 
-def test_shapes_that_were_met_before_are_not_compared_again(monkeypatch):
+def test_shapes_that_were_seen_before_are_not_compared_again(monkeypatch):
     compared = []
     monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set())
     model, made = linear().double(), make_engine("hooks")

@@ -42,7 +42,7 @@ def test_limits(name, request):
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits_of_hooks_are_none_of_the_others(name, engine):
+def test_limits_of_hooks_do_not_limit_other_engines(name, engine):
     if name == "random_numbers_beside_a_parameter":
         pytest.skip("the oracle's forward pass draws other numbers")
     given = layer(name)

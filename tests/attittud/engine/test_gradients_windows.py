@@ -14,7 +14,7 @@ from attittud.engine.gradients import Windows, padded
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [2, 3, 4, 6, 8])
 @pytest.mark.parametrize(("window", "dilation"), [((3, 3), 1), ((2, 1), 2), ((1, 3), 1), ((1, 1), 1)])
-def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, dilation):
+def test_windows_in_channels_last_equal_unfold(dtype, channels, window, dilation):
     """Neighbouring channels are copied as one wide element where they can be; no bit may change by that."""
     x = torch.randn(6, channels, 7, 5, dtype=dtype).contiguous(memory_format=torch.channels_last)
     weight = torch.empty(2, channels, *window, dtype=dtype)

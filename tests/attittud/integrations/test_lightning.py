@@ -199,7 +199,7 @@ def expected() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_a_step_is_that_of_a_guide_alone(tmp_path: Path, micro_batches: int) -> None:
+def test_a_step_equals_a_step_of_a_guide_alone(tmp_path: Path, micro_batches: int) -> None:
     module = closer(Plain, micro_batches=micro_batches)
     run(tmp_path, module, max_epochs=1)
     assert torch.allclose(parameters_to_vector(module.parameters()), expected(), rtol=1e-5, atol=1e-7)

@@ -100,7 +100,7 @@ def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
-def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, loss_type: list[str]) -> None:
+def test_a_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path: Path, loss_type: list[str]) -> None:
     trainer = dpo(tmp_path, loss_type=loss_type)
     trainer.model.eval()
     parameters = list(trainer.model.parameters())

@@ -141,7 +141,7 @@ def test_judges_like_the_auxiliary_data_drop_nothing(seed, primary, noise):
 
 
 @pytest.mark.parametrize("hearings", [7, 150])
-def test_moments_are_those_of_an_exponential_average(hearings):
+def test_moments_follow_an_exponential_average(hearings):
     """A twentieth of the mean is new with every answer; after many answers the mean is worth 39 of them."""
     random = torch.Generator().manual_seed(1)
     found = torch.rand(hearings, 5, generator=random, dtype=torch.float64) * 2 - 1
@@ -288,7 +288,7 @@ def test_resume_is_bitwise(basis):
     assert ours["judges"] == theirs["judges"]
 
 
-def test_random_losses_of_judges_differ_each_time_and_are_those_of_a_run_that_was_never_stopped():
+def test_random_losses_of_judges_differ_each_time_and_are_the_same_after_a_resume():
     drawn = []
 
     def heard_at(p, guide):
@@ -316,7 +316,7 @@ def test_skipped_judgements_do_not_shift_the_schedule():
     assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
 
 
-def test_judges_are_called_when_due_and_may_retire():
+def test_judges_are_called_when_due_and_may_stop():
     p, guide = make(judge_every=4)
     calls = []
 

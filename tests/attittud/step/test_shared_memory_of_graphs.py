@@ -204,7 +204,7 @@ def updates(change: Callable[[Run, int], None]) -> list[list[Tensor | None]]:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_updates_are_those_of_a_guide_that_remembers_nothing(change, request):
+def test_updates_equal_the_updates_of_a_guide_without_memory(change, request):
     found = updates(change)
     request.getfixturevalue("nothing_remembered")
     wanted = updates(change)

@@ -130,7 +130,7 @@ def test_workers_that_differ_are_noticed(behaved, name, words):
         assert "workers [1]" in found["differing"][name] and words in found["differing"][name]
 
 
-def test_a_role_that_changes_between_refreshes_loses_no_gradient(behaved):
+def test_a_head_that_becomes_shared_between_refreshes_loses_no_gradient(behaved):
     """Other workers learn of it at the next refresh: until then the head keeps weight 1, and the auxiliary gradient is added."""
     parts = {}
     for name, start in (("before", 6), ("after", 3)):
@@ -162,7 +162,7 @@ def test_wrappers_that_hide_parameters_are_refused(wrapper):
         Guide(nn.Sequential(nn.Linear(2, 2), wrapper()), eta=ETA)
 
 
-def test_state_is_that_of_one_process(behaved):
+def test_state_equals_the_state_of_one_process(behaved):
     """Workers hold the same V, and one process can go on with it."""
     w = World("one")
     guide = w.guide()

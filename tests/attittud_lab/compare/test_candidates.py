@@ -85,7 +85,7 @@ def test_every_strategy_has_the_same_number_of_draws() -> None:
     assert len(tried(StrategyConfig(name="flip"), weights=[0.1, 1], draws=3)) == 6
 
 
-def test_drawn_settings_are_those_of_the_run() -> None:
+def test_drawn_settings_reach_the_run() -> None:
     config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}))
     candidate = next(c for c in candidates(config) if c.label == "multitask")
     for variant in variants(candidate.strategy, config.compare, tuned=True):

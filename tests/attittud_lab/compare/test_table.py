@@ -120,7 +120,7 @@ def test_two_seeds_are_shown_one_by_one(tmp_path: Path) -> None:
     assert row_of(shown(result), "flip", 0) == cells | {"strategy": "flip"}  # it did not say which row it is about
 
 
-def test_a_row_that_lost_seeds_shows_those_that_are_left(tmp_path: Path) -> None:
+def test_a_row_that_lost_seeds_shows_the_remaining_seeds(tmp_path: Path) -> None:
     result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS, "flip": [0.8, 0.9]})
     cells = row_of(shown(result), "flip", 0)
     assert cells["95 %"] == "80.0 / 90.0" and cells["95 % of it"] == "+10.0 / +19.0" and cells["p"] == ""

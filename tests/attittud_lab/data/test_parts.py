@@ -164,7 +164,7 @@ def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) ->
     return rows
 
 
-def test_no_row_is_lost_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Random splits: what is read, what is left out with a warning, and what is refused add up to all there is."""
     caplog.set_level(logging.WARNING, "attittud")
     outcomes: Counter[str] = Counter()

@@ -69,7 +69,7 @@ def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert tokenised(words, texts, tmp_path) is not None and words.calls == 2
 
 
-def test_a_foreign_file_in_the_place_of_tokens(tmp_path: Path) -> None:
+def test_a_foreign_file_instead_of_tokens(tmp_path: Path) -> None:
     words, texts = Letters(), ["abc", "de"]
     tokenised(words, texts, tmp_path)
     (path,) = tmp_path.iterdir()

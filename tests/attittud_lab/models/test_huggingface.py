@@ -97,7 +97,7 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "DistilBert", "text-cnn"])
-def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, pack: bool) -> None:
+def test_losses_of_a_batch_equal_losses_of_single_texts(tmp_path: Path, name: str, pack: bool) -> None:
     folder = name if name == "text-cnn" else tiny_encoder(tmp_path / "encoder", name)
     job = text_job(tmp_path, folder, pack=pack)
     data = load_data(job)
@@ -119,7 +119,7 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
     hidden = hide(inputs, model.body)
     together = masked_losses(model.body, model.heads["lm"], hidden)
     torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
-    # Tokens after the padding do change the result without a mask, so the test above could fail.
+    # With other tokens the losses differ, so the test above could fail.
     other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")))
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
@@ -145,7 +145,7 @@ def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
-def test_dropout_is_that_of_the_configuration(tmp_path: Path, kind: str) -> None:
+def test_dropout_comes_from_the_configuration(tmp_path: Path, kind: str) -> None:
     folder = str(tiny_encoder(tmp_path, kind))
     own, ours = (hf_body(Wanted(ModelConfig(dropout=share), (), "text"), folder).model for share in (0.0, 0.4))
     found = [{part.p for part in model.modules() if isinstance(part, nn.Dropout)} for model in (own, ours)]

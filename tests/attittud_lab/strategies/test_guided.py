@@ -22,7 +22,7 @@ WEIGHTS = {"a": 1.0, "b": 0.5}
 
 
 @pytest.mark.parametrize("name", ["multitask", "pretrain"])
-def test_heads_and_sums_are_those_of_a_guide(name: str) -> None:
+def test_heads_and_sums_equal_a_guides(name: str) -> None:
     model, losses, _, _ = setting()
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
     mine = {key: parameter.grad.clone() for key, parameter in model.named_parameters() if parameter.grad is not None}

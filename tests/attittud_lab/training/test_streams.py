@@ -48,7 +48,7 @@ def test_judges_never_train_and_take_turns(held):
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
-def test_a_basis_has_a_batch_of_its_own(held):
+def test_a_basis_has_its_own_batch(held):
     """It has as many examples as asked for, drawn independently of the examples of the step."""
     found = streams(held=held, basis_batch=20)
     same = 0
