@@ -387,7 +387,7 @@ def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given):
     flops(True)  # with the check of the first refresh
     found = flops(True) - flops(False)
     spared = (k if given == "loop" else 1) * m * forward / depth  # nobody asks for gradients of the data
-    # So many tokens that contraction and orthonormalisation do not matter beside passes through the model.
+    # With so many tokens, contraction and orthonormalisation take little compared with passes through the model.
     assert found + spared == pytest.approx(PASSES[given](k) * forward * m, rel=0.05)
 
 

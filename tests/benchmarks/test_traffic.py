@@ -33,7 +33,7 @@ GUIDES = {
 
 
 def steps(kind, options):
-    """The collectives of three steps: the first with a refresh that also agrees on roles, the second without, the third with."""
+    """The collectives of three steps: with a refresh that also agrees on shared parameters, without a refresh, and with one."""
     w = World(kind, torch.float32)
     guide = w.guide(**options)
     found = []
@@ -70,7 +70,7 @@ def windows():
 
 
 def judged(kind, tasks):
-    """The large collectives of a step that hears the judges, and its backward passes."""
+    """The large collectives of a step that asks the judges, and its backward passes."""
     w = World(kind, torch.float32)
     guide = w.guide(eta=dict.fromkeys("ab"[:tasks], "auto"), judge_every=1)
     for _ in range(2):

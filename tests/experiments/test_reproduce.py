@@ -188,7 +188,7 @@ def line_of(validation: float, **more: Any) -> dict[str, Any]:
 
 
 def test_what_needs_no_choice_is_run_before_the_search_is_over() -> None:
-    """Else processes that share an experiment would wait for the last run of a search."""
+    """Otherwise processes that share an experiment would wait for the last run of a search."""
     plan = a_plan("compare.draws=2", "compare.space={strategy.primary_weight: ['0.01', '1']}")
     weighted = a_plan("compare.draws=2", "compare.space={training.guided.lr: ['1e-2', '1e-3']}")
     search = list(plan._search(0.0))
@@ -344,7 +344,7 @@ def test_broken_results_are_refused(tmp_path: Path) -> None:
 
 
 def test_made_up_data_are_replaced_whole(tmp_path: Path) -> None:
-    """Processes that share the runs each write them, and must never meet a file that another is half through with."""
+    """Processes that share the runs each write these data, and must never read a half-written file of another process."""
     path = write_miniature(tmp_path, "cifar10") / "test-00000-of-00001.parquet"
     with path.open("rb") as reader:
         write_miniature(tmp_path, "cifar10")
