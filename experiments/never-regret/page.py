@@ -39,7 +39,7 @@ after it is frozen. (Eight of the development pairs were held out for an earlier
   `auto` takes what suits them.
 * `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. All others but
   `best_preset`, `auto` too, are one run.
-* The judges of `auto` are up to 64 validation examples, drawn anew for each hearing, and `best_preset` is the best of nine
+* The judges of `auto` are up to 64 validation examples, drawn again for every answer, and `best_preset` is the best of nine
   presets on the same validation set. So nobody loses labels to judges, and nobody has more than the others.
 * At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
   of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
