@@ -115,7 +115,7 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
             )
     with together(guide), warnings.catch_warnings():
         if reader is not None:
-            # In one process torch warns that it is only one.
+            # torch warns where there is only one process.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
             with reading(Path(reader.path)):
                 load_entries(taken, storage_reader=reader, planner=_Planner(), no_dist=not guide.sharded)

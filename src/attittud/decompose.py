@@ -29,7 +29,7 @@ class Weights:
 
 
 def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
-    """Where the auxiliary and the primary coefficient point in opposite directions.
+    """Mask of the directions in which the auxiliary and the primary coefficient have opposite signs.
 
     Signs are compared, not the product a * p: that underflows for small gradients.
     """

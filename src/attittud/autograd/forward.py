@@ -63,7 +63,7 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     try:
         with torch.random.fork_rng(devices=sorted(devices, key=str)):
-            # Only the generators that are put back: torch.manual_seed would seed all devices.
+            # Seed only the generators that are restored: torch.manual_seed would seed all devices.
             for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
                 generator.manual_seed(seed)
             random.seed(seed)

@@ -27,7 +27,7 @@ class Finished:
     """The update over the shared parameters, and what a report says about it."""
 
     update: Tensor | list[Tensor]
-    """As one vector, or parameter by parameter."""
+    """The update as one vector, or parameter by parameter."""
     tasks: dict[str, TaskReport]
     captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
     effective_rank: Callable[[], Tensor]  # directions that are not zeroed

@@ -17,7 +17,7 @@ from attittud.engine.loop import Loop
 
 # Memory for several short rows together, where only launches cost time.
 CHUNK_BYTES = 1 << 28
-# Of longer rows so many at once: the gradients of activations multiply as well.
+# How many longer rows at once: the gradients of activations multiply as well.
 AT_ONCE = 16
 # Still longer rows mostly keep the device busy one by one: `loop` is as fast and takes less memory.
 LONGEST_ROW = 1 << 26

@@ -297,7 +297,7 @@ class Windows(Outer):
         return self.multiplied(self._left(rows), self._right(rows, channels_last=channels_last), dtype)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
-        # By examples: the windows of all of them would be larger than their gradients.
+        # A few examples at a time: the windows of all would be larger than their gradients.
         return PerExampleGradient.cross(self, other, budget)
 
     # Windows are laid out on demand, where other classes hold a tensor: hence the ignored type of override.

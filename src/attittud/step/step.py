@@ -118,7 +118,7 @@ class Gradients:
     def _folds(self) -> bool:
         """Whether only one task's gradient is held as a vector, and all others as k-vectors and a common sum.
 
-        Not with `include_mean`, which needs the whole primary gradient first, nor with judges, who need each whole gradient.
+        With `include_mean` or with judges this has to wait for the whole primary gradient.
         """
         waits = self.include_mean or self.judges is not None
         return isinstance(self.subspace, Directions) and (self.primary_complete or not waits)

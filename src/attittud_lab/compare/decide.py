@@ -107,7 +107,7 @@ def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
 
 def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     users = [row for row in rows if row.to_primary_only is not None]
-    # Of a row that diverged with some seeds only the other, lucky seeds are known.
+    # A row that diverged with some seeds has figures of its other, lucky seeds only.
     users = [row for row in users if row.test.n == max(other.test.n for other in rows)] or users
     if not users:
         return Decision("unclear", None, "Cannot tell: no row has a seed in common with primary_only.", PRIMARY_ONLY)

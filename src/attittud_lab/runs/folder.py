@@ -164,7 +164,7 @@ def _completed(config: Any) -> Any:
 
 
 def comparable(config: Config) -> dict[str, Any]:
-    """The settings that make two runs the same: all but the output folder and the section `compare`."""
+    """The settings that make two runs the same: all but the output folder, the token cache and the section `compare`."""
     plain: dict[str, Any] = to_dict(config)
     del plain["output"], plain["compare"], plain["data"]["cache"]
     return plain

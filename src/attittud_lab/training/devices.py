@@ -26,7 +26,7 @@ logger = logging.getLogger("attittud")
 T = TypeVar("T")
 Replay = Callable[[], object]
 Record = Callable[[Callable[[], T]], tuple[T, Replay]]
-"""Records an action: gives its result, and a function that repeats its work on the device."""
+"""Records an action without running it: gives its result, and a function that does its work on the device."""
 
 WARM_UP = 3
 """Steps of a kind before it is recorded: libraries choose their kernels, optimizers make their state."""
