@@ -38,12 +38,12 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Column:
-    """What the training examples say about a column."""
+    """A column, and how its cells become features."""
 
     name: str
     kind: Literal["number", "list", "category"]
     mean: list[float] = field(default_factory=list)
-    """Of a number one, of a list of numbers one for each position."""
+    """Means of the training examples: one for a number, one for each position of a list."""
     scale: list[float] = field(default_factory=list)
     """Standard deviations; 0 where all training examples have the same number, which is then no information."""
     indicator: bool = False
@@ -127,7 +127,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Features:
-    """All columns of the features, in the order of the primary source."""
+    """All columns that are features, in the order of the primary source."""
 
     columns: list[Column]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Features:
 
     @classmethod
     def fit(cls, table: pa.Table, config: TableConfig, where: str) -> Self:
-        """From the primary training examples."""
+        """Learn the columns from the primary training examples."""
         columns, left_out, guess = list[Column](), dict[str, str](), cells_are_text(table)
         for name in table.column_names:
             found = Column.fit(name, table[name], config, where, guess=guess)
@@ -180,7 +180,7 @@ class Features:
         return out
 
     def encode_rows(self, rows: Sequence[Mapping[str, Any]], where: str) -> npt.NDArray[np.float32]:
-        """The same for rows as Python has them: cells by column. A cell that a row lacks is missing."""
+        """The features of rows that are mappings of columns to cells. A cell that a row lacks is missing."""
         known = {name for row in rows for name in row} if rows else {column.name for column in self.columns}
         cells = {column.name: [row.get(column.name) for row in rows] for column in self.columns if column.name in known}
         return self.encode(pa.table({name: _array(values) for name, values in cells.items()}), where)
@@ -190,7 +190,7 @@ class Features:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Features:
-        """What `plain` has made, and JSON has kept; a ValueError where it is something else."""
+        """Read back what `plain` returned, also after a way through JSON; raises ValueError for anything else."""
         found = TypeAdapter(Features).validate_python(stored)
         for column in found.columns:
             if len(column.mean) != len(column.scale) or (column.kind == "number" and len(column.mean) != 1):
@@ -216,7 +216,7 @@ def _cell(value: Any) -> str | None:
 
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
-    """Some rows of several tables, which are counted as if they were one; `rows` rise."""
+    """Some rows of several tables, counted through all of them; `rows` are sorted."""
     starts = np.cumsum([0, *(table.num_rows for table in tables)])
     parts = [
         table.take(pa.array(rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + table.num_rows)] - start))

@@ -94,7 +94,7 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
 
 
 def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
-    """A column that nobody has is a slip of the pen, and the one that was meant would be a feature."""
+    """Refuse a column that no source has: it is misspelt, and the column that was meant would be a feature."""
     known = list[str]()
     for source in sources:
         split = "train" if "train" in source.splits else None
@@ -105,7 +105,7 @@ def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
 
 
 def _check_columns(part: Part, name: str, primary: Part) -> None:
-    """The features of a table must be the same columns in all sources."""
+    """Refuse an auxiliary table whose features are other columns than those of the primary table."""
     names = [{*table.column_names} for table in (*primary.listing.tables[:1], *part.listing.tables[:1])]
     if names and names[0] != names[1]:
         differing = listed(sorted(names[0] ^ names[1]))

@@ -144,7 +144,7 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
 
 
 def _features(table: pa.Table, where: str, columns: Columns, others: set[str | None]) -> pa.Table:
-    """The columns of features; `others` are none. Equal cells are of one type, whatever file they are from."""
+    """The columns of features, without `others`. Equal cells get the same type, whatever file they are from."""
     config = columns.table
     assert config is not None
     if columns.input is not None:
