@@ -45,6 +45,13 @@ def test_a_folder_that_cannot_be_made_is_found_before_anything_is_trained(capsys
     assert "/dev/null/demo: " in err and "choose another folder by --folder" in err
 
 
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_trained(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "run_all", lambda *_: pytest.fail("trained"))
+    code, out, err = run(*QUICK, "--out", "x" * 254, capsys=capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "cannot be written" in err and "choose another file by --out" in err
+
+
 def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):
     monkeypatch.setattr(demo, "run_all", interrupted)
     code, out, err = run(*QUICK, capsys=capsys)
