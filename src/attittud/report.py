@@ -13,7 +13,7 @@ from torch import Tensor
 from attittud.decompose import Weights
 
 SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
-"""What has a score: the three parts, the auxiliary gradient as a whole, and, to compare with, the primary gradient."""
+"""The gradients that have a score: the three parts, the whole auxiliary gradient and, for comparison, the primary one."""
 
 
 @dataclass(frozen=True)
@@ -21,26 +21,24 @@ class EarnedWeights:
     """What an auxiliary task has earned with eta="auto"."""
 
     weights: Weights
-    """Those of this step, earned in earlier ones."""
+    """The weights of this step, earned in earlier steps."""
     score: Tensor
-    """Running mean of the cosines of what is `SCORED` with the judges' gradient, this step's included."""
+    """Running means of the cosines between the `SCORED` gradients and the judges' gradient, this step included."""
     error: Tensor
     """Standard error of those means."""
     skipped: Tensor
-    """How often so far the judges' answer was NaN or Inf, or they had no gradient, so that nothing changed."""
+    """How often so far the judges' gradient was zero, NaN or Inf, so that no score changed."""
 
     def to_dict(self) -> dict[str, float | int]:
         """Plain numbers. This waits for the device."""
-        return {
-            **{f"weight_{name}": float(getattr(self.weights, name)) for name in SCORED[:3]},
-            **{f"score_{name}": value for name, value in zip(SCORED, self.score.tolist(), strict=True)},
-            "error_auxiliary": float(self.error[3]),
-            "skipped_hearings": int(self.skipped),
-        }
+        weights = {f"weight_{name}": getattr(self.weights, name) for name in SCORED[:3]}
+        scores = {f"score_{name}": value for name, value in zip(SCORED, self.score, strict=True)}
+        found = plain({**weights, **scores, "error_auxiliary": self.error[3], "skipped_hearings": self.skipped})
+        return found | {"skipped_hearings": int(found["skipped_hearings"])}
 
 
 class Split(NamedTuple):
-    """Squared norms of the helpful and harmful part, and in how many of the directions that count they are harmful."""
+    """Squared norms of the helpful and the harmful part, and how many of the directions in use are harmful."""
 
     helpful: Tensor
     harmful: Tensor
@@ -59,10 +57,10 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One auxiliary task as the primary task sees it. Norms are of the unweighted mean auxiliary gradient.
+    """One auxiliary task compared with the primary task. Norms are of the unweighted mean auxiliary gradient.
 
-    The values are worked out when they are asked for: a step that nobody looks at launches nothing for them. Those that
-    need the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was never held at once: for a
+    Values are computed when they are asked for: a step that nobody looks at launches nothing for them. Values that need
+    the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was never held at once: for a
     task that was interrupted by another one in an accumulation window, and on several replicas in steps without a
     refresh (see `report_norms` of `Guide`).
     """
@@ -71,7 +69,7 @@ class TaskReport:
     _products: Callable[[], tuple[Tensor, Tensor, Tensor]]
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
     earned: EarnedWeights | None = None
-    """With eta="auto": the weights of this step, and the scores that later ones are earned with."""
+    """With eta="auto": the weights of this step, and the scores from which later weights are earned."""
 
     @property
     def verdict(self) -> EarnedWeights | None:
@@ -81,13 +79,14 @@ class TaskReport:
 
     @property
     def _parts(self) -> Split:
-        # Not kept: the report of a captured step is read again after every replay.
+        # Not cached: the report of a captured step is read again after every replay.
         return self._split()
 
     @property
     def neutral(self) -> Tensor:
         """Norm of the part outside of the span."""
-        return (self._products()[0] - self._parts.helpful - self._parts.harmful).clamp(min=0).sqrt()
+        parts = self._parts
+        return (self._products()[0] - parts.helpful - parts.harmful).clamp(min=0).sqrt()
 
     @property
     def helpful(self) -> Tensor:
@@ -101,13 +100,15 @@ class TaskReport:
 
     @property
     def agreement(self) -> Tensor:
-        """Share of the directions in which the two gradients do not point apart."""
-        return ratio(self._parts.directions - self._parts.harmful_count, self._parts.directions)
+        """Share of the directions in which the two gradients do not oppose each other."""
+        parts = self._parts
+        return ratio(parts.directions - parts.harmful_count, parts.directions)
 
     @property
     def captured_auxiliary(self) -> Tensor:
         """Share of ‖g_aux‖² inside the span."""
-        return ratio(self._parts.helpful + self._parts.harmful, self._products()[0])
+        parts = self._parts
+        return ratio(parts.helpful + parts.harmful, self._products()[0])
 
     @property
     def cosine(self) -> Tensor:
@@ -120,21 +121,34 @@ TASK_VALUES = ("neutral", "helpful", "harmful", "agreement", "captured_auxiliary
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """part/whole, and 0 of nothing."""
+    """part / whole, or 0 where the whole is 0."""
     return torch.where(whole == 0, 0.0, part / whole)
+
+
+def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
+    """Numbers by name; waits for the device only once."""
+    # (Counters of a guide that has just been loaded are not on the device before its next refresh.)
+    first, values = next(iter(named.values())), named.values()
+    return dict(
+        zip(named, torch.stack([value.to(first.device, torch.float64) for value in values]).tolist(), strict=True)
+    )
 
 
 @dataclass
 class SkipWarning:
-    """Warns of refreshes that met NaN or Inf: once for each increase, and only when a report is read."""
+    """Warns of refreshes that found NaN or Inf: once for each increase, and only when a report is read."""
 
     seen: int = 0
+
+    def restore(self, count: int) -> None:
+        """Continue after so many skipped refreshes that a user was already warned of."""
+        self.seen = count
 
     def __call__(self, count: int) -> None:
         if count > self.seen:
             self.seen = count
             warnings.warn(
-                f"{count} refreshes met NaN or Inf in the primary losses' gradients and kept the old basis; look for "
+                f"{count} refreshes found NaN or Inf in the primary losses' gradients and kept the old basis; look for "
                 "overflow (lower the loss scale or the learning rate) or broken examples",
                 stacklevel=3,
             )
@@ -142,10 +156,10 @@ class SkipWarning:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What happened in one step. `tasks` has the same by auxiliary task.
+    """What happened in one step. `tasks` has the same values for each auxiliary task.
 
     The values here are over all tasks: root of the summed squares for the three norms, shares of summed squares,
-    the mean of agreement and cosine. For a single auxiliary loss they are that task's own.
+    the mean of agreement and cosine. With a single auxiliary loss they equal the values of its task.
     """
 
     _captured: Callable[[], Tensor]
@@ -189,7 +203,7 @@ class Report:
 
     @property
     def agreement(self) -> Tensor:
-        """Share of the directions in which the gradients do not point apart."""
+        """Share of the directions in which the gradients do not oppose each other."""
         return self._all("agreement").mean()
 
     @property
@@ -212,19 +226,22 @@ class Report:
 
     def to_dict(self) -> dict[str, float | int | bool]:
         """Plain numbers for a logger; named tasks under `name/...`. This waits for the device."""
-        count = int(self.skipped_refreshes)
-        self._warn(count)
-        values: dict[str, float | int | bool] = {name: float(getattr(self, name)) for name in TASK_VALUES}
+        found = {name: getattr(self, name) for name in TASK_VALUES}
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
-                values |= {f"{task}/{name}": float(getattr(report, name)) for name in TASK_VALUES}
+                found |= {f"{task}/{name}": getattr(report, name) for name in TASK_VALUES}
+        last = {name: getattr(self, name) for name in ("captured_primary", "effective_rank", "skipped_refreshes")}
+        numbers = plain(found | last)
+        count = int(numbers["skipped_refreshes"])
+        self._warn(count)
+        values: dict[str, float | int | bool] = {name: numbers[name] for name in found}
         for task, report in self.tasks.items():
             if report.earned is not None:
                 prefix = "" if len(self.tasks) == 1 else f"{task}/"
                 values |= {f"{prefix}{name}": value for name, value in report.earned.to_dict().items()}
         return values | {
-            "captured_primary": float(self.captured_primary),
-            "effective_rank": int(self.effective_rank),
+            "captured_primary": numbers["captured_primary"],
+            "effective_rank": int(numbers["effective_rank"]),
             "refreshed": self.refreshed,
             "skipped_refreshes": count,
         }

@@ -1,5 +1,8 @@
 """Whole steps of a ``Guide`` against the explicit-Jacobian oracle in float64."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch.func import functional_call, jacrev
@@ -15,7 +18,7 @@ SEED = 3  # data on which no direction is near a sign change
 SETTINGS = [(b, k) for b in BASES for k in (range(1, M + 1) if b in FULL_BASES else (10,))]
 
 
-def test_oracle_jacobian_is_that_of_single_examples():
+def test_oracle_jacobian_has_gradients_of_single_examples():
     """The oracle itself: rows of the joint graph = batches of one = jacrev."""
     p = problem("mlp", torch.float64, m=M)
     names = shared_names(p.model, p.losses(), p.loss())
@@ -146,3 +149,21 @@ def test_a_primary_batch_of_one_between_refreshes():
     p.model.zero_grad()
     guide.backward(primary=p.losses(slice(1)), auxiliary=p.loss())
     assert error(p.grads(), expected(p.model, p.losses(slice(1)), p.loss(), eta=(1, 0, -1), basis=V).grads) <= 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "canonical", "implicit"])
+def test_a_deleted_guide_is_gone_at_once(basis):
+    """With its basis, which may be ten times as large as the model: not when the garbage collector comes by."""
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, basis=basis)
+    for _ in range(2):
+        p.model.zero_grad()
+        guide.backward(p.losses, p.loss())
+    left = [weakref.ref(guide), weakref.ref(guide.subspace)]
+    gc.collect()
+    gc.disable()
+    try:
+        del guide
+        assert [reference() for reference in left] == [None, None]
+    finally:
+        gc.enable()

@@ -10,6 +10,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
+from attittud.engine import loop
 
 
 class Model(nn.Module):
@@ -58,18 +59,18 @@ def test_a_plain_model_leaves_the_setting_alone(donated):
     assert donated.donated_buffer
 
 
-def test_compiled_code_that_overwrites_its_memory_is_named_and_mended(donated, monkeypatch):
+def test_compiled_code_that_overwrites_its_memory_is_named_and_fixed(donated, monkeypatch):
     """A function that was compiled elsewhere: the guide sees it when torch refuses."""
     model = nn.Linear(6, 3)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=3, engine="loop")
-    x, grad = torch.randn(8, 6), torch.autograd.grad
+    x, run_backward = torch.randn(8, 6), loop.run_backward
 
-    def refuses(*args, **kwargs):
-        if donated.donated_buffer and kwargs.get("retain_graph"):
+    def refuses(losses, weights, retain_graph, *args, **kwargs):
+        if donated.donated_buffer and retain_graph:
             raise RuntimeError("This backward function was compiled with non-empty donated buffers which requires ...")
-        return grad(*args, **kwargs)
+        return run_backward(losses, weights, retain_graph, *args, **kwargs)
 
-    monkeypatch.setattr(torch.autograd, "grad", refuses)
+    monkeypatch.setattr(loop, "run_backward", refuses)
     with pytest.raises(RuntimeError, match=r"donated buffers\)\. That is switched off now: .* once more"):
         guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
@@ -80,7 +81,7 @@ def test_compiled_code_that_overwrites_its_memory_is_named_and_mended(donated, m
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
 def test_only_the_last_backward_pass_of_a_loss_runs_in_cuda_graphs(basis, engine):
-    """All those before it keep what the forward pass saved, that for J·v included."""
+    """All earlier backward passes, including the one for J·v, keep what the forward pass saved."""
     trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
     before, in_graphs = trees.CUDAGraphTreeManager._run, []
 

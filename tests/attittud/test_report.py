@@ -45,7 +45,7 @@ def test_one_loss(basis, include_mean):
 
 
 def test_norms_are_of_the_gradient_not_of_the_update():
-    """Eta and weights do not enter: the report says what the auxiliary gradient is like, not what was made of it."""
+    """Eta and weights do not matter: the report describes the auxiliary gradient, not the update."""
     values = []
     for options in ({}, {"eta": Eta(0, 0, 0), "auxiliary_weight": 7.0, "primary_weight": 0.0}):
         p = problem("mlp", torch.float64)
@@ -89,7 +89,7 @@ def test_named_tasks():
     assert report.tasks["b"].cosine < 0
 
 
-def test_accumulated_report_is_that_of_the_whole_batch():
+def test_accumulated_report_equals_the_report_of_the_whole_batch():
     values = []
     for pieces in (1, 2):
         p = problem("mlp", torch.float64)
@@ -146,3 +146,15 @@ def test_a_report_that_is_read_after_a_basis_of_another_rank():
         second = guide.backward(primary=p.losses(slice(6, 12)), auxiliary=p.loss())
         found += [report.to_dict()] if late else []
     assert found[0] == found[1] and found[0]["effective_rank"] == 1 and int(second.effective_rank) == 4
+
+
+def test_a_logger_waits_once_for_the_device(monkeypatch):
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2)
+    report = guide.backward(p.losses(), p.loss())
+    waits, found = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: waits.append(1) or found(tensor))
+    for name in ("item", "__float__", "__int__", "__bool__"):
+        monkeypatch.setattr(torch.Tensor, name, None)
+    report.to_dict()
+    assert len(waits) == 1
