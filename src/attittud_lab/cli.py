@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXTRA = "attittud[cli]"
 _LONGEST = 4000  # characters of a message
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # of standard output: files have messages of their own
 _UNUSABLE = {errno.EACCES: "may not be read", errno.EPERM: "may not be read", errno.ENAMETOOLONG: "is no path"}
 
 
@@ -92,6 +93,9 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     except InputError as error:
         _end(str(error))
     except OSError as error:
+        if error.errno in _FULL and error.filename is None:
+            sys.stdout = None  # type: ignore[assignment]  # Python would try once more at its end
+            _end(f"the output cannot be written ({error.strerror}); free some space, or write it elsewhere")
         # A user's path that cannot be read. (A path that cannot be written raises InputError.)
         if error.errno not in _UNUSABLE or error.filename is None:
             raise

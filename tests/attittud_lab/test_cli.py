@@ -47,6 +47,17 @@ def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_p
     assert culprit in err and "--help" in err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", ["schema", "--help"])
+def test_standard_output_that_is_full_is_one_sentence(command):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "attittud", command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "the output cannot be written" in done.stderr
+
+
 def test_a_missing_library_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "typer", None)
     code, _, err = run("demo", capsys=capsys)

@@ -13,7 +13,7 @@ import numpy as np
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.options import check_path
-from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, TableConfig
+from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, TableConfig, check_sources
 from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
@@ -82,6 +82,7 @@ def propose(
     The columns apply to the primary source, and to the other sources that have them. In a table, the input column is the
     only feature.
     """
+    check_sources(len(auxiliary), "--auxiliary")  # before they are looked at
     table = TableConfig(columns=None if input_column is None else [input_column]) if kind == "table" else None
     named: dict[str, Any] = {"input": None if table else input_column, "label": label_column}
     first = look(PrimaryConfig(path=check_path(primary, typed=True), **named), table)
