@@ -94,7 +94,7 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         _end(str(error))
     except OSError as error:
         if error.errno in _FULL and error.filename is None:
-            sys.stdout = None  # type: ignore[assignment]  # Python would try once more at its end
+            sys.stdout = None  # Python would try once more at its end
             _end(f"the output cannot be written ({error.strerror}); free some space, or write it elsewhere")
         # A user's path that cannot be read. (A path that cannot be written raises InputError.)
         if error.errno not in _UNUSABLE or error.filename is None:
