@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench carry clean
+.PHONY: help setup demo test quick lint bench carry clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
@@ -25,6 +25,9 @@ demo: setup ## where auxiliary data helps, does nothing and destroys, on scikit-
 # worksteal: neighbours stay on one worker and share its fixtures. (loadgroup has no effect with pytest 9.2 and xdist 3.8.)
 test: lint ## all checks: lint, then every test
 	@$(RUN) pytest -n $(WORKERS) --dist worksteal
+
+quick: setup ## the tests of the library in a minute, for daily work: without the slow ones and the lab
+	@$(RUN) pytest -n $(WORKERS) --dist worksteal -q -m "not slow" tests/attittud
 
 lint: setup ## ruff (lint and format) and mypy
 	@$(RUN) ruff check .

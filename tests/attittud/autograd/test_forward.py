@@ -1,0 +1,311 @@
+"""A refresh leaves no trace: random numbers, buffers, modes, dropout and ``.grad`` are as they were, also after an error."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attittud import Eta, Guide
+from tests.helpers.oracle import error, expected
+from tests.helpers.zoo import Problem, Transformer, TwoHeads, problem
+
+WEIGHTS = Eta(1, 0.5, -1)
+
+
+class Noisy(nn.Module):
+    """All that a forward pass can disturb: dropout of every kind, statistics, counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(5, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.cumulative = nn.BatchNorm1d(8, momentum=None)
+        self.untracked = nn.BatchNorm1d(8, track_running_stats=False)
+        self.instance = nn.InstanceNorm1d(1, track_running_stats=True)
+        self.dropout = nn.Dropout(0.5)
+        self.lstm = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.register_buffer("in_place", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(()))
+
+    def forward(self, x):
+        self.in_place += 1
+        self.replaced = self.replaced + 1
+        x = self.untracked(self.cumulative(self.norm(self.enter(x))))
+        x = self.instance(self.dropout(x)[:, None])
+        x = F.dropout(x, 0.5, self.training)
+        x = self.lstm(x)[0]
+        return self.attention(x, x, x, need_weights=False)[0][:, 0]
+
+
+def noisy(seed: int = 0) -> Problem:
+    p = problem("mlp", seed=seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        p.model = TwoHeads(Noisy(), 8)
+    p.model.body.norm.eval()  # a user may have frozen one layer
+    return p
+
+
+def snapshot(p: Problem):
+    """Everything that must not change, as comparable values."""
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "python": random.getstate(),
+        "modes": {name: module.training for name, module in p.model.named_modules()},
+        "rates": {name: (m.p, m.inplace) for name, m in p.model.named_modules() if isinstance(m, nn.Dropout)},
+        "settings": [(m.momentum, m.track_running_stats) for m in p.model.modules() if isinstance(m, nn.BatchNorm1d)],
+        "others": (p.model.body.lstm.dropout, p.model.body.attention.dropout),
+        "buffers": {name: (id(b), b.tolist()) for name, b in p.model.named_buffers()},
+        "parameters": {name: (id(x), x.tolist(), x.requires_grad) for name, x in p.model.named_parameters()},
+        "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in p.model.modules()],
+        "modes of torch": (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()),
+    }
+
+
+def grads(p: Problem):
+    return {name: None if g is None else (id(g), g.tolist()) for name, g in p.grads().items()}
+
+
+@pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
+@pytest.mark.parametrize("training", [True, False])
+def test_refresh_from_basis_losses(batch_norm, training):
+    p = noisy()
+    p.model.train(training)
+    p.model.body.norm.eval()
+    primary, auxiliary = p.losses(), p.loss()
+    before = snapshot(p)
+    guide = Guide(p.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm)
+    report = guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=p.losses)
+    assert report.refreshed
+    assert snapshot(p) == before
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "random"])
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_refresh_from_the_given_losses(engine, basis):
+    p = noisy()
+    primary, auxiliary = p.losses(), p.loss()
+    before = snapshot(p)
+    Guide(p.model, eta=WEIGHTS, rank=3, engine=engine, basis=basis).backward(primary=primary, auxiliary=auxiliary)
+    assert snapshot(p) == before
+
+
+BUFFERS = {
+    "double": lambda: torch.randn(3, dtype=torch.float64),
+    "half": lambda: torch.randn(3).bfloat16(),
+    "boolean": lambda: torch.tensor([True, False, False]),
+    "count": lambda: torch.arange(3),
+    "complex": lambda: torch.randn(3, dtype=torch.complex64).conj(),
+    "expanded": lambda: torch.randn(1, 3).expand(4, 3),
+    "transposed": lambda: torch.randn(3, 4).t(),
+    "every_other": lambda: torch.randn(6)[::2],
+    "nested": lambda: torch.nested.nested_tensor([torch.randn(2), torch.randn(3)]),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "empty": lambda: torch.empty(0),
+    "none": lambda: None,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_buffers_of_every_kind(kind):
+    """Beside others, with which they are copied in groups; shared with another module, and with a view of a part."""
+    p = problem("cnn_batch_norm")
+    model, other = p.model, nn.Identity()
+    model.register_buffer("kept", BUFFERS[kind]())
+    model.add_module("other", other)
+    other.register_buffer("again", model.kept)
+    if kind in ("double", "count"):
+        other.register_buffer("part", model.kept[1:])
+
+    def values():
+        found = {}
+        for name, b in model.named_buffers(remove_duplicate=False):
+            dense = b.to_dense() if b.is_sparse else b
+            found[name] = id(b), [x.tolist() for x in dense.unbind()] if b.ndim else b.tolist()
+        return found
+
+    def losses():
+        with torch.no_grad():
+            for buffer in (model.kept,) if kind not in ("none", "expanded", "empty") else ():
+                buffer.logical_not_() if kind == "boolean" else buffer.mul_(2)
+            model.body[1].num_batches_tracked.add_(1)
+        return p.losses()
+
+    primary, auxiliary = p.losses(), p.loss()
+    before = values()
+    Guide(model, eta=WEIGHTS, rank=3).backward(primary=primary, auxiliary=auxiliary, basis_losses=losses)
+    assert values() == before
+
+
+class Interruption(Exception):  # noqa: N818 - nothing went wrong
+    pass
+
+
+@pytest.mark.parametrize("has_grad", [False, True])
+@pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
+def test_callable_raises_in_the_middle(batch_norm, has_grad):
+    p = noisy()
+    guide = Guide(p.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm)
+    if has_grad:
+        p.loss().backward()
+
+    def interrupted():
+        p.losses()
+        torch.rand(3)
+        random.random()
+        raise Interruption
+
+    primary, auxiliary = p.losses(), p.loss()
+    before, before_grads = snapshot(p), grads(p)
+    with pytest.raises(Interruption):
+        guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=interrupted)
+    assert snapshot(p) == before
+    assert grads(p) == before_grads
+
+    # Nothing half-done stays behind: the next step is that of a guide that was never interrupted.
+    p.model.zero_grad()
+    other = p.copy()
+    for q, g in ((p, guide), (other, Guide(other.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm))):
+        primary, auxiliary = seeded(q)
+        assert g.backward(primary=primary, auxiliary=auxiliary, basis_losses=q.losses).refreshed
+    for name, g in other.grads().items():
+        assert g is None or torch.equal(g, p.grads()[name]), name
+
+
+def test_window_is_discarded_after_an_error():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=WEIGHTS, rank=3)
+
+    def interrupted():
+        raise Interruption
+
+    with pytest.raises(Interruption):  # noqa: PT012 - which of the verbs calls it is not the point
+        guide.primary(p.losses(), basis_losses=interrupted)
+        guide.auxiliary(p.loss())
+    other = p.copy()
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    Guide(other.model, eta=WEIGHTS, rank=3).backward(primary=other.losses(), auxiliary=other.loss())
+    assert all(torch.equal(g, other.grads()[name]) for name, g in p.grads().items())
+
+
+def seeded(p: Problem):
+    """Losses with the same dropout every time."""
+    torch.manual_seed(0)
+    return p.losses(), p.loss()
+
+
+def test_grad_is_untouched_until_combine():
+    p = problem("mlp")
+    p.loss().backward()
+    before = grads(p)
+    guide = Guide(p.model, eta=WEIGHTS, rank=3)
+    guide.primary(p.losses(), basis_losses=p.losses)
+    assert grads(p) == before
+    guide.auxiliary(p.loss())
+    assert grads(p) == before
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_is_off_inside(training):
+    p = noisy()
+    p.model.train(training)
+    seen = []
+
+    def basis_losses():
+        seen.append([p.losses().detach(), p.losses().detach()])
+        return p.losses()
+
+    Guide(p.model, eta=WEIGHTS, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
+    assert torch.equal(*seen[0])
+
+
+class AlwaysOn(nn.Module):
+    """Functional dropout that does not ask for the mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(5, 6)
+
+    def forward(self, x):
+        h = F.alpha_dropout(F.dropout(self.enter(x), 0.5), 0.5, training=True)[:, None]
+        return F.scaled_dot_product_attention(h, h, h, dropout_p=0.5)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [("mlp", AlwaysOn), ("transformer", lambda: Transformer(dropout=0.5))],
+    ids=["in a function", "in a fused layer"],
+)
+def test_dropout_is_off_inside_and_on_again_outside(name, body):
+    p = problem(name)
+    p.model.body = body()
+    same = []
+
+    def basis_losses():
+        same.append(torch.equal(p.losses(), p.losses()))
+        return p.losses()
+
+    Guide(p.model, eta=WEIGHTS, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
+    assert same == [True]
+    assert not torch.equal(p.losses(), p.losses())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
+def test_batch_norm_setting(batch_norm, training):
+    """``batch`` normalises the basis batch by itself; ``frozen`` uses the running statistics and keeps examples apart."""
+    p = problem("cnn_batch_norm", torch.float64)
+    for _ in range(3):
+        p.losses()  # running statistics that are not those of any batch
+    p.model.train(training)
+    primary, auxiliary = p.losses(), p.loss()
+    reference = p.copy()
+    reference.model.train(batch_norm == "batch")
+    # The basis of the reference from its own forward, the gradients from the graphs above.
+    names = expected(p.model, primary, auxiliary, eta=(1, 1, 1)).names
+    V = expected(reference.model, reference.losses(), reference.loss(), eta=(1, 1, 1), rank=3).V
+    want = expected(p.model, primary, auxiliary, eta=(1, 0.5, -1), basis=V)
+    assert names == want.names
+    guide = Guide(p.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm)
+    guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=p.losses)
+    assert error(p.grads(), want.grads) <= 1e-10
+    if (batch_norm == "batch") != training:
+        other = expected(p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), rank=3)
+        assert error(p.grads(), other.grads) > 1e-3  # the setting matters
+
+
+def test_random_numbers_inside_come_from_seed_and_refresh():
+    drawn = {}
+    for run, (seed, user_seed) in enumerate([(0, 1), (0, 2), (9, 1)]):
+        p = problem("mlp")
+        guide = Guide(p.model, eta=WEIGHTS, rank=3, refresh_every=2, seed=seed)
+        torch.manual_seed(user_seed)
+        drawn[run] = []
+
+        def basis_losses(p=p, run=run):
+            drawn[run].append(torch.rand(4).tolist())
+            return p.losses()
+
+        for _ in range(4):
+            torch.rand(user_seed)
+            guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 2
+    assert drawn[0][0] != drawn[0][1]
+
+
+def test_refused_basis_losses_leave_no_trace():
+    """A callable that fails validation leaves no trace either."""
+    p = noisy()
+    primary, auxiliary = p.losses(), p.loss()
+    before = snapshot(p)
+    with pytest.raises((ValueError, RuntimeError), match="basis_losses"):
+        Guide(p.model, eta=WEIGHTS, rank=3).backward(
+            primary=primary, auxiliary=auxiliary, basis_losses=lambda: p.losses().detach()
+        )
+    assert snapshot(p) == before
+    assert all(g is None for g in p.grads().values())

@@ -1,0 +1,24 @@
+"""Gradients are written straight into a flat vector."""
+
+import pytest
+import torch
+from torch import nn
+
+from attittud.autograd.layout import Layout, written_into
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_gradients_are_written_into_a_vector(add):
+    """Where the loss does not reach, too; they come back without memory of their own."""
+    model = nn.ModuleDict({"reached": nn.Linear(3, 2), "not": nn.Linear(3, 2)})
+    layout, x = Layout(model.named_parameters()), torch.randn(4, 3)
+    flat = torch.full((layout.size,), 7.0) if add else torch.full((layout.size,), torch.nan)
+    before = flat.clone() if add else torch.zeros(layout.size)
+    parameters = list(model.parameters())
+    with written_into(layout, flat, add=add):
+        found = torch.autograd.grad(model["reached"](x).square().sum(), parameters, allow_unused=True)
+    assert all(gradient is None or gradient.untyped_storage().nbytes() == 4 for gradient in found)
+    want = torch.autograd.grad(model["reached"](x).square().sum(), parameters, allow_unused=True)
+    layout.add_(before, want, fresh=False)
+    assert torch.equal(flat, before)
+    assert not any(p._backward_hooks for p in parameters)

@@ -1,0 +1,250 @@
+"""The arithmetic of a plain step as a CUDA graph gives the same bits, and keeps its hands off what is the user's."""
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attittud import Eta, Guide
+from attittud.basis import captured
+from attittud.basis.captured import ALIKE, CapturedUpdate
+from attittud.step import step as step_module
+from tests.helpers.on_gpu import NEEDS_GPU
+
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+
+
+def network(device, *, channels_last=False):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 5, 3), nn.Flatten())
+    model = nn.ModuleDict({"body": body, "primary": nn.Linear(80, 3), "other": nn.Linear(80, 2)}).to(device)
+    return model.to(memory_format=torch.channels_last) if channels_last else model
+
+
+def batch(number, device):
+    generator = torch.Generator().manual_seed(number)
+    x, y = torch.randn(12, 3, 8, 8, generator=generator), torch.randint(3, (12,), generator=generator)
+    return x.to(device), y.to(device)
+
+
+def losses(model, number):
+    x, y = batch(number, next(model.parameters()).device)
+    features = model["body"](x)
+    return F.cross_entropy(model["primary"](features), y, reduction="none"), model["other"](model["body"](x.flip(0)))
+
+
+@pytest.fixture(params=DEVICES)
+def device(request, monkeypatch):
+    """On a CPU the graph is played: its kernels run one by one, on the same memory."""
+    if request.param == "cpu":
+        may_serve = CapturedUpdate._may_serve
+
+        def as_if(step, space, tasks):
+            rows = SimpleNamespace(is_cuda=True)
+            monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+            return may_serve(step, SimpleNamespace(rows=rows, layout=space.layout), tasks)
+
+        def played(self, step, primary_weight):
+            def replay():
+                self._graph = None
+
+            _, numbers, _ = step.subspace.compute(step, primary_weight, [])
+            self._numbers, self._graph = numbers.gather(), SimpleNamespace(replay=replay)
+
+        monkeypatch.setattr(step_module, "_on_gpu", lambda tasks: True)
+        monkeypatch.setattr(CapturedUpdate, "_may_serve", staticmethod(as_if))
+        monkeypatch.setattr(CapturedUpdate, "_capture", played)
+    return request.param
+
+
+def served(monkeypatch):
+    """Counts the steps that a graph finished."""
+    found = []
+    finish = CapturedUpdate.finish
+    monkeypatch.setattr(CapturedUpdate, "finish", lambda *given: found.append(1) or finish(*given))
+    return found
+
+
+def train(model, *, steps=25, never=False, before=None, **options):
+    """Gradients and reports of some steps with refreshes in between; `never`: without a graph."""
+    guide = Guide(model, **({"eta": Eta(1, 0.5, -1), "rank": 4, "refresh_every": 7} | options))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    found = []
+    for number in range(steps):
+        if before is not None:
+            before(number, model, guide)
+        if never:
+            guide._parts.captured._forget(())
+        optimizer.zero_grad()
+        primary, auxiliary = losses(model, number)
+        report = guide.backward(primary, auxiliary.square().mean())
+        found.append(([None if p.grad is None else p.grad.clone() for p in model.parameters()], report))
+        optimizer.step()
+    return [(gradients, report.to_dict()) for gradients, report in found]
+
+
+def assert_same(ours, plain):
+    for number, ((mine, my_report), (theirs, their_report)) in enumerate(zip(ours, plain, strict=True)):
+        for a, b in zip(mine, theirs, strict=True):
+            assert (a is None) == (b is None) and (a is None or torch.equal(a, b)), number
+        assert my_report == their_report, number
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"include_mean": True}, {"basis": "mean"}, {"primary_weight": 0.0}, {"auxiliary_weight": 0.3, "basis": "svd"}],
+    ids=str,
+)
+def test_bits_and_reports_are_those_of_the_ordinary_way(device, options, monkeypatch):
+    count = served(monkeypatch)
+    ours = train(network(device), **options)
+    assert len(count) == 25 - 4 - ALIKE  # all but refreshes and the first plain steps
+    assert_same(ours, train(network(device), never=True, **options))
+
+
+def test_channels_last_parameters_keep_their_strides(device, monkeypatch):
+    count = served(monkeypatch)
+    model = network(device, channels_last=True)
+    assert_same(train(model), train(network(device, channels_last=True), never=True))
+    weight = model["body"][0].weight
+    assert count and weight.grad.stride() == weight.stride()
+
+
+def test_changes_between_steps_are_followed(device, monkeypatch):
+    def change(number, model, guide):
+        if number == 9:
+            guide.eta = Eta(0.2, 1, 0)
+        if number == 12:
+            guide.primary_weight = 0.5
+        if number == 15:
+            model["body"][2].bias.requires_grad_(False)
+        if number == 18:
+            model["body"][2].bias.requires_grad_(True)
+        if number == 20:
+            model["body"][0].weight = nn.Parameter(model["body"][0].weight.detach() * 0.5)
+
+    count = served(monkeypatch)
+    assert_same(
+        train(network(device), steps=30, before=change), train(network(device), steps=30, before=change, never=True)
+    )
+    assert count
+
+
+def test_gradients_and_reports_that_a_user_keeps_stay_as_they_are(device, monkeypatch):
+    count, model = served(monkeypatch), network(device)
+    guide, kept = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100), []
+    for number in range(8):
+        model.zero_grad(set_to_none=True)
+        primary, auxiliary = losses(model, number)
+        report = guide.backward(primary, auxiliary.square().mean())
+        gradients = [p.grad for p in model.parameters()]
+        kept.append((gradients, [g.clone() for g in gradients], report, report.to_dict()))
+    assert count
+    for gradients, copies, report, told in kept:
+        assert all(map(torch.equal, gradients, copies)) and report.to_dict() == told
+
+
+def test_gradients_add_up_as_usual(device):
+    model = network(device)
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100)
+    for number in range(ALIKE + 2):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        guide.backward(primary, auxiliary.square().mean())
+    once = [p.grad.clone() for p in model.parameters()]
+    primary, auxiliary = losses(model, number)
+    with pytest.warns(match="accumulate"):
+        guide.backward(primary, auxiliary.square().mean())
+    assert all(torch.equal(p.grad, 2 * g) for p, g in zip(model.parameters(), once, strict=True))
+
+
+def test_copies_of_a_guide_go_on_alike(device):
+    model = network(device)
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100)
+    for number in range(ALIKE + 2):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        guide.backward(primary, auxiliary.square().mean())
+    for copied in (copy.deepcopy((model, guide)), pickle.loads(pickle.dumps((model, guide)))):
+        gradients = []
+        for own, one in ((model, guide), copied):
+            own.zero_grad()
+            primary, auxiliary = losses(own, 50)
+            one.backward(primary, auxiliary.square().mean())
+            gradients.append([p.grad for p in own.parameters()])
+        assert all(map(torch.equal, *gradients))
+
+
+def test_large_models_and_those_with_several_losses_take_the_ordinary_way(device, monkeypatch):
+    count = served(monkeypatch)
+    with monkeypatch.context() as small:
+        small.setattr(captured, "LARGEST", 100)
+        train(network(device))
+    model = network(device)
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100)
+    for number in range(6):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        guide.backward(primary, {"one": auxiliary.square().mean(), "two": losses(model, number + 1)[1].mean()})
+    assert not count
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*")
+def test_a_graph_of_the_user_and_one_of_the_guide_do_not_meet():
+    """A step that is captured as a whole holds the arithmetic itself; the guide's own graph goes on afterwards."""
+    model = network("cuda")
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
+    x, y = batch(0, "cuda")
+
+    def step():
+        for p in model.parameters():
+            p.grad = None
+        primary = F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
+        guide.backward(primary, model["other"](model["body"](x.flip(0))).square().mean(), refresh=False)
+
+    primary, auxiliary = losses(model, 0)
+    guide.backward(primary, auxiliary.square().mean())
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(ALIKE + 3):
+            step()
+    torch.cuda.synchronize()
+    expected = [p.grad.clone() for p in model.parameters()]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    inside = [p.grad for p in model.parameters()]
+    for gradient in inside:
+        gradient.zero_()
+    graph.replay()
+    assert all(map(torch.equal, inside, expected))
+    step()
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
+def test_nothing_waits_for_the_device_and_nothing_is_held_afterwards():
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    model = network("cuda")
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
+    for number in range(ALIKE + 4):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        auxiliary = auxiliary.square().mean()
+        torch.cuda.set_sync_debug_mode("error" if number else "default")
+        try:
+            guide.backward(primary, auxiliary)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert guide._parts.captured._graph is not None
+    del guide, model, primary, auxiliary
+    assert torch.cuda.memory_allocated() <= before + 2**20

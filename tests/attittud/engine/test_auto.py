@@ -1,0 +1,52 @@
+"""The engine that `auto` picks, and the reason that it logs."""
+
+import logging
+
+import pytest
+from torch import Tensor, nn
+
+from attittud import Eta, Guide
+from tests.helpers.oracle import error
+from tests.helpers.parity import ETA, wide
+from tests.helpers.zoo import problem
+
+
+def test_auto_takes_hooks_where_it_can_and_says_so(caplog):
+    model, x = wide(nn.Tanh())
+    guide = Guide(model, eta=ETA, rank=3, refresh_every=1)
+    with caplog.at_level(logging.INFO, logger="attittud"):
+        for _ in range(3):
+            guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=model(-x).mean())
+    assert [r.message for r in caplog.records if r.message.startswith("engine:")] == [
+        "engine: 'hooks', because it saw the forward pass and the examples do not influence each other"
+    ]
+
+
+@pytest.mark.parametrize("coupling", ["module", "function"])
+def test_auto_takes_another_engine_and_says_why(caplog, coupling):
+    model, x = wide(nn.BatchNorm1d(150) if coupling == "module" else nn.Tanh())
+
+    def losses() -> Tensor:
+        out = model(x).square().mean(1)
+        return out - 0.5 * out.mean() if coupling == "function" else out
+
+    grads = []
+    for engine in ("loop", "auto"):
+        model.zero_grad()
+        guide = Guide(model, eta=ETA, rank=3, refresh_every=1, engine=engine)
+        with caplog.at_level(logging.INFO, logger="attittud"):
+            guide.backward(primary=losses, auxiliary=model(-x).mean())
+        grads.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    assert error(grads[1], grads[0]) < 1e-5
+    assert "engine: 'batched'" in caplog.text
+    assert ("'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other") in caplog.text
+
+
+WEIGHTS = (1, 0.5, -1)
+
+
+def test_auto_logs_which_engine_and_why(caplog):
+    p = problem("mlp")
+    with caplog.at_level(logging.DEBUG, logger="attittud"):
+        Guide(p.model, eta=Eta(*WEIGHTS), rank=3).backward(primary=p.losses(), auxiliary=p.loss())
+    assert "loop" in caplog.text or "batched" in caplog.text

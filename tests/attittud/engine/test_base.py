@@ -1,0 +1,58 @@
+"""Products J·v by a second derivative, and without one."""
+
+import pytest
+import torch
+from torch import nn
+
+from attittud.autograd.layout import Layout
+from attittud.engine import make_engine
+from tests.helpers.later_batches import data, losses_of
+from tests.helpers.layers import Function, weight
+from tests.helpers.oracle import jacobian
+
+M = 5
+
+
+class Kernel(torch.autograd.Function):
+    """As those written for GPUs are: what its backward pass does is not seen by autograd."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.no_grad():
+            return gradient * (1 - x.tanh().square())
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+def test_j_v_through_an_own_backward_pass(engine):
+    """In a residual network: where all of it is cut, torch says so itself. The rows of J are formed one by one then."""
+    model = Function(lambda self, x: x + Kernel.apply(self.a(x)), a=nn.Linear(6, 6)).double()
+    network = nn.Sequential(nn.Linear(6, 6), model).double()
+    x, layout = data(M, 6), Layout(network.named_parameters())
+    vectors = torch.randn(2, layout.size, dtype=torch.float64)
+    want = jacobian(losses_of(network(x)), network, layout.names) @ vectors.T
+    made = make_engine(engine)
+    # Nothing can be told from zeros, and after the check nothing is compared any more.
+    for factor in (0, 1, 1):
+        with made.watch(network):
+            found = made.jacobian(losses_of(network(x)), layout).right(factor * vectors)
+        torch.testing.assert_close(found, factor * want)
+
+
+def test_rounding_is_no_wrong_second_derivative():
+    """Gradients that cancel leave nothing else of their sum in half precision: the check waits for others."""
+    x, model = data(16, 6), Function(lambda self, x: x, w=weight(6)).bfloat16()
+    x = torch.cat([x, x + 1e-3 * x.flip(0)]).bfloat16()
+    layout, made = Layout(model.named_parameters()), make_engine("loop")
+    vectors = data(2, 6).bfloat16()
+    for second, told in ((-1, None), (1, True)):
+        sign = torch.tensor([1, second]).repeat_interleave(16)
+        jacobian = made.jacobian(sign * torch.tanh(x * model.w).sum(1), layout)
+        want = jacobian.rows().double() @ vectors.double().T
+        assert (jacobian.right(vectors) - want).norm() < 1e-2 * want.norm()
+        assert made.second_derivatives is told

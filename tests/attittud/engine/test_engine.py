@@ -1,0 +1,32 @@
+"""An engine that is registered from outside of the package is found by its name."""
+
+import pytest
+import torch
+from torch import nn
+
+import attittud
+from attittud import engine
+from attittud.engine.loop import Loop
+from tests.helpers.rooms import run_digits
+
+
+@pytest.mark.slow
+def test_an_engine_from_outside():
+    @attittud.register_engine
+    class Counted(Loop):
+        name = "counted"
+        rows = 0
+
+        def write(self, losses, layout, weights, out, *, fresh):
+            type(self).rows += weights.shape[0]
+            super().write(losses, layout, weights, out, fresh=fresh)
+
+    try:
+        model, x = nn.Linear(4, 3), torch.randn(6, 4)
+        guide = attittud.Guide(model, eta="flip", rank=2, engine="counted")
+        guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
+        assert Counted.rows == 2 and "counted" in attittud.engines()
+        run_digits(["strategy.engine=counted"])
+        assert Counted.rows > 2
+    finally:
+        engine._ENGINES.pop("counted", None)

@@ -1,0 +1,217 @@
+"""Every engine gives the same products with J on every architecture: ΠJ, Jv and JJᵀ against one backward pass per example."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attittud import Eta, Guide
+from attittud.autograd.layout import Layout
+from attittud.engine import UnsupportedError, make_engine
+from tests.helpers.comparing import compare, reached
+from tests.helpers.layers import LAYERS, LIMITS, M, layer
+from tests.helpers.oracle import error, expected, trainable
+from tests.helpers.parity import ETA
+from tests.helpers.zoo import ZOO, problem
+
+ENGINES = ["loop", "batched", "hooks"]
+
+
+# torch on even kernels with padding="same": the side that gets more padding is what is tested.
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name, engine):
+    given = layer(name)
+    compare(engine, given.model, given.losses)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_zoo(name):
+    p = problem(name, torch.float64)
+    p.model.eval()
+    compare("hooks", p.model, p.losses)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits(name, request):
+    request.applymarker(pytest.mark.xfail(raises=UnsupportedError, strict=True, reason="a limit of 'hooks'"))
+    given = layer(name)
+    compare("hooks", given.model, given.losses)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_of_hooks_are_none_of_the_others(name, engine):
+    if name == "random_numbers_beside_a_parameter":
+        pytest.skip("the oracle's forward pass draws other numbers")
+    given = layer(name)
+    compare(engine, given.model, given.losses)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_are_named_with_a_cure(name):
+    given = layer(name)
+    engine = make_engine("hooks")
+    layout = Layout((n, trainable(given.model)[n]) for n in reached(given.losses(), given.model))
+    with pytest.raises(UnsupportedError) as caught, engine.watch(given.model):
+        engine.jacobian(given.losses(), layout)
+    assert LIMITS[name][2] in str(caught.value)
+    assert "engine='loop'" in str(caught.value)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["lstm", "lstm_cell", "gru_positions_first", "gru_cell"])
+def test_recurrent_layers_in_float32(name, training):
+    """torch has kernels of their own for them."""
+    given = layer(name, torch.float32)
+    given.model.train(training)
+    compare("hooks", given.model, given.losses, tolerance=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ Hugging Face
+
+
+TINY = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+
+
+TINY |= {"vocab_size": 30, "max_position_embeddings": 20, "num_labels": 3, "pad_token_id": 1}
+
+
+def hugging_face(name: str) -> nn.Module:
+    t = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+    builders = {
+        "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**TINY)),
+        "roberta": lambda: t.RobertaForMaskedLM(t.RobertaConfig(**TINY)),
+        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=30, n_positions=20)),
+        "llama": lambda: t.LlamaForSequenceClassification(t.LlamaConfig(num_key_value_heads=1, **TINY)),
+        "t5": lambda: t.T5ForConditionalGeneration(
+            t.T5Config(
+                d_model=8,
+                d_kv=4,
+                d_ff=12,
+                num_layers=1,
+                num_heads=2,
+                vocab_size=30,
+                decoder_start_token_id=0,
+                dropout_rate=0.0,
+            )
+        ),
+    }
+    return builders[name]().double().eval()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "t5"])
+def test_transformers(name, checkpointing):
+    model = hugging_face(name)
+    if checkpointing:
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    x, y = torch.randint(3, 30, (M, 6)), torch.randint(3, (M,))
+    mask = torch.ones_like(x)
+    mask[:2, 4:] = 0
+
+    def losses() -> Tensor:
+        more = {"decoder_input_ids": x.flip(1)} if name == "t5" else {}
+        logits = (
+            model(input_ids=x, attention_mask=mask, use_cache=False, **more).logits
+            if name != "bert"
+            else (model(input_ids=x, attention_mask=mask).logits)
+        )
+        if logits.ndim == 3:
+            return F.cross_entropy(logits.mT, x.flip(1), reduction="none").mean(1)
+        return F.cross_entropy(logits, y, reduction="none")
+
+    # Llama's normalisation is float32 whatever the model is.
+    compare("hooks", model, losses, tolerance=1e-6 if name == "llama" else 1e-11)
+
+
+# ------------------------------------------------------------------------------------------------ in a Guide
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "reused", "checkpointed", "cnn_group_norm", "tied_function", "transformer", "lstm"]
+)
+def test_same_update_as_loop(name, basis):
+    grads = []
+    for engine in ("loop", "hooks"):
+        p = problem(name, torch.float64)
+        guide = Guide(p.model, eta=ETA, basis=basis, rank=3, engine=engine, primary_weight=0.1, refresh_every=2)
+        for _ in range(3):
+            guide.backward(primary=p.losses, auxiliary=p.loss())
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) < 1e-11
+
+
+@pytest.mark.parametrize("name", ["cnn_batch_norm", "channels_last", "transformer"])
+def test_same_update_from_basis_losses(name):
+    grads = []
+    for engine in ("loop", "hooks"):
+        p = problem(name, torch.float64)
+        guide = Guide(p.model, eta=ETA, rank=3, engine=engine, batch_norm="frozen")
+        guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses)
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) < 1e-11
+
+
+def test_accumulation_of_callables():
+    grads = []
+    for engine in ("loop", "hooks"):
+        p = problem("transformer", torch.float64)
+        guide = Guide(p.model, eta=ETA, rank=3, engine=engine)
+        for half in (slice(0, 3), slice(3, None)):
+            guide.primary(lambda half=half: p.losses(half) / 2)  # noqa: B023 - called at once
+        guide.auxiliary(p.loss())
+        guide.combine()
+        grads.append(p.grads())
+    assert error(grads[1], grads[0]) < 1e-11
+
+
+def test_an_error_in_the_callable_leaves_the_guide_usable():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=ETA, rank=3, engine="hooks")
+
+    def broken() -> Tensor:
+        p.losses()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        guide.backward(primary=broken, auxiliary=p.loss())
+    assert guide.engine.record is None
+    assert guide.backward(primary=p.losses, auxiliary=p.loss()).refreshed
+
+
+WEIGHTS = (1, 0.5, -1)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
+@pytest.mark.parametrize("name", ZOO)
+def test_architectures(name, basis, engine):
+    p = problem(name, torch.float64)
+    want = expected(p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=3, primary_weight=0.1)
+    assert want.margin > 1e-9
+    guide = Guide(p.model, eta=Eta(*WEIGHTS), basis=basis, rank=3, primary_weight=0.1, engine=engine)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert error(p.grads(), want.grads) <= 1e-10
+    assert set(guide.shared_parameters) == set(want.names)
+
+
+@pytest.mark.parametrize("engine", ["batched", "auto"])
+@pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
+def test_autocast_gives_one_answer(name, engine):
+    """Where vmap cannot go under autocast, a loop takes over; the result is that of the loop."""
+    grads = []
+    for kind in ("loop", engine):
+        p = problem(name)
+        guide = Guide(p.model, eta=Eta(*WEIGHTS), rank=3, engine=kind)
+        with torch.autocast("cpu", torch.bfloat16):
+            primary, auxiliary = p.losses(), p.loss()
+        guide.backward(primary=primary, auxiliary=auxiliary)
+        grads.append(p.grads())
+    assert error(*grads) < 2e-2

@@ -1,0 +1,37 @@
+"""What is recorded of a forward pass: overwritten data are an error, and nothing is left behind."""
+
+import pytest
+import torch
+from torch import nn
+
+from attittud import Guide
+from attittud.autograd.layout import Layout
+from attittud.engine import UnsupportedError, make_engine
+from tests.helpers.parity import ETA
+from tests.helpers.zoo import problem
+
+
+def test_what_was_overwritten_is_an_error():
+    """And not a gradient of other numbers."""
+    model = nn.Linear(3, 2)
+    engine, layout = make_engine("hooks"), Layout(model.named_parameters())
+    with engine.watch(model):
+        x = torch.randn(4, 3).clone()
+        losses = model(x).square().sum(1)
+        x.add_(1)
+        with pytest.raises(
+            UnsupportedError, match=r"weight, bias in linear.* was overwritten in place, .*engine='loop'"
+        ):
+            engine.jacobian(losses, layout)
+
+
+def test_nothing_stays_behind():
+    p = problem("cnn_group_norm")
+    before = {name: vars(module).copy() for name, module in p.model.named_modules()}
+    guide = Guide(p.model, eta=ETA, rank=3, engine="hooks")
+    guide.backward(primary=p.losses, auxiliary=p.loss())
+    assert guide.engine.record is None
+    for name, module in p.model.named_modules():
+        assert vars(module).keys() == before[name].keys()
+        assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
+    assert all(parameter._backward_hooks is None for parameter in p.model.parameters())

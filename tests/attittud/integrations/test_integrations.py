@@ -1,0 +1,41 @@
+"""A Trainer logs the losses and the shares of the parts."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+
+import transformers
+
+from attittud.integrations.transformers import AttittudTrainer
+from tests.helpers.trainers import SUM, WARNINGS, arguments, llama, sequences
+
+pytestmark = WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    transformers.utils.logging.disable_progress_bar()
+
+
+def test_shares_and_losses_are_logged(tmp_path: Path) -> None:
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, logging_steps=2),
+        train_dataset=sequences(20, [1], 1),
+        auxiliary_datasets={"one": sequences(12, [1], 2), "two": sequences(12, [-1], 3)},
+        guide={**SUM, "primary_weight": 0.5, "auxiliary_weight": {"one": 1.0, "two": 0.25}},
+    )
+    trainer.train()
+    first = trainer.state.log_history[0]
+    for prefix in ("", "one/", "two/"):
+        shares = [first[f"attittud/{prefix}share_{part}"] for part in ("neutral", "helpful", "harmful")]
+        assert sum(shares) == pytest.approx(1, abs=1e-6) and all(0 <= share <= 1 for share in shares)
+    assert first["loss"] == pytest.approx(
+        0.5 * first["loss_primary"] + first["loss_one"] + 0.25 * first["loss_two"], rel=1e-5
+    )

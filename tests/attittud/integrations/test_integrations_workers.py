@@ -1,0 +1,76 @@
+"""Two workers under each framework's own launcher rules train as one process does on the joined batches."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
+
+
+pytest.importorskip("lightning", reason="needs the extra 'lightning'")
+
+
+from accelerate.state import AcceleratorState
+
+from tests.helpers.two_workers import RUNS
+
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:There is a performance drop because we have not yet implemented the batching rule"
+    ),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+    pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed"),
+]
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[float]]]:
+    folder = tmp_path_factory.mktemp("workers")
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = str(probe.getsockname()[1])
+    # What torchrun sets.
+    common = {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+    }
+    processes = []
+    for number in "01":
+        env = {**os.environ, **common, "CI": "1", "RANK": number, "LOCAL_RANK": number, "TORCHELASTIC_RUN_ID": "none"}
+        command = [sys.executable, str(Path(__file__).parents[2] / "helpers" / "two_workers.py"), str(folder)]
+        processes.append(
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)[-4000:]
+    return [json.loads((folder / f"{number}.json").read_text()) for number in "01"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_two_workers_are_one_process_on_the_joined_batch(
+    workers: list[dict[str, list[float]]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
+    alone = RUNS[name](str(tmp_path))
+    # Accelerate's loop knows its own worker's losses only; in the other two every worker has the same numbers.
+    found = [[sum(pair) / 2 for pair in zip(*(worker[name] for worker in workers), strict=True)]]
+    if not name.startswith("accelerate"):
+        found += [worker[name] for worker in workers]
+    for numbers in found:
+        assert numbers == pytest.approx(alone, rel=2e-4)

@@ -1,0 +1,266 @@
+"""Lightning: a guided backward in the place of `manual_backward`."""
+
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils import parameters_to_vector
+
+pytest.importorskip("lightning", reason="needs the extra 'lightning'")
+
+
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.strategies import SingleDeviceStrategy
+
+from attittud import Eta, Guide
+from attittud.integrations.lightning import STATE_KEY, AttittudMixin
+from tests.helpers.hostile import KINDS, Runs
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+sys.path.insert(0, str(EXAMPLES))
+
+
+from lightning_module import Closer, make_trainer  # noqa: E402 - the path is set above
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+    pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed"),
+]
+
+
+QUIET = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu"}
+
+
+class Curve(Callback):
+    """What was logged after each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.steps.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def run(folder: Path, module: LightningModule, *, resume: bool = False, **settings: Any) -> list[dict[str, float]]:
+    curve = Curve()
+    trainer = make_trainer(str(folder), [curve], **(QUIET | settings))
+    trainer.fit(module, ckpt_path=str(folder / "last.ckpt") if resume else None)
+    return curve.steps
+
+
+def closer(cls: type[LightningModule] = Closer, **guide: Any) -> LightningModule:
+    seed_everything(0, verbose=False)
+    return cls(**guide)
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {examples!r})
+from lightning.pytorch import Callback, seed_everything
+from lightning_module import Closer, make_trainer
+
+class Kill(Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+seed_everything(0)
+make_trainer({folder!r}, [Kill()], logger=False, enable_progress_bar=False, accelerator="cpu").fit(Closer())
+"""
+
+
+@pytest.mark.slow
+def test_train_kill_resume(tmp_path: Path) -> None:
+    """Killed at step 10, in the third epoch of four steps; the basis at the end of the second is two steps old."""
+    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
+    assert saved["since_refresh"] == 2 and saved["refreshes"] == 3
+    resumed = run(tmp_path, closer(), resume=True)
+    whole = run(tmp_path / "whole", closer())
+    assert len(whole) == 20 and resumed == whole[8:]
+
+
+def test_a_checkpoint_before_the_next_step_keeps_the_guide(tmp_path: Path) -> None:
+    """A resumed run that has nothing left to do writes its checkpoint with the guide that it has loaded."""
+    run(tmp_path, closer(), max_epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
+    trainer = make_trainer(str(tmp_path), [], **(QUIET | {"max_epochs": 1}))
+    trainer.fit(closer(), ckpt_path=str(tmp_path / "last.ckpt"))
+    trainer.save_checkpoint(tmp_path / "again.ckpt")
+    again = torch.load(tmp_path / "again.ckpt", weights_only=True)[STATE_KEY]
+    assert torch.equal(saved.pop("basis"), again.pop("basis")) and saved == again
+
+
+@pytest.mark.parametrize("wrong", [1, "text", [], {}, {"version": 1}, torch.ones(2)], ids=repr)
+def test_an_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: Any) -> None:
+    run(tmp_path, closer(), max_epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    torch.save(saved | {STATE_KEY: wrong}, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"^the entry 'attittud' of Lightning's checkpoint: .*state_dict\(\)"):
+        run(tmp_path, closer(), resume=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_pickle_does_not_run(tmp_path: Path, kind: str) -> None:
+    """Lightning reads its file itself, and takes from it what `weights_only=True` allows; our entry needs no more."""
+    run(tmp_path, closer(), max_epochs=1)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    saved[STATE_KEY] |= {"shared": Runs(tmp_path / "ran", kind)}
+    torch.save(saved, tmp_path / "last.ckpt")
+    with pytest.raises(pickle.UnpicklingError):
+        run(tmp_path, closer(), resume=True)
+    assert not (tmp_path / "ran").exists()
+
+
+class Stock(Closer):
+    """The summed objective through Lightning's own backward."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        primary, auxiliary = (self.losses(name, batch[name]).mean() for name in ("primary", "auxiliary"))
+        self.manual_backward(primary + auxiliary)
+        self.clip_gradients(optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
+        optimizer.step()
+        self.log_dict({"loss_primary": primary.detach(), "loss_auxiliary": auxiliary.detach()})
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_equal_weights_reproduce_plain_training(tmp_path: Path, precision: str) -> None:
+    guided = run(tmp_path / "a", closer(eta=Eta(neutral=1, helpful=1, harmful=1)), precision=precision)
+    stock = run(tmp_path / "b", closer(Stock), precision=precision)
+    tolerance = 2e-5 if precision == "32-true" else 0.05
+    for mine, theirs in zip(guided, stock, strict=True):
+        assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=tolerance)
+    for step in guided:
+        assert sum(step[f"attittud/share_{part}"] for part in ("neutral", "helpful", "harmful")) == pytest.approx(1)
+
+
+class Plain(AttittudMixin, LightningModule):
+    """SGD, which shows the size of a gradient as Adam does not."""
+
+    def __init__(self, micro_batches: int = 1) -> None:
+        super().__init__()
+        self.guide_settings = {"eta": Eta(neutral=1, helpful=1, harmful=-1), "rank": 3}
+        self.layer = torch.nn.Linear(4, 3)
+        self.micro_batches = micro_batches
+        self.before = self.after = 0
+
+    def losses(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layer(x).square().mean(1), self.layer(x + 1).sin().mean()
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        if self.micro_batches == 1:
+            self.guided_backward(*self.losses(batch), log=False)
+        else:
+            parts = [self.losses(part) for part in batch.chunk(self.micro_batches)]
+            for primary, _ in parts:
+                self.guide.primary(self.scaled(primary / self.micro_batches))
+            for _, auxiliary in parts:
+                self.guide.auxiliary(self.scaled(auxiliary / self.micro_batches))
+            self.guide.combine()
+            self.finish_backward()
+        optimizer.step()
+
+    def on_before_backward(self, loss: torch.Tensor) -> None:
+        self.before += 1
+
+    def on_after_backward(self) -> None:
+        self.after += 1
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), batch_size=8)
+
+
+def expected() -> torch.Tensor:
+    """One step without Lightning."""
+    module = closer(Plain)
+    (batch,) = module.train_dataloader()
+    Guide(module.layer, **module.guide_settings).backward(*module.losses(batch))
+    torch.optim.SGD(module.layer.parameters(), lr=0.1).step()
+    return parameters_to_vector(module.parameters()).detach()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_step_is_that_of_a_guide_alone(tmp_path: Path, micro_batches: int) -> None:
+    module = closer(Plain, micro_batches=micro_batches)
+    run(tmp_path, module, max_epochs=1)
+    assert torch.allclose(parameters_to_vector(module.parameters()), expected(), rtol=1e-5, atol=1e-7)
+    assert (module.before, module.after) == (2 * micro_batches, 1)
+
+
+def test_the_precision_plugin_scales(tmp_path: Path) -> None:
+    """Unscaled by the plugin before the step: without scaling the update would be 1024 times too small."""
+    module = closer(Plain)
+    plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
+    run(tmp_path, module, max_epochs=1, plugins=[plugin])
+    moved = parameters_to_vector(module.parameters()) - parameters_to_vector(closer(Plain).parameters())
+    right = expected() - parameters_to_vector(closer(Plain).parameters())
+    assert torch.linalg.vector_norm(moved - right) < 0.05 * torch.linalg.vector_norm(right)
+
+
+class Judged(Closer):
+    """A part of the auxiliary pairs judge: something is earned within a few steps."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        judges = [part[:8] for part in batch["auxiliary"]]
+        primary, auxiliary = (self.losses(name, batch[name]) for name in ("primary", "auxiliary"))
+        self.guided_backward(primary, auxiliary.mean(), judge=lambda: self.losses("auxiliary", judges))
+        optimizer.step()
+        self.log_dict({"loss_primary": primary.detach().mean()})
+
+
+def test_eta_auto_with_judges(tmp_path: Path) -> None:
+    auto = {"eta": "auto", "judge_every": 1}
+    run(tmp_path, closer(Judged, **auto), max_epochs=3)
+    resumed = run(tmp_path, closer(Judged, **auto), resume=True, max_epochs=4)
+    whole = run(tmp_path / "whole", closer(Judged, **auto), max_epochs=4)
+    assert resumed == whole[12:]
+    weights = [step[f"attittud/weight_{part}"] for step in whole for part in ("neutral", "helpful", "harmful")]
+    assert all(0 <= weight <= 1 for weight in weights) and weights[0] == 0 and any(weights)
+
+
+def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """Nine in batches of eight: there the old basis stays."""
+    module = closer(Plain)
+    module.guide_settings |= {"refresh_every": 1}
+    data = torch.utils.data.DataLoader(torch.randn(9, 4), batch_size=8)
+    module.train_dataloader = lambda: data
+    seen: list[bool] = []
+    module.on_train_batch_end = lambda *_: seen.append(module._latest.report.refreshed)
+    run(tmp_path, module, max_epochs=2)
+    assert seen == [True, False] * 2
+
+
+@pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy"])
+def test_strategies_that_hide_gradients_are_refused(tmp_path: Path, name: str) -> None:
+    """By name: neither can be made without its GPUs."""
+    hiding = type(name, (SingleDeviceStrategy,), {})
+    with pytest.raises(ValueError, match=rf"{name} .* use ModelParallelStrategy \(FSDP2\)"):
+        run(tmp_path, closer(Plain), strategy=hiding(device="cpu"), max_epochs=1)
+
+
+def test_missing_settings(tmp_path: Path) -> None:
+    module = closer(Plain)
+    del module.guide_settings
+    with pytest.raises(TypeError, match="Plain has no guide_settings; set for example"):
+        run(tmp_path, module, max_epochs=1)

@@ -1,0 +1,110 @@
+"""The Trainer's loss as a vector over the examples: own loss functions, fused and foreign losses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+
+import transformers
+
+from attittud.integrations.transformers import AttittudTrainer
+from attittud.losses import per_sequence
+from tests.helpers.trainers import SUM, WARNINGS, arguments, curve, llama, sequences
+
+pytestmark = WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    transformers.utils.logging.disable_progress_bar()
+
+
+def test_own_loss_functions(tmp_path: Path) -> None:
+    """Every sequence the same weight on the primary side, a loss of another kind on the auxiliary side."""
+    seen = []
+
+    def primary(model: Any, inputs: Any) -> torch.Tensor:
+        labels = inputs.pop("labels")
+        losses = per_sequence(model(**inputs).logits, labels)
+        seen.append(losses.detach())
+        return losses
+
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, gradient_accumulation_steps=2, max_steps=2),
+        train_dataset=sequences(16, [1], 1),
+        auxiliary_datasets={"flat": sequences(12, [1], 2)},
+        guide=SUM,
+        primary_losses=primary,
+        auxiliary_losses={"flat": lambda model, inputs: model(**inputs).logits.square().mean()},
+    )
+    trainer.train()
+    expected = [float(torch.stack(seen[i : i + 2]).mean()) for i in (0, 2)]
+    assert curve(trainer, "loss_primary") == pytest.approx(expected, rel=1e-6)
+    assert all(loss < 0.1 for loss in curve(trainer, "loss_flat"))
+
+
+class Silent(torch.nn.Module):
+    """A fused loss: no logits while it trains with labels."""
+
+    def __init__(self, model: torch.nn.Module, always: bool) -> None:
+        super().__init__()
+        self.model, self.config, self.always = model, model.config, always
+        self.fused = 0
+
+    def forward(self, labels: Any = None, **inputs: Any) -> Any:
+        outputs = self.model(labels=labels, **inputs)
+        if self.training and (labels is not None or self.always):
+            self.fused += labels is not None
+            outputs["logits"] = None
+        return outputs
+
+
+def test_a_fused_loss_is_fine_on_the_auxiliary_side_alone(tmp_path: Path) -> None:
+    def trainer(always: bool) -> AttittudTrainer:
+        return AttittudTrainer(
+            model=Silent(llama(), always),
+            args=arguments(tmp_path, max_steps=2, remove_unused_columns=False),
+            train_dataset=sequences(16, [1], 1),
+            auxiliary_datasets=sequences(16, [1], 2),
+            guide=SUM,
+        )
+
+    with pytest.raises(
+        ValueError, match=r"Silent returned no logits for a primary batch.*fused_linear_cross_entropy.*primary_losses="
+    ):
+        trainer(always=True).train()
+    allowed = trainer(always=False)
+    allowed.train()
+    assert allowed.model.fused == 2
+
+
+class Extra(transformers.LlamaForCausalLM):
+    """Its loss has a term that the logits do not show."""
+
+    def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+        outputs = super().forward(input_ids, attention_mask, labels=labels, **kwargs)
+        if outputs.loss is not None:
+            outputs["loss"] = outputs.loss + self.lm_head.weight.square().sum()
+        return outputs
+
+
+def test_a_model_with_another_loss_is_refused(tmp_path: Path) -> None:
+    trainer = AttittudTrainer(
+        model=Extra(llama().config),
+        args=arguments(tmp_path),
+        train_dataset=sequences(16, [1], 1),
+        auxiliary_datasets=sequences(16, [1], 2),
+        guide=SUM,
+    )
+    with pytest.raises(
+        ValueError, match=r"the loss of Extra .* is not what its logits and labels give.*primary_losses="
+    ):
+        trainer.train()

@@ -1,0 +1,74 @@
+"""The decomposition as an aggregator of TorchJD."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("torchjd", reason="needs the extra 'torchjd'")
+
+
+from torchjd.autojac import backward, jac_to_grad
+
+from attittud import Eta, Guide
+from attittud.integrations.torchjd import Attittud
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
+
+
+def problem() -> tuple[nn.Module, torch.Tensor, list[torch.Tensor]]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+    x, y = torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 1, dtype=torch.float64)
+    losses = (model(x) - y).square().mean(1)
+    return model, losses, [model(x.roll(1, 0)).sin().mean(), model(x * 2).square().mean()]
+
+
+@pytest.mark.parametrize("rank", [1, 3, 10])
+def test_the_update_is_that_of_a_guide(rank: int) -> None:
+    first, second = Eta(neutral=0.5, helpful=1, harmful=-1), Eta(neutral=1, helpful=0, harmful=2)
+    model, losses, (one, two) = problem()
+    Guide(model, eta={"one": first, "two": second}, primary_weight=0.3, basis="exact", rank=rank).backward(
+        losses, {"one": one, "two": two}
+    )
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model, losses, tasks = problem()
+    backward([losses, *tasks])
+    jac_to_grad(model.parameters(), Attittud([first, second], primary_weight=0.3, primary_rows=6, rank=rank))
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        assert torch.allclose(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_row_is_one_sided_pcgrad(sign: int) -> None:
+    primary, auxiliary = torch.randn(20).double(), torch.randn(20).double()
+    inner = primary @ auxiliary
+    auxiliary = auxiliary * inner.sign() * sign
+    projected = auxiliary - primary * (auxiliary @ primary) / primary.square().sum() if sign < 0 else auxiliary
+    found = Attittud(Eta(neutral=1, helpful=1, harmful=0))(torch.stack([primary, auxiliary]))
+    assert torch.allclose(found, primary + projected)
+
+
+def test_equal_weights_add_the_rows() -> None:
+    rows = torch.randn(7, 30)
+    found = Attittud(Eta(neutral=2, helpful=2, harmful=2), primary_weight=0.5, primary_rows=4)(rows)
+    assert torch.allclose(found, 0.5 * rows[:4].mean(0) + 2 * rows[4:].sum(0), rtol=1e-5, atol=1e-6)
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="so none is auxiliary; give the primary losses first"):
+        Attittud(Eta(1, 1, 0), primary_rows=3)(torch.randn(3, 5))
+    with pytest.raises(ValueError, match="2 Etas were given for 1 auxiliary rows"):
+        Attittud([Eta(1, 1, 0)] * 2)(torch.randn(2, 5))
+    with pytest.raises(ValueError, match="primary_rows"):
+        Attittud(Eta(1, 1, 0), primary_rows=0)
+
+
+def test_example(capsys: pytest.CaptureFixture[str]) -> None:
+    import torchjd_aggregator
+
+    torchjd_aggregator.main()
+    errors = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(errors) == 3 and all(0 < error < 2 for error in errors)

@@ -1,0 +1,439 @@
+"""Hugging Face's Trainer: the same losses as the stock one, the same run after a kill, and clear refusals."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+
+import torch.distributed.checkpoint as dcp
+import transformers
+from transformers import Trainer
+
+from attittud import Eta, checkpoint, preset
+from attittud.integrations.transformers import FOLDER, OLD_FILE, AttittudTrainer, load_guide
+from tests.helpers.hostile import payloads
+from tests.helpers.trainers import (
+    EXAMPLES,
+    NUMBERS,
+    SUM,
+    WARNINGS,
+    arguments,
+    curve,
+    llama,
+    make_trainer,
+    sequences,
+    summed,
+)
+
+pytestmark = WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    transformers.utils.logging.disable_progress_bar()
+
+
+def classifier() -> transformers.PreTrainedModel:
+    torch.manual_seed(3)
+    config = transformers.BertConfig(
+        vocab_size=NUMBERS,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def classes(count: int, seed: int) -> list[dict[str, Any]]:
+    data = sequences(count, steps=[1, -1], seed=seed)
+    return [{**row, "labels": torch.tensor(int(row["input_ids"][0]) % 3)} for row in data]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("kind", ["language", "classes", "smoothed"])
+def test_equal_weights_reproduce_the_stock_trainer(tmp_path: Path, kind: str, accumulate: int) -> None:
+    """20 sequences of different lengths in batches of 4: the window at the end of an epoch is a short one."""
+    smoothing = 0.1 if kind == "smoothed" else 0.0
+    runs = []
+    for cls in (AttittudTrainer, summed(AttittudTrainer, Trainer)):
+        model, data = (classifier(), classes) if kind == "classes" else (llama(), lambda n, s: sequences(n, [1], s))
+        trainer = cls(
+            model=model,
+            args=arguments(tmp_path, gradient_accumulation_steps=accumulate, label_smoothing_factor=smoothing),
+            train_dataset=data(20, 1),
+            auxiliary_datasets={"one": data(12, 2), "two": data(30, 3)},
+            guide=SUM,
+        )
+        trainer.train()
+        runs.append((curve(trainer), list(trainer.model.parameters())))
+    (guided, found), (stock, expected) = runs
+    assert len(guided) == 6 and stock[-1] < stock[0]
+    assert guided == pytest.approx(stock, rel=2e-5)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(mine, theirs, atol=2e-4)
+
+
+def test_without_auxiliary_weight_it_is_the_stock_trainer_itself(tmp_path: Path) -> None:
+    """Nothing of ours in the other run: not the data, not the step."""
+    data, settings = (
+        sequences(20, [1], 1),
+        {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "weight_decay": 0.1},
+    )
+    stock = Trainer(model=llama(), args=arguments(tmp_path, **settings), train_dataset=data)
+    guided = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, **settings),
+        train_dataset=data,
+        auxiliary_datasets=sequences(8, [1], 2),
+        guide=preset("primary_only") | {"rank": 3},
+    )
+    stock.train()
+    guided.train()
+    assert curve(guided, "loss_primary") == pytest.approx(curve(stock), rel=2e-5)
+    assert curve(guided, "grad_norm") == pytest.approx(curve(stock, "grad_norm"), rel=1e-3)
+
+
+def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """17 sequences in batches of 4, and a refresh in every step: the fifth one, of one example, goes on with the old basis."""
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path, max_steps=7),
+        train_dataset=sequences(17, [1], 1),
+        auxiliary_datasets=sequences(12, [1], 2),
+        guide={**preset("flip"), "rank": 3, "refresh_every": 1},
+    )
+    refreshed = []
+    trainer.add_callback(Watch(lambda: refreshed.append(trainer.report.refreshed)))
+    trainer.train()
+    assert refreshed == [True] * 4 + [False] + [True] * 2
+
+
+class Watch(transformers.TrainerCallback):
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.look()
+
+
+def test_bf16(tmp_path: Path) -> None:
+    runs = {}
+    for bf16 in (False, True):
+        trainer = AttittudTrainer(
+            model=llama(),
+            args=arguments(tmp_path, bf16=bf16, gradient_accumulation_steps=2),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets=sequences(12, [1], 2),
+            guide={**preset("flip"), "rank": 3, "refresh_every": 2},
+        )
+        trainer.train()
+        runs[bf16] = curve(trainer)
+        assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
+    assert runs[True] != runs[False]
+    assert runs[True] == pytest.approx(runs[False], rel=0.05)
+
+
+@pytest.mark.slow
+def test_fp16(tmp_path: Path) -> None:
+    """With a scaler put in by hand, which Accelerate makes for GPUs alone; the last scale overflows in the first steps."""
+    runs = {}
+    for scale in (None, 2.0**10, 2.0**19):
+        trainer = AttittudTrainer(
+            model=llama(),
+            args=arguments(tmp_path, gradient_accumulation_steps=2, max_grad_norm=0.5, max_steps=8),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets=sequences(12, [1], 2),
+            guide={**preset("flip"), "rank": 3, "refresh_every": 2},
+        )
+        if scale is not None:
+            half = trainer.accelerator
+            half.scaler, half.native_amp = torch.amp.GradScaler("cpu", init_scale=scale), True
+            half.state._mixed_precision = "fp16"
+        trainer.train()
+        runs[scale] = trainer
+    full, good, high = runs.values()
+    assert curve(good) == pytest.approx(curve(full), rel=1e-2) and curve(good) != curve(full)
+    # Clipping sees what the scaler has unscaled.
+    assert curve(good, "grad_norm") == pytest.approx(curve(full, "grad_norm"), rel=5e-2)
+    assert set(curve(good, "attittud/skipped_refreshes")) == {0.0}
+    assert high.accelerator.scaler.get_scale() < 2.0**19
+    assert curve(high)[-1] < curve(high)[0] - 0.1
+    assert curve(high, "attittud/skipped_refreshes")[-1] < 4
+
+
+def test_gradient_checkpointing(tmp_path: Path) -> None:
+    runs = []
+    for on in (False, True):
+        trainer = AttittudTrainer(
+            model=llama(),
+            args=arguments(tmp_path, gradient_checkpointing=on, max_steps=3),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets=sequences(12, [1], 2),
+            guide={**preset("flip"), "rank": 3, "refresh_every": 2},
+        )
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=1e-6)
+
+
+KILLED = """
+import os, signal, sys, warnings
+sys.path.insert(0, {examples!r})
+import torch, transformers
+from transformers_trainer import make_trainer
+torch.set_num_threads(1)
+
+class Kill(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).train()
+"""
+
+
+@pytest.mark.slow
+def test_train_kill_resume(tmp_path: Path) -> None:
+    """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in the middle of an epoch."""
+    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed"))
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
+    whole.train()
+    resumed = make_trainer(str(tmp_path / "killed"), max_steps=12, disable_tqdm=True)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed._initial_global_step == 5
+    assert_same_run(resumed, whole)
+    # The saved state made that possible: without it the curve is another one.
+    shutil.rmtree(tmp_path / "whole" / "checkpoint-5" / FOLDER)
+    forgetful = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
+    forgetful.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-5"))
+    assert curve(forgetful) != curve(whole)
+
+
+def test_resume_at_the_end_of_an_epoch_and_of_a_short_window(tmp_path: Path) -> None:
+    settings = {"gradient_accumulation_steps": 3, "max_steps": 8, "disable_tqdm": True}
+    whole = make_trainer(str(tmp_path), **settings)
+    whole.train()
+    resumed = make_trainer(str(tmp_path), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert_same_run(resumed, whole)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[AttittudTrainer, Path]:
+    """A trainer after two steps, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("stopped")
+    trainer = make_trainer(str(folder), max_steps=2, save_steps=2, disable_tqdm=True)
+    trainer.train()
+    return trainer, folder / "checkpoint-2"
+
+
+def as_before(trainer: AttittudTrainer, folder: Path, *, sharded: bool) -> None:
+    """Put the files that earlier versions wrote in the place of ours."""
+    shutil.rmtree(folder / FOLDER)
+    if sharded:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.save({"guide": checkpoint.entries(trainer.guide)}, checkpoint_id=folder / FOLDER)
+    state = {"guide": None if sharded else trainer.guide.state_dict(), "drawn": trainer.auxiliary.drawn}
+    torch.save(state, folder / OLD_FILE)
+
+
+def test_what_is_written_is_safetensors_and_json(stopped: tuple[AttittudTrainer, Path]) -> None:
+    _, folder = stopped
+    ours = {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if FOLDER in path.relative_to(folder).parts
+    }
+    assert ours - {FOLDER, f"{FOLDER}/basis"} == {
+        f"{FOLDER}/guide.json",
+        f"{FOLDER}/auxiliary.json",
+        f"{FOLDER}/basis/rows.safetensors",
+    }
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_files_of_earlier_versions_are_read(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], sharded: bool
+) -> None:
+    trainer, saved = stopped
+    folder = shutil.copytree(saved, tmp_path / "old")
+    as_before(trainer, folder, sharded=sharded)
+    before = trainer.guide.subspace.rows.clone()
+    assert load_guide(trainer.guide, folder) == trainer.auxiliary.drawn == {"updown": 2}
+    assert torch.equal(trainer.guide.subspace.rows, before)
+
+
+OURS = {"new": ("guide.json", "auxiliary.json", "basis/rows.safetensors"), "old": ("../attittud.pt",)}
+
+
+OURS["old, sharded"] = ("../attittud.pt", ".metadata", "__0_0.distcp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OURS.items() for name in names])
+def test_planted_and_damaged_files_are_refused_by_name(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], kind: str, name: str
+) -> None:
+    """No planted pickle runs, whichever of our files it is in."""
+    trainer, saved = stopped
+    folder, mark = shutil.copytree(saved, tmp_path / "planted"), tmp_path / "ran"
+    if kind != "new":
+        as_before(trainer, folder, sharded="sharded" in kind)
+    file = (folder / FOLDER / name).resolve()
+    honest = file.read_bytes()
+    contents = [*payloads(mark), *(honest[: len(honest) * part // 5] for part in range(5)), b"{}", b"[1]"]
+    for content in contents:
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"^{file}: .*(another copy|state_dict)") as caught:
+            load_guide(trainer.guide, folder)
+        assert not mark.exists() and "\n" not in str(caught.value)
+    again = make_trainer(str(tmp_path / "again"), max_steps=3, disable_tqdm=True)
+    with pytest.raises(ValueError, match=f"^{file}: "):
+        again.train(resume_from_checkpoint=str(folder))
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, [], {"updown": -1}, {"updown": "2"}, {"updown": True}, {"updown": 1.5}], ids=repr
+)
+def test_positions_in_the_data_of_a_wrong_type_are_refused(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], wrong: Any
+) -> None:
+    trainer, saved = stopped
+    folder = shutil.copytree(saved, tmp_path / "planted")
+    (folder / FOLDER / "auxiliary.json").write_text(json.dumps({"drawn": wrong}))
+    with pytest.raises(ValueError, match=r"auxiliary\.json: .*'drawn' must hold the number of batches"):
+        load_guide(trainer.guide, folder)
+    as_before(trainer, folder, sharded=False)
+    torch.save({"guide": trainer.guide.state_dict(), "drawn": wrong}, folder / OLD_FILE)
+    with pytest.raises(ValueError, match=r"attittud\.pt: .*'drawn' must hold the number of batches"):
+        load_guide(trainer.guide, folder)
+
+
+def test_a_checkpoint_without_a_guide_starts_one(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _ = stopped
+    assert load_guide(trainer.guide, tmp_path) == {}
+    assert f"{tmp_path / FOLDER} is missing" in caplog.text
+    (tmp_path / FOLDER).mkdir()
+    with pytest.raises(FileNotFoundError, match="there is no guide"):
+        load_guide(trainer.guide, tmp_path)
+
+
+def test_a_checkpoint_that_only_some_workers_find_is_refused(
+    stopped: tuple[AttittudTrainer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would begin with another basis and other data, without a word."""
+    trainer, folder = stopped
+    monkeypatch.setattr(checkpoint, "gather", lambda _, message: [message, None])
+    with pytest.raises(FileNotFoundError, match=f"^{folder / FOLDER}: not all workers find the same files; copy"):
+        load_guide(trainer.guide, folder)
+
+
+def assert_same_run(resumed: Trainer, whole: Trainer) -> None:
+    for name in ("loss", "loss_updown", "grad_norm", "attittud/share_helpful"):
+        assert curve(resumed, name) == curve(whole, name), name
+    for mine, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_packed_primary_batch_is_refused(tmp_path: Path) -> None:
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path),
+        train_dataset=sequences(16, [1], 1),
+        data_collator=transformers.DataCollatorWithFlattening(),
+        auxiliary_datasets=sequences(16, [1], 2),
+        guide=SUM,
+    )
+    with pytest.raises(ValueError, match=r"the primary batch is packed or padding-free.*auxiliary_collators"):
+        trainer.train()
+
+
+def test_a_packed_auxiliary_batch_is_not(tmp_path: Path) -> None:
+    packed = [{"input_ids": row["input_ids"].tolist()} for row in sequences(16, [1], 2)]
+    trainer = AttittudTrainer(
+        model=llama(),
+        args=arguments(tmp_path),
+        train_dataset=sequences(16, [1], 1),
+        auxiliary_datasets={"packed": packed},
+        auxiliary_collators={"packed": transformers.DataCollatorWithFlattening()},
+        guide=SUM,
+    )
+    trainer.train()
+    assert curve(trainer, "loss_packed")[-1] < curve(trainer, "loss_packed")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_eta_auto_with_judges(tmp_path: Path, accumulate: int) -> None:
+    """Judges are heard every second step, and resumed. Counting down earns less than counting up as the primary task does."""
+
+    def auto() -> AttittudTrainer:
+        return AttittudTrainer(
+            model=llama(),
+            args=arguments(
+                tmp_path, gradient_accumulation_steps=accumulate, save_strategy="steps", save_steps=5, max_steps=8
+            ),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets={"up": sequences(12, [1], 2), "down": sequences(12, [-1], 3)},
+            judge_dataset=sequences(6, [1], 4),
+            guide={"eta": "auto", "rank": 3, "refresh_every": 3, "judge_every": 2},
+        )
+
+    whole, resumed = auto(), auto()
+    whole.train()
+    assert whole.auxiliary.drawn["judge_dataset"] == 4
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert curve(resumed) == curve(whole) and len(curve(whole)) == 8
+    scores = whole.report.tasks
+    assert float(scores["up"].earned.score.sum()) > float(scores["down"].earned.score.sum())
+    assert curve(whole, "attittud/up/weight_helpful")[-1] > curve(whole, "attittud/down/weight_helpful")[-1]
+
+
+def test_judges_and_eta_auto_belong_together(tmp_path: Path) -> None:
+    def trainer(eta: Any, judges: Any) -> AttittudTrainer:
+        return AttittudTrainer(
+            model=llama(),
+            args=arguments(tmp_path),
+            auxiliary_datasets={"web": []},
+            guide={"eta": eta},
+            judge_dataset=judges,
+        )
+
+    with pytest.raises(ValueError, match="eta='auto' needs judges: pass judge_dataset="):
+        trainer("auto", None)
+    with pytest.raises(ValueError, match="judge_dataset= is only used with eta='auto'"):
+        trainer(Eta(1, 1, 0), sequences(4, [1], 1))
+
+
+def test_names_are_checked_at_once(tmp_path: Path) -> None:
+    for wrong in ({"auxiliary_collators": {"wbe": None}}, {"auxiliary_losses": {"wbe": None}}):
+        with pytest.raises(ValueError, match="no auxiliary dataset 'wbe', only 'web'"):
+            AttittudTrainer(
+                model=llama(), args=arguments(tmp_path), auxiliary_datasets={"web": []}, guide=preset("flip"), **wrong
+            )
+    with pytest.raises(ValueError, match="rank must be"):
+        AttittudTrainer(
+            model=llama(), args=arguments(tmp_path), auxiliary_datasets={"web": []}, guide=preset("flip") | {"rank": 0}
+        )

@@ -1,0 +1,206 @@
+"""TRL's trainers under the mixin, and LoRA models: their own losses, shared out among the examples."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("trl", reason="needs trl")
+
+
+pytest.importorskip("peft", reason="needs peft")
+
+
+import datasets
+import transformers
+from peft import LoraConfig, get_peft_model
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer, pack_dataset
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+from trl_trainers import MAKE, GuidedDPO, GuidedSFT, make_model, make_tokenizer, pairs, text
+
+from attittud import preset
+from attittud.integrations.objective import Cut
+from attittud.integrations.transformers import AttittudTrainer
+from tests.helpers.trainers import SUM, WARNINGS, arguments, curve, sequences, summed
+
+pytestmark = WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+
+
+def sft(folder: Path, cls: type = GuidedSFT, *, guide: Any = SUM, peft: Any = None, **settings: Any) -> GuidedSFT:
+    return cls(
+        model=make_model(),
+        args=arguments(folder, SFTConfig, max_length=16, **settings),
+        train_dataset=text(20, [1], 1),
+        processing_class=make_tokenizer(),
+        peft_config=peft,
+        auxiliary_datasets={"web": text(12, [1, -1], 2)},
+        guide=guide,
+    )
+
+
+def dpo(folder: Path, cls: type = GuidedDPO, **settings: Any) -> GuidedDPO:
+    return cls(
+        model=make_model(),
+        ref_model=make_model(),
+        args=arguments(folder, DPOConfig, max_length=24, **settings),
+        train_dataset=pairs(20, 1),
+        processing_class=make_tokenizer(),
+        auxiliary_datasets={"web": pairs(12, 5)},
+        guide=SUM,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MAKE)
+def test_the_example_resumes_to_the_same_run(tmp_path: Path, kind: str) -> None:
+    """A checkpoint after 4 steps, in the middle of an interval of 3 between refreshes. DPO has plain text beside its pairs."""
+    settings = {"max_steps": 6, "save_steps": 4, "disable_tqdm": True}
+    whole, resumed = (MAKE[kind](str(tmp_path), **settings) for _ in range(2))
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    for name in ("loss", "loss_primary", "loss_updown", "attittud/share_harmful"):
+        assert len(curve(whole, name)) == 6 and curve(resumed, name) == curve(whole, name)
+    assert curve(whole, "loss_updown")[-1] < curve(whole, "loss_updown")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss_type", ["nll", "dft"])
+def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path: Path, loss_type: str) -> None:
+    runs = []
+    for cls in (GuidedSFT, summed(GuidedSFT, SFTTrainer)):
+        trainer = sft(tmp_path, cls, loss_type=loss_type, gradient_accumulation_steps=3)
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=2e-5)
+
+
+@pytest.mark.slow
+def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
+    runs = []
+    for cls in (GuidedDPO, summed(GuidedDPO, DPOTrainer)):
+        trainer = dpo(tmp_path, cls, gradient_accumulation_steps=2)
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
+def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, loss_type: list[str]) -> None:
+    trainer = dpo(tmp_path, loss_type=loss_type)
+    trainer.model.eval()
+    parameters = list(trainer.model.parameters())
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(0.3 * torch.randn_like(parameter))  # away from the reference, where all pairs look alike
+    inputs = next(iter(trainer.get_train_dataloader()))
+    pairs = inputs["input_ids"].shape[0] // 2
+    cut = Cut(trainer.model)
+    loss = trainer.compute_loss(cut, dict(inputs))
+    losses = cut.per_example(loss, 2, "DPO")
+    assert losses.shape == (pairs,) and torch.allclose(losses.mean(), loss)
+    for i in range(pairs):
+        alone = trainer.compute_loss(trainer.model, {name: value[[i, i + pairs]] for name, value in inputs.items()})
+        expected = torch.autograd.grad(alone, parameters)
+        found = torch.autograd.grad(losses[i], parameters, retain_graph=True)
+        scale = max(float(gradient.abs().max()) for gradient in expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-5 * max(scale, 1e-3))
+
+
+@pytest.mark.slow
+def test_lora(tmp_path: Path) -> None:
+    """Only the adapters move, and a resumed run is the same run."""
+    peft = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
+    guide = {**preset("drop_harmful"), "rank": 3, "refresh_every": 2}
+    settings = {"guide": guide, "peft": peft, "bf16": True, "save_strategy": "steps", "save_steps": 3}
+    trainer = sft(tmp_path, **settings)
+    before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, parameter in trainer.model.named_parameters() if not torch.equal(parameter, before[name])}
+    assert moved and all("lora_" in name for name in moved)
+    assert trainer.guide is not None and set(trainer.guide.shared_parameters) == moved
+    resumed = sft(tmp_path, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert curve(resumed) == curve(trainer) and len(curve(resumed)) == 6
+
+
+@pytest.mark.slow
+def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> None:
+    """The stock Trainer shifts labels by what it takes the model for; here it is shown a stand-in."""
+    runs = []
+    for cls in (AttittudTrainer, summed(AttittudTrainer, transformers.Trainer)):
+        torch.manual_seed(0)
+        model = get_peft_model(make_model(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+        trainer = cls(
+            model=model,
+            args=arguments(tmp_path, label_smoothing_factor=0.1, learning_rate=0.1),
+            train_dataset=sequences(20, [1], 1),
+            auxiliary_datasets=sequences(12, [1], 2),
+            guide=SUM,
+        )
+        trainer.train()
+        runs.append(curve(trainer))
+    assert runs[0] == pytest.approx(runs[1], rel=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:You are using packing:UserWarning")
+@pytest.mark.parametrize("setting", ["packing", "padding_free"])
+def test_packing_the_primary_side_is_refused(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ValueError, match=f"{setting}=True on the primary side.*{setting}=False"):
+        GuidedSFT(
+            model=make_model(),
+            args=arguments(tmp_path, SFTConfig, max_length=16 if setting == "packing" else None, **{setting: True}),
+            train_dataset=text(20, [1], 1),
+            processing_class=make_tokenizer(),
+            auxiliary_datasets=text(12, [1], 2),
+            guide=SUM,
+        )
+
+
+@pytest.mark.slow
+def test_packing_the_auxiliary_side_is_allowed(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    ids = (
+        text(40, [1], 2)
+        .map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
+        .select_columns(["input_ids"])
+    )
+    trainer = GuidedSFT(
+        model=make_model(),
+        args=arguments(tmp_path, SFTConfig, max_length=16),
+        train_dataset=text(20, [1], 1),
+        processing_class=make_tokenizer(),
+        auxiliary_datasets={"packed": pack_dataset(ids, seq_length=16)},
+        auxiliary_collators={"packed": DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)},
+        guide=SUM,
+    )
+    trainer.train()
+    assert curve(trainer, "loss_packed")[-1] < curve(trainer, "loss_packed")[0]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_from_the_outputs_is_refused(tmp_path: Path) -> None:
+    class Decayed(GuidedSFT):
+        def compute_loss(self, model: Any, inputs: Any, **more: Any) -> Any:
+            return super().compute_loss(model, inputs, **more) + self.model.lm_head.weight.square().sum()
+
+    with pytest.raises(
+        ValueError, match=r"Decayed.compute_loss is not a function of the model's logits or log_probs alone"
+    ):
+        sft(tmp_path, Decayed).train()

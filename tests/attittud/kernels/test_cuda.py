@@ -1,0 +1,115 @@
+"""The Triton kernels against float64, and against the plain torch they stand in for."""
+
+import pytest
+import torch
+
+from attittud import kernels as linalg
+from attittud.basis.orthonormal import orthonormalise_
+from tests.helpers.long_rows import relative, rows
+
+__all__ = ["rows"]  # fixtures
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def test_transform(rows):
+    matrix = torch.randn(len(rows), len(rows), dtype=torch.float64, device="cuda")
+    for kept in {1, (len(rows) + 1) // 2, len(rows)}:
+        wanted = matrix[:kept] @ rows.double()
+        copy = rows.clone()
+        assert relative(linalg.transform_(copy, matrix[:kept]), wanted) < 1e-6
+        assert torch.equal(copy[kept:], rows[kept:])
+
+
+def test_transform_by_a_lower_triangle(rows):
+    matrix = torch.randn(len(rows), len(rows), dtype=torch.float64, device="cuda").tril()
+    wanted = matrix @ rows.double()
+    assert relative(linalg.transform_(rows, matrix, lower=True), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("rank", ["full", "half", "none"])
+def test_factors_are_those_of_plain_torch(rows, rank):
+    k = len(rows)
+    if rank == "half":
+        rows = torch.randn(k, (k + 1) // 2, device="cuda") @ rows[: (k + 1) // 2]
+    elif rank == "none":
+        rows.zero_()
+    matrix = linalg.gram(rows)
+    factor, inverse = linalg.factorise(matrix, 1e-4)
+    wanted, wanted_inverse = (x.cuda() for x in linalg.factorise(matrix.cpu(), 1e-4))
+    torch.testing.assert_close(factor, wanted, rtol=1e-6, atol=1e-8 * float(wanted.abs().max()))
+    torch.testing.assert_close(inverse, wanted_inverse, rtol=1e-4, atol=1e-6 * float(wanted_inverse.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_taken_where_finite(rows, dtype):
+    old = torch.randn_like(rows).to(dtype)
+    before = old.clone()
+    linalg.take_(old, rows, torch.zeros((), dtype=torch.bool, device="cuda"))
+    assert torch.equal(old, before)
+    linalg.take_(old, rows, torch.ones((), dtype=torch.bool, device="cuda"))
+    assert torch.equal(old, rows.to(dtype))
+
+
+@pytest.mark.parametrize(("k", "m", "size"), [(5, 64, 300_000), (10, 32, 131_072), (12, 7, 200_001), (20, 9, 200_000)])
+def test_products_of_matrices_are_added(k, m, size):
+    """Into some of the columns of a larger matrix, with some of the columns of the weights."""
+    whole, weights = torch.randn(k, size + 100, device="cuda"), torch.randn(k, m + 5, device="cuda")[:, 3 : 3 + m]
+    rows, before = torch.randn(m, size, device="cuda"), whole.clone()
+    linalg.add_product_(whole[:, 50:-50], weights, rows)
+    assert relative(whole[:, 50:-50], before[:, 50:-50].double() + weights.double() @ rows.double()) < 1e-6
+    assert torch.equal(whole[:, :50], before[:, :50]) and torch.equal(whole[:, -50:], before[:, -50:])
+
+
+def test_orthonormal_rows(rows):
+    orthonormalise_(rows)
+    identity = torch.eye(len(rows), dtype=torch.float64, device="cuda")
+    assert float((rows.double() @ rows.double().T - identity).abs().max()) < 2e-6
+
+
+def test_dependent_rows_become_zero():
+    rows = torch.randn(4, 5000, device="cuda")
+    rows = torch.cat([rows, rows.flip(0) * 3])
+    orthonormalise_(rows)
+    assert torch.equal(rows[4:], torch.zeros_like(rows[4:]))
+
+
+@pytest.mark.parametrize("k", [8, 20])
+def test_more_rows_than_examples(k):
+    """Four examples span four directions, also where few of the parameters carry all of the gradient."""
+    examples = torch.randn(4, 300_000, device="cuda")
+    examples[:, 300:] *= 1e-6
+    rows = torch.randn(k, 4, device="cuda") @ examples
+    orthonormalise_(rows)
+    assert torch.equal(rows[4:], torch.zeros_like(rows[4:]))
+    assert (rows[:4].double().norm(dim=1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products(rows, dtype):
+    x, y = torch.randn(2, rows.shape[1], device="cuda")
+    rows = rows.to(dtype)
+    found = linalg.products(rows, x, y)
+    V, u, v = rows.double(), x.double(), y.double()
+    scale = V.norm() * u.norm()
+    assert float((found.rows_x - V @ u).norm() / scale) < 1e-13
+    assert float((found.rows_y - V @ v).norm() / scale) < 1e-13
+    assert [float(z) for z in (found.xx, found.yy, found.xy)] == pytest.approx(
+        [float(u @ u), float(v @ v), float(u @ v)], rel=1e-12, abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lift(rows, dtype):
+    x, y = torch.randn(2, rows.shape[1], device="cuda")
+    rows, weights = rows.to(dtype), torch.randn(len(rows), device="cuda", dtype=torch.float64)
+    factor = torch.full((), 0.1, dtype=torch.float64, device="cuda")
+    wanted = 0.7 * x.double() + rows.double().T @ weights + 0.1 * y.double()
+    assert relative(linalg.lift_(rows, weights, x.clone(), y.clone(), 0.7, factor), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("c", [1.0, 0.5, 2.0, -1.0, 0.3])
+def test_lift_of_nothing_is_exact(rows, c):
+    x, y = torch.randn(2, rows.shape[1], device="cuda")
+    factor = torch.full((), 0.1, dtype=torch.float64, device="cuda")
+    nothing = torch.zeros(len(rows), device="cuda", dtype=torch.float64)
+    assert torch.equal(linalg.lift_(rows, nothing, x.clone(), y.clone(), c, factor), c * x + 0.1 * y)

@@ -1,0 +1,543 @@
+"""eta="auto": scores against an explicit oracle, and that a guide keeps its promises about them."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from attittud import Eta, Guide
+from attittud.decompose import decompose
+from attittud.report import SCORED
+from attittud.step.auto import Scores
+from tests.helpers.oracle import error, expected, flatten, gradients
+from tests.helpers.watch import LiveMemory, Waits
+from tests.helpers.zoo import Problem, problem
+
+BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
+JUDGES = slice(8, 12)
+TRAINED = slice(0, 8)
+
+
+def make(
+    basis: str = "sketch", dtype: torch.dtype = torch.float64, name: str = "mlp", **options
+) -> tuple[Problem, Guide]:
+    p = problem(name, dtype, m=12, n=12)
+    return p, Guide(
+        p.model, **{"eta": "auto", "basis": basis, "rank": 3, "refresh_every": 2, "judge_every": 1} | options
+    )
+
+
+def step(p: Problem, guide: Guide, at: int = 0, **options):
+    p.model.zero_grad()
+    options = {"judge": lambda: p.losses(JUDGES)} | options
+    return guide.backward(primary=p.losses(TRAINED), auxiliary=p.loss(slice(at, at + 8)), **options)
+
+
+def cosine(x: torch.Tensor, y: torch.Tensor) -> float:
+    return 0.0 if not x.any() else float(x @ y / (x.norm() * y.norm()))
+
+
+def score(report, task: str = "auxiliary") -> list[float]:
+    return report.tasks[task].earned.score.tolist()
+
+
+def weights(report, task: str = "auxiliary") -> list[float]:
+    found = report.tasks[task].earned.weights
+    return [float(found.neutral), float(found.helpful), float(found.harmful)]
+
+
+def heard(p: Problem, names) -> torch.Tensor:
+    """The judges' mean gradient; all of them are asked."""
+    return flatten(gradients(p.losses(JUDGES).mean(), p.model), names)
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", BASES)
+def test_scores_are_cosines_of_explicit_parts(basis, include_mean):
+    if basis in ("mean", "canonical") and include_mean:
+        pytest.skip("the mean adds nothing to this basis")
+    p, guide = make(basis, include_mean=include_mean)
+    report = step(p, guide)
+    V = guide.subspace.rows if basis == "random" else basis
+    want = expected(
+        p.model, p.losses(TRAINED), p.loss(slice(0, 8)), eta=(0, 0, 0), basis=V, rank=3, include_mean=include_mean
+    )
+    g_judge = heard(p, want.names)
+    parts = want.parts["auxiliary"]
+    whole = want.g_a["auxiliary"], want.g_p
+    cosines = [cosine(x, g_judge) for x in (parts.neutral, parts.helpful, parts.harmful, *whole)]
+    assert score(report) == pytest.approx(cosines, abs=1e-9)
+    assert weights(report) == [0, 0, 0]  # nothing was earned before
+    assert error(p.grads(), want.grads) < 1e-12
+
+
+@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_step_applies_what_was_earned_before(basis, dtype):
+    p, guide = make(basis, dtype)
+    same = p.copy()
+    for at in range(4):
+        # Judges that partly are the auxiliary examples: something is earned.
+        report = step(p, guide, at, judge=lambda: p.losses(slice(0, 12)) + 3 * p.loss())
+    eta = Eta(*weights(report))
+    assert any(w > 0 for w in weights(report))
+    fixed = Guide(same.model, eta=eta, basis=basis, rank=3, refresh_every=2)
+    for at in range(4):
+        same.model.zero_grad()
+        fixed.backward(primary=same.losses(TRAINED), auxiliary=same.loss(slice(at, at + 8)))
+    assert error(p.grads(), same.grads()) < (1e-12 if dtype == torch.float64 else 1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ the rule
+
+
+def record_of(*cosines: list[float]) -> Scores:
+    record = Scores(torch.device("cpu"))
+    for found in cosines:
+        record.add(torch.tensor(found, dtype=torch.float64))
+    return record
+
+
+CASES = st.lists(st.lists(st.floats(-1, 1), min_size=len(SCORED), max_size=len(SCORED)), min_size=1, max_size=8)
+
+
+@given(CASES)
+def test_weights_stay_in_bounds(cosines):
+    record = record_of(*cosines)
+    assert torch.isfinite(record.weights).all()
+    assert (record.weights >= 0).all() and (record.weights <= 1).all()
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2),
+    st.lists(st.floats(-0.2, 0.2), min_size=5, max_size=5),
+    st.floats(0.05, 1),
+    st.integers(2, 12),
+)
+def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(part, others, primary, hearings):
+    """Whatever the rest of the auxiliary gradient is like."""
+    for sign in (1.0, -1.0):
+        cosines = [*others[:4], primary]
+        cosines[part] = sign
+        record = record_of(*[cosines] * hearings)
+        assert record.weights[part] == (sign > 0)
+
+
+@given(st.integers(0, 30), st.floats(0.05, 0.9), st.floats(0.0, 0.05))
+def test_judges_like_the_auxiliary_data_drop_nothing(seed, primary, noise):
+    """Their gradient then is the auxiliary one up to noise: every part points with it, more than the primary one does."""
+    random = torch.Generator().manual_seed(seed)
+    record = Scores(torch.device("cpu"))
+    split = torch.tensor([0.8, 0.5, 0.4, 1.0], dtype=torch.float64)  # norms of the parts of a gradient of norm 1
+    for _ in range(12):
+        found = (split + noise * torch.randn(4, generator=random, dtype=torch.float64)).clamp(-1, 1)
+        record.add(torch.cat([found, torch.tensor([min(primary, 0.3)], dtype=torch.float64)]))
+    assert (record.weights == 1).all()
+
+
+@pytest.mark.parametrize("hearings", [7, 150])
+def test_moments_are_those_of_an_exponential_average(hearings):
+    """A twentieth of it is new at every hearing; after many hearings the mean is worth 39 of them."""
+    random = torch.Generator().manual_seed(1)
+    found = torch.rand(hearings, 5, generator=random, dtype=torch.float64) * 2 - 1
+    record = record_of(*found.tolist())
+    decay = torch.tensor([0.95 ** (hearings - 1 - i) for i in range(hearings)], dtype=torch.float64)[:, None]
+    mean = (decay * found).sum(0) / decay.sum()
+    count = decay.sum() ** 2 / decay.square().sum()
+    variance = (decay * (found - mean).square()).sum(0) / decay.sum() * count / (count - 1)
+    assert torch.allclose(record.known[0], mean)
+    assert torch.allclose(record.known[1], variance.sqrt())
+    assert torch.allclose(record.known[2], (variance / count).sqrt() * (1 + 3 / (count - 1)))
+
+
+def test_one_judgement_is_no_evidence():
+    record = record_of([1.0] * 5)
+    assert torch.isinf(record.known[2]).all() and not record.weights.any()
+    record.add(torch.ones(5, dtype=torch.float64))
+    assert not record.known[2].any() and record.weights.all()
+
+
+@given(
+    st.lists(st.floats(-0.9, 0.9), min_size=5, max_size=5),
+    st.lists(st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=5), min_size=6, max_size=8),
+)
+def test_weights_follow_the_documented_rule(centre, noise):
+    """The same, number by number, from the sentences in docs/auto.md."""
+    cosines = [[c + e for c, e in zip(centre, errors, strict=True)] for errors in noise]
+    record = record_of(*cosines)
+    score, spread, error = record.known[0].tolist(), record.known[1].tolist(), float(record.known[2][3])
+    assume(error > 1e-9)
+    for part in range(3):
+        difference = score[part] - score[3]
+        total = difference**2 + (4 * spread[part]) ** 2 + (4 * spread[3]) ** 2
+        believed = score[3] + difference * difference**2 / total
+        want = (believed / error - 1) / 2
+        assert float(record.weights[part]) == pytest.approx(min(1, max(0, want)), abs=1e-6)
+
+
+def test_a_part_that_is_rounding_scores_nothing():
+    """Where the auxiliary gradient lies in the span there is no neutral part, though float32 leaves something of it."""
+    for seed in range(8):
+        p = problem("mlp", torch.float32, m=12, n=12, seed=seed)
+        guide = Guide(p.model, eta="auto", basis="mean", refresh_every=1, judge_every=1)
+        losses = p.losses(TRAINED)
+        report = guide.backward(primary=losses, auxiliary=0.3 * losses.mean(), judge=lambda p=p: p.losses(JUDGES))
+        neutral, helpful, harmful, whole, primary = score(report)
+        assert neutral == harmful == 0
+        assert helpful == pytest.approx(primary, abs=1e-5) == whole
+
+
+# ------------------------------------------------------------------------------------------------ the same of whole steps
+
+
+@pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
+@pytest.mark.parametrize("part", ["neutral", "helpful", "harmful"])
+def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(basis, part):
+    found = []
+    for sign in (1.0, -1.0):
+        p, guide = make(basis, rank=8, refresh_every=10)
+        names = list(dict(p.model.body.named_parameters(prefix="body")))
+        shared = [dict(p.model.named_parameters())[name] for name in names]
+
+        def judge(p=p, guide=guide, names=names, shared=shared, sign=sign):
+            g_p = flatten(gradients(p.losses(TRAINED).mean(), p.model), names)
+            g_a = flatten(gradients(p.loss(slice(0, 8)), p.model), names)
+            wanted = getattr(decompose(g_a, g_p, guide.subspace.rows), part)
+            assert wanted.norm() > 1e-3 * g_a.norm()
+            return sign * (torch.cat([x.reshape(-1) for x in shared]) @ wanted)[None]
+
+        reports = [step(p, guide, judge=judge) for _ in range(4)]
+        assert list(guide.shared_parameters) == names
+        found.append(weights(reports[-1])[("neutral", "helpful", "harmful").index(part)])
+    assert found == [1, 0]
+
+
+def test_judges_from_the_auxiliary_data_drop_nothing():
+    """Other examples than those of the step, with their auxiliary loss: parts are heard of as the noise of batches lets them."""
+    p = problem("mlp", torch.float64, m=12, n=400)
+    guide = Guide(p.model, eta="auto", rank=3, refresh_every=5, judge_every=1)
+    order = torch.Generator().manual_seed(3)
+    for _ in range(40):
+        rows = torch.randperm(400, generator=order)
+
+        def losses(at, **options):
+            return nn.functional.cross_entropy(p.model(p.xa[at], "auxiliary"), p.ya[at], **options)
+
+        p.model.zero_grad()
+        report = guide.backward(
+            p.losses(), losses(rows[:100]), judge=lambda at=rows[100:200]: losses(at, reduction="none")
+        )
+    assert weights(report) == [1, 1, 1]
+
+
+def test_coordinates_are_judged_by_chunks(monkeypatch):
+    p, guide = make("canonical")
+    q, other = make("canonical")
+    first = step(p, guide)
+    monkeypatch.setattr("attittud.basis.canonical.chunk_size", lambda _: 7)
+    assert score(step(q, other)) == pytest.approx(score(first), abs=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------ promises
+
+
+def train(p: Problem, guide: Guide, steps: int, first: int = 0, scale=(1.0, 1.0, 1.0), **options):
+    optimizer = torch.optim.SGD(p.model.parameters(), lr=0.05)
+    for i in range(first, first + steps):
+        optimizer.zero_grad()
+        report = guide.backward(
+            primary=scale[0] * p.losses(TRAINED),
+            auxiliary=scale[1] * p.loss(slice(i % 4, i % 4 + 8)),
+            judge=lambda: scale[2] * p.losses(JUDGES),
+            **options,
+        )
+    return report
+
+
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
+@settings(max_examples=5)  # each is two runs
+@given(st.lists(st.integers(-60, 30), min_size=3, max_size=3))
+def test_scaling_any_loss_changes_no_weight(basis, exponents):
+    found = []
+    for scale in ([1.0] * 3, [2.0**e for e in exponents]):
+        p, guide = make(basis, judge_every=2)
+        found.append(train(p, guide, 7, scale=scale))
+    assert weights(found[1]) == pytest.approx(weights(found[0]), abs=1e-9)
+    assert score(found[1]) == pytest.approx(score(found[0]), abs=1e-9)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_resume_is_bitwise(basis):
+    whole, guide = make(basis, torch.float32, judge_every=3)
+    train(whole, guide, 5)
+    state, parameters = guide.state_dict(), whole.copy()
+    basis_rows = state.pop("basis")
+    text = json.loads(json.dumps(state))  # JSON keeps every bit of the numbers
+    train(whole, guide, 7, first=5)
+    again = Guide(parameters.model, eta="auto", basis=basis, rank=3, refresh_every=2, judge_every=3)
+    again.load_state_dict(text | {"basis": basis_rows})
+    report = train(parameters, again, 7, first=5)
+    assert score(report) != [0] * 5
+    assert all(torch.equal(x, y) for x, y in zip(whole.model.parameters(), parameters.model.parameters(), strict=True))
+    ours, theirs = guide.state_dict(), again.state_dict()
+    assert ours["judges"] == theirs["judges"]
+
+
+def test_random_losses_of_judges_differ_each_time_and_are_those_of_a_run_that_was_never_stopped():
+    drawn = []
+
+    def heard_at(p, guide):
+        def judge():
+            drawn.append(torch.rand(()).item())
+            return p.losses(JUDGES)
+
+        step(p, guide, judge=judge)
+
+    p, guide = make()
+    heard_at(p, guide)
+    state = guide.state_dict()
+    heard_at(p, guide)
+    p, guide = make()
+    guide.load_state_dict(state)
+    heard_at(p, guide)
+    assert drawn[0] != drawn[1] == drawn[2]
+
+
+def test_skipped_judgements_do_not_shift_the_schedule():
+    p, guide = make()
+    step(p, guide, judge=lambda: 0 * p.losses(JUDGES))
+    q, other = make()
+    other.load_state_dict(guide.state_dict())
+    assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
+
+
+def test_judges_are_called_when_due_and_may_retire():
+    p, guide = make(judge_every=4)
+    calls = []
+
+    def judge():
+        calls.append(i)
+        return p.losses(JUDGES)
+
+    for i in range(10):
+        assert guide.judge_due == (i % 4 == 0)
+        step(p, guide, judge=judge)
+    assert calls == [0, 4, 8]
+    before = weights(step(p, guide, judge=judge))
+    for i in range(9):
+        assert weights(step(p, guide, i % 4, judge=None)) == before
+
+
+def test_nan_judges_change_nothing_and_are_counted():
+    p, guide = make()
+    for at in range(3):
+        step(p, guide, at)
+    state = guide.state_dict()["judges"]["records"]["auxiliary"]
+    report = step(p, guide, judge=lambda: p.losses(JUDGES) * torch.tensor([1.0, math.nan, 1.0, 1.0]))
+    after = guide.state_dict()["judges"]["records"]["auxiliary"]
+    assert after == state | {"skipped": 1}
+    assert report.to_dict()["skipped_hearings"] == 1
+    assert all(torch.isfinite(g).all() for g in p.grads().values() if g is not None)
+    # Judges who learn nothing more have no gradient and say nothing.
+    assert step(p, guide, judge=lambda: 0 * p.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
+
+
+def test_three_verbs_and_micro_batches():
+    p, guide = make()
+    q, other = make()
+    for at in range(3):
+        first = step(p, guide, at)
+        q.model.zero_grad()
+        for half in (slice(0, 4), slice(4, 8)):
+            other.primary(q.losses(half) / 2)
+        other.judge(lambda: q.losses(JUDGES))
+        for half in (slice(at, at + 4), slice(at + 4, at + 8)):
+            other.auxiliary(q.loss(half) / 2)
+        second = other.combine()
+        assert error(q.grads(), p.grads()) < 1e-10
+        assert score(second) == pytest.approx(score(first), abs=1e-9)
+
+
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
+def test_named_tasks_in_turns(basis):
+    """Micro-batches of two tasks that alternate: each is judged as a whole."""
+    p, guide = make(basis)
+    q, other = make(basis)
+    tasks = {"a": slice(0, 8), "b": slice(4, 12)}
+    for _ in range(3):
+        p.model.zero_grad(), q.model.zero_grad()
+        losses = {name: p.loss(at) for name, at in tasks.items()}
+        first = guide.backward(primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES))
+        other.primary(q.losses(TRAINED))
+        other.judge(lambda: q.losses(JUDGES))
+        for part in (0, 4):
+            for name, at in tasks.items():
+                other.auxiliary({name: q.loss(slice(at.start + part, at.start + part + 4)) / 2})
+        second = other.combine()
+        assert error(q.grads(), p.grads()) < 1e-10
+        for name in tasks:
+            assert score(second, name) == pytest.approx(score(first, name), abs=1e-9)
+
+
+def test_auxiliary_before_primary():
+    p, guide = make(refresh_every=1)
+    q, other = make(refresh_every=1)
+    for at in range(3):
+        first = step(p, guide, at)
+        q.model.zero_grad()
+        other.judge(lambda: q.losses(JUDGES))
+        other.auxiliary(q.loss(slice(at, at + 8)))
+        other.primary(q.losses(TRAINED))
+        second = other.combine()
+        assert score(second) == pytest.approx(score(first), abs=1e-9)
+        assert error(q.grads(), p.grads()) < 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
+def test_named_tasks_of_both_kinds(basis):
+    eta = {"a": "auto", "b": Eta(0.5, 1, -1), "c": "auto"}
+    p, guide = make(basis, eta=eta, auxiliary_weight={"a": 1.0, "b": 0.3, "c": 2.0})
+    tasks = {"a": slice(0, 4), "b": slice(4, 8), "c": slice(8, 12)}
+    for _ in range(3):
+        p.model.zero_grad()
+        losses = {name: p.loss(at) for name, at in tasks.items()}
+        report = guide.backward(primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES))
+    assert report.tasks["b"].earned is None
+    etas = {name: tuple(weights(report, name)) for name in ("a", "c")} | {"b": (0.5, 1, -1)}
+    want = expected(
+        p.model,
+        p.losses(TRAINED),
+        {name: p.loss(at) for name, at in tasks.items()},
+        eta=etas,
+        auxiliary_weight={"a": 1.0, "b": 0.3, "c": 2.0},
+        basis=basis,
+        rank=3,
+        refresh_index=1,
+    )
+    assert error(p.grads(), want.grads) < 1e-10
+    for name in ("a", "c"):
+        parts, g_judge = want.parts[name], heard(p, want.names)
+        cosines = [cosine(x, g_judge) for x in (parts.neutral, parts.helpful, parts.harmful, want.g_a[name], want.g_p)]
+        # The model stands still, so every hearing says the same (but for the basis, which the refreshes change).
+        assert score(report, name)[3:] == pytest.approx(cosines[3:], abs=1e-9)
+    values = report.to_dict()
+    assert {"a/weight_neutral", "c/score_auxiliary", "c/score_primary"} <= values.keys()
+    assert "b/weight_neutral" not in values and "weight_neutral" not in values
+
+
+def test_judging_leaves_no_trace():
+    """Dropout, BatchNorm, random state and `.grad` are as without judges."""
+    p, guide = make(name="cnn_batch_norm", dtype=torch.float32)
+    q, fixed = make(name="cnn_batch_norm", dtype=torch.float32, eta=Eta(0, 0, 0))
+    step(p, guide)
+    step(q, fixed, judge=None)
+    assert error(p.grads(), q.grads()) == 0  # nothing was earned yet: the primary gradient alone
+    for x, y in zip(p.model.buffers(), q.model.buffers(), strict=True):
+        assert torch.equal(x, y)
+    assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize("basis", ["sketch", "mean"])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_memory(basis, tasks):
+    """A hearing holds the judges' gradient beside the k + 3 vectors of a refresh, or instead of a copy between them."""
+    torch.manual_seed(0)
+    width, depth = 512, 8
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+    size = sum(x.numel() * x.element_size() for x in model.parameters())
+    x = torch.linspace(-1, 1, 16 * width).reshape(16, width).sin()
+    guide = Guide(model, eta="auto", rank=5, basis=basis, engine="loop", judge_every=1)
+    for refresh in (True, False):
+        model.zero_grad(set_to_none=True)
+        losses = model(x).square().mean(1)
+        loss = {f"task {t}": model(x[: 4 + t].cos()).abs().mean() for t in range(tasks)}
+        with LiveMemory() as watch:
+            guide.backward(losses, loss, judge=lambda: model(x[:4]).abs().mean(1), refresh=refresh)
+        kept = (5 if basis == "sketch" else 1) if refresh else 0
+        assert watch.peak / size < kept + 3 + (tasks > 1) + 0.6, (refresh, watch.peak / size)
+
+
+@pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
+def test_judging_does_not_wait_for_the_device(basis):
+    p, guide = make(basis, torch.float32)
+    step(p, guide)
+    losses, loss = p.losses(TRAINED), p.loss()
+    with Waits() as watch:
+        guide.backward(losses, loss, judge=lambda: p.losses(JUDGES), refresh=False)
+    assert not watch.seen
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"judge": None}, "'auxiliary' has eta='auto', which needs judges: pass judge="),
+        ({"judge": 3}, "judge must be a callable"),
+        ({"judge": lambda: torch.zeros(3)}, "judge: the loss has no graph"),
+        (
+            {"judge": lambda: torch.zeros((), requires_grad=True)},
+            "judge: expected per-example primary losses .* got a scalar",
+        ),
+        (
+            {"judge": lambda: torch.zeros(3, requires_grad=True)},
+            "judge: the losses reach none of the shared parameters",
+        ),
+    ],
+    ids=["none", "number", "no graph", "scalar", "elsewhere"],
+)
+def test_errors(options, message):
+    p, guide = make()
+    with pytest.raises((ValueError, TypeError), match=message):
+        step(p, guide, **options)
+    step(p, guide)  # the failed step is forgotten
+
+
+def test_fixed_weights_have_no_judges():
+    p, guide = make(eta=Eta(1, 1, 0))
+    with pytest.raises(ValueError, match="judge= is only used with eta='auto'"):
+        step(p, guide)
+    with pytest.raises(TypeError, match=r"eta must be an Eta.*'auto'"):
+        make(eta="automatic")
+    with pytest.raises(ValueError, match="judge_every must be a whole number"):
+        make(judge_every=0)
+
+
+def test_tasks_with_fixed_weights_need_no_judges():
+    p, guide = make(eta={"a": "auto", "b": Eta(1, 1, 0)})
+    guide.backward(primary=p.losses(TRAINED), auxiliary={"b": p.loss()})
+    guide.primary(p.losses(TRAINED))
+    guide.auxiliary({"b": p.loss()})
+    guide.combine()
+    with pytest.raises(ValueError, match="'a' has eta='auto', which needs judges"):
+        guide.backward(primary=p.losses(TRAINED), auxiliary={"b": p.loss(), "a": p.loss()})
+
+
+@pytest.mark.parametrize("missing", ["age", "count", "records"])
+def test_an_incomplete_state_is_refused_and_changes_nothing(missing):
+    p, guide = make()
+    step(p, guide)
+    state = guide.state_dict()
+    damaged = state | {"judges": {key: value for key, value in state["judges"].items() if key != missing}}
+    with pytest.raises(ValueError, match=f"judges.* incomplete: {missing} missing; save it by state_dict"):
+        guide.load_state_dict(damaged)
+    assert guide.state_dict()["judges"] == state["judges"]
+
+
+def test_judge_comes_before_auxiliary():
+    p, guide = make()
+    guide.primary(p.losses(TRAINED))
+    with pytest.raises(ValueError, match=r"call judge\(\) before auxiliary\(\)"):
+        guide.auxiliary(p.loss())
+    step(p, guide)
+    guide.primary(p.losses(TRAINED))
+    guide.auxiliary(p.loss())
+    with pytest.raises(RuntimeError, match=r"judge\(\) came twice or after auxiliary\(\)"):
+        guide.judge(lambda: p.losses(JUDGES))
+    step(p, guide)

@@ -1,0 +1,224 @@
+"""How many vectors of the size of the model a step allocates, and what happens where they cannot fit."""
+
+import pytest
+import torch
+from torch import nn
+
+import attittud.step.refresh
+from attittud import Eta, Guide
+from tests.helpers.watch import LiveMemory
+
+K, M, WIDTH, DEPTH = 5, 16, 512, 8
+
+
+SLACK = 0.6  # activations and their gradients, in units of D; a whole further vector does not hide in it
+
+
+class Wide(nn.Module):
+    """Many parameters, few activations, so that D-sized tensors stand out."""
+
+    def __init__(self, depth: int = DEPTH, width: int = WIDTH) -> None:
+        super().__init__()
+        self.width = width
+        self.body = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+
+    @property
+    def bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in self.parameters())
+
+    def primary(self, m: int = M):
+        x = torch.linspace(-1, 1, m * self.width).reshape(m, self.width).sin()
+        return self.body(x).square().mean(1)
+
+    def auxiliary(self, t: int = 0):
+        x = torch.linspace(-2, 1 + t, 4 * self.width).reshape(4, self.width).cos()
+        return self.body(x).abs().mean()
+
+
+def measured(model: Wide, action) -> float:
+    """Peak of what ``action`` allocates, in vectors of the model's size."""
+    with LiveMemory() as watch:
+        action()
+    return watch.peak / model.bytes
+
+
+def guide_for(model: Wide, **options) -> Guide:
+    return Guide(model, **{"eta": Eta(1, 0.5, -1), "primary_weight": 0.1, "rank": K, "engine": "loop"} | options)
+
+
+def rows(basis: str) -> int:
+    return 1 if basis == "mean" else K
+
+
+def test_the_watch_sees_what_is_allocated():
+    model = Wide()
+    with LiveMemory() as watch:
+        kept = [torch.zeros(10) for _ in range(3)]
+        alias = kept[0].view(2, 5)
+        torch.ones(50)
+    assert watch.live == 3 * 40
+    assert watch.peak == 3 * 40 + 200
+    del alias
+    loss = model.auxiliary()
+    with LiveMemory() as watch:
+        loss.backward()
+    assert 1 <= watch.live / model.bytes < 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
+@pytest.mark.parametrize("basis", ["sketch", "mean", "random"])
+def test_backward(basis, with_grad, include_mean, engine):
+    """k + 3 vectors beside ``.grad`` where the basis is new, 3 where it is not: no m x D tensor ever."""
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model, basis=basis, include_mean=include_mean, engine=engine)
+    for refresh in (True, False, True):
+        model.zero_grad(set_to_none=True)
+        if with_grad:
+            model.auxiliary().backward()
+        losses, loss = model.primary(), model.auxiliary()
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=refresh))  # noqa: B023 - called at once
+        allowed = 3 + (rows(basis) if refresh else 0) + (not with_grad)
+        assert peak <= allowed + SLACK, (refresh, peak)
+        assert peak >= (rows(basis) if refresh else 1)  # the measurement is alive
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+def test_a_model_of_one_layer(engine):
+    """Where one parameter is nearly all of the model, its gradient for several rows must not lie beside the sketch."""
+    torch.manual_seed(0)
+    model = Wide(depth=1, width=1536)
+    guide = guide_for(model, engine=engine)
+    model.auxiliary().backward()
+    for _ in range(2):
+        losses, loss = model.primary(), model.auxiliary()
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=True))  # noqa: B023 - called at once
+        assert peak <= K + 3 + SLACK
+
+
+@pytest.mark.parametrize("basis", ["exact", "svd"])
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_bases_that_work_on_more_rows_than_they_keep(basis, engine):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model, basis=basis, engine=engine, rank=3)
+    losses, loss = model.primary(), model.auxiliary()
+    peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss))
+    working = {"exact": M, "svd": 3 + 8}[basis]
+    assert working <= peak <= working + 3 + SLACK
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+def test_primary_then_auxiliary(engine):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model, engine=engine)
+    for _ in range(2):
+        model.zero_grad(set_to_none=False)
+
+        def window():
+            for _ in range(2):
+                guide.primary(model.primary() / 2)
+            for _ in range(2):
+                guide.auxiliary(model.auxiliary() / 2)
+            guide.combine()
+
+        if model.body[0].weight.grad is None:
+            model.auxiliary().backward()
+        assert measured(model, window) <= K + 3 + SLACK
+
+
+@pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_several_tasks_in_one_backward(tasks, with_grad):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model)
+    for refresh in (True, False, True):
+        model.zero_grad(set_to_none=True)
+        if with_grad:
+            model.auxiliary().backward()
+        losses, named = model.primary(), {f"task {t}": model.auxiliary(t) for t in range(tasks)}
+        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=named, refresh=refresh))  # noqa: B023 - called at once
+        assert peak <= 3 + (K if refresh else 0) + (not with_grad) + SLACK, (refresh, peak)
+
+
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_tasks_that_interleave_in_a_refresh_window(tasks):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model)
+    model.auxiliary().backward()
+
+    def window():
+        for _ in range(2):
+            guide.primary(model.primary() / 2, basis_losses=model.primary)
+            for t in range(tasks):
+                guide.auxiliary({f"task {t}": model.auxiliary(t) / 2})
+        guide.combine()
+
+    assert measured(model, window) <= K + 2 + tasks + SLACK
+
+
+def test_what_stays_after_a_step():
+    """Between steps V is all that is kept."""
+    torch.manual_seed(0)
+    model = Wide()
+    model.auxiliary().backward()
+    guide = guide_for(model)
+    with LiveMemory() as watch:
+        guide.backward(primary=model.primary(), auxiliary=model.auxiliary())
+        kept = watch.live / model.bytes
+    assert K <= kept <= K + 0.2
+
+
+def test_basis_dtype_halves_what_stays():
+    torch.manual_seed(0)
+    model = Wide()
+    model.auxiliary().backward()
+    guide = guide_for(model, basis_dtype=torch.bfloat16)
+    with LiveMemory() as watch:
+        guide.backward(primary=model.primary(), auxiliary=model.auxiliary())
+        kept = watch.live / model.bytes
+    assert K / 2 <= kept <= K / 2 + 0.2
+    assert watch.peak / model.bytes <= 1.5 * K + 3 + SLACK  # the rows are computed in float32 beside what is stored
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
+def test_what_cannot_fit_is_refused_before_it_is_tried(monkeypatch, basis):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model, basis=basis)
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: 6 * model.bytes)
+    losses, loss = model.primary(), model.auxiliary()
+
+    def attempt():
+        with pytest.raises(MemoryError, match=r"(?s)(?=.*rank)(?=.*parameters)(?=.*implicit)"):
+            guide.backward(primary=losses, auxiliary=loss)
+
+    assert measured(model, attempt) < 3
+    assert all(x.grad is None for x in model.parameters())
+
+
+def test_the_settings_proposed_do_fit(monkeypatch):
+    torch.manual_seed(0)
+    model = Wide()
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: 8 * model.bytes)
+    with pytest.raises(MemoryError) as caught:
+        guide_for(model, rank=20).backward(primary=model.primary(), auxiliary=model.auxiliary())
+    rank = int(str(caught.value).split("rank=")[1].split()[0].strip(",;."))
+    assert 1 <= rank < 20
+    guide_for(model, rank=rank).backward(primary=model.primary(), auxiliary=model.auxiliary())
+    with pytest.raises(MemoryError):
+        guide_for(model, rank=rank + 1).backward(primary=model.primary(), auxiliary=model.auxiliary())
+
+
+def test_unknown_or_ample_memory_is_no_obstacle(monkeypatch):
+    torch.manual_seed(0)
+    model = Wide()
+    for amount in (None, 2**60):
+        monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device, amount=amount: amount)
+        guide_for(model).backward(primary=model.primary(), auxiliary=model.auxiliary())

@@ -1,0 +1,105 @@
+"""Which parameter receives what: found by what the losses reach, not by names."""
+
+import pytest
+import torch
+from torch import nn
+
+from attittud import Eta, Guide
+from tests.helpers.oracle import error, expected, gradients
+from tests.helpers.zoo import TwoHeads, problem
+
+
+def step(p, **options):
+    guide = Guide(p.model, **{"eta": Eta(1, 0, -1), "rank": 3} | options)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    return guide
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1, 5.0])
+def test_heads_do_not_feel_eta_or_primary_weight(weight):
+    p = problem("mlp", torch.float64)
+    g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
+    step(p, primary_weight=weight, auxiliary_weight=0.5)
+    for name, parameter in p.model.heads.named_parameters(prefix="heads"):
+        want = g_p[name] if "primary" in name else 0.5 * g_a[name]
+        assert torch.equal(parameter.grad, want), name
+
+
+def test_shared_parameters_are_those_both_reach():
+    p = problem("frozen")
+    shared = step(p).shared_parameters
+    assert list(shared) == ["body.0.bias", "body.2.weight", "body.2.bias"]
+    assert shared["body.0.bias"] is p.model.body[0].bias
+
+
+def test_tied_parameters_count_once():
+    p = problem("tied_module")
+    assert list(step(p).shared_parameters) == ["embedding.weight", "mix.weight", "mix.bias"]
+
+
+@pytest.mark.parametrize("how", ["predicate", "iterable"])
+def test_narrowed(how):
+    """What is left out receives the plain weighted sum, whatever Eta says."""
+    p = problem("mlp", torch.float64)
+    only = ["body.0.weight", "body.2.bias"]
+    params = dict(p.model.named_parameters())
+    parameters = (lambda name, _: name in only) if how == "predicate" else (params[name] for name in only)
+    want = expected(
+        p.model, p.losses(), p.loss(), eta=(1, 0, -1), rank=3, primary_weight=0.2, auxiliary_weight=0.5, only=only
+    )
+    guide = step(p, primary_weight=0.2, auxiliary_weight=0.5, parameters=parameters)
+    assert list(guide.shared_parameters) == only
+    assert error(p.grads(), want.grads) <= 1e-10
+    g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
+    assert torch.equal(params["body.0.bias"].grad, 0.5 * g_a["body.0.bias"] + 0.2 * g_p["body.0.bias"])
+
+
+def test_a_task_that_reaches_less():
+    """A parameter that only some tasks reach is shared all the same."""
+    p = problem("mlp", torch.float64)
+    tasks = {"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()}
+    want = expected(p.model, p.losses(), tasks, eta=(1, 0, -1), rank=3)
+    guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3)
+    guide.backward(primary=p.losses(), auxiliary={"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()})
+    assert set(guide.shared_parameters) == set(want.names)
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
+def test_auxiliary_heads_of_several_tasks():
+    p = problem("mlp", torch.float64)
+    p.model.third = nn.Linear(6, 2).double()
+
+    def tasks():
+        return {"a": p.loss(), "b": p.model.third(p.model.body(p.xa)).square().mean()}
+
+    want = expected(p.model, p.losses(), tasks(), eta=(1, 0, -1), rank=3, auxiliary_weight={"a": 2.0, "b": 0.5})
+    guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3, auxiliary_weight={"a": 2.0, "b": 0.5})
+    guide.backward(primary=p.losses(), auxiliary=tasks())
+    assert error(p.grads(), want.grads) <= 1e-10
+    assert torch.equal(p.model.third.bias.grad, 0.5 * gradients(tasks()["b"], p.model)["third.bias"])
+
+
+def test_sparse_gradients_where_they_are_left_out():
+    """An embedding with sparse gradients trains as usual once it does not take part."""
+    model = TwoHeads(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten(), nn.Linear(12, 5)), 5)
+    x = torch.arange(8).reshape(2, 4)
+
+    def losses():
+        return model(x, "primary").square().mean(1), model(x, "auxiliary").mean()
+
+    g_p, g_a = (gradients(loss.mean(), model)["body.0.weight"] for loss in losses())
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=2, primary_weight=0.3, parameters=lambda name, _: "body.2" in name)
+    guide.backward(*losses())
+    got = model.body[0].weight.grad
+    assert got.is_sparse
+    assert torch.equal(got.to_dense(), g_a.to_dense() + 0.3 * g_p.to_dense())
+
+
+def test_leaves_outside_the_model_are_left_alone():
+    """As ``.grad`` is the model's: an input that requires a gradient gets none, a stranger's parameter neither."""
+    p = problem("mlp")
+    stranger = nn.Parameter(torch.ones(()))
+    p.xa.requires_grad_()
+    Guide(p.model, eta=Eta(1, 1, 1), rank=3).backward(primary=stranger * p.losses(), auxiliary=stranger * p.loss())
+    assert stranger.grad is None
+    assert p.xa.grad is None

@@ -1,0 +1,375 @@
+"""Several micro-batches are one batch: calls add up, signs are taken once, in ``combine``."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attittud import AccumulationWarning, Eta, Guide
+from tests.helpers.oracle import error, expected
+from tests.helpers.zoo import problem
+
+ETA = Eta(1, 0.5, -1)
+N = 4
+PRIMARY = [slice(3 * i, 3 * i + 3) for i in range(N)]
+AUXILIARY = [slice(2 * i, 2 * i + 2) for i in range(N)]
+
+
+def setup(**options):
+    p = problem("mlp", torch.float64, m=3 * N, n=2 * N)
+    return p, Guide(p.model, **{"eta": ETA, "primary_weight": 0.1, "rank": 3} | options)
+
+
+def one_batch(p, guide, **options):
+    p.model.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=p.loss(), **options)
+    return {name: g.clone() for name, g in p.grads().items()}
+
+
+def micro_batches(p, guide, interleaved, **options):
+    p.model.zero_grad()
+    for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+        guide.primary(p.losses(at) / N, **options)
+        if interleaved:
+            guide.auxiliary(p.loss(too) / N)
+    if not interleaved:
+        for at in AUXILIARY:
+            guide.auxiliary(p.loss(at) / N)
+    report = guide.combine()
+    return report, p.grads()
+
+
+def test_the_signs_of_the_parts_differ_from_those_of_the_whole():
+    """Otherwise the tests below could not tell when signs are taken."""
+    p, guide = setup()
+    whole = one_batch(p, guide)
+    want = expected(p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), primary_weight=0.1, rank=3)
+    assert error(whole, want.grads) < 1e-10
+    pieces = [
+        expected(p.model, p.losses(a), p.loss(b), eta=(1, 0.5, -1), primary_weight=0.1, basis=want.V).grads
+        for a, b in zip(PRIMARY, AUXILIARY, strict=True)
+    ]
+    assert error({n: sum(piece[n] for piece in pieces) / N for n in whole}, whole) > 1e-2
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", ["sketch", "mean", "exact", "random", "canonical"])
+def test_window_with_a_refresh(basis, include_mean, engine):
+    options = {"basis": basis, "include_mean": include_mean, "engine": engine}
+    want = one_batch(*setup(**options))
+    p, guide = setup(**options)
+    report, got = micro_batches(p, guide, interleaved=False)
+    assert report.refreshed
+    assert error(got, want) < 1e-10
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "mean", "exact", "random", "canonical"])
+def test_window_without_a_refresh(basis, interleaved):
+    p, guide = setup(basis=basis, include_mean=True)
+    one_batch(p, guide)
+    want = one_batch(p, guide)
+    p, guide = setup(basis=basis, include_mean=True)
+    one_batch(p, guide)
+    report, got = micro_batches(p, guide, interleaved)
+    assert not report.refreshed
+    assert error(got, want) < 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
+def test_interleaved_window_with_basis_losses(basis):
+    p, guide = setup(basis=basis)
+    want = one_batch(p, guide, basis_losses=p.losses)
+    p, guide = setup(basis=basis)
+    calls = []
+
+    def basis_losses():
+        calls.append(1)
+        return p.losses()
+
+    _, got = micro_batches(p, guide, interleaved=True, basis_losses=basis_losses)
+    assert len(calls) == 1
+    assert error(got, want) < 1e-10
+
+
+def test_uneven_micro_batches_give_the_basis_of_the_whole():
+    p, guide = setup()
+    one_batch(p, guide)
+    q, other = setup()
+    for at in (slice(0, 1), slice(1, 8), slice(8, 12)):
+        other.primary(q.losses(at) / 3)
+    other.auxiliary(q.loss())
+    other.combine()
+    a, b = guide.state_dict()["basis"], other.state_dict()["basis"]
+    assert torch.allclose(a, b, atol=1e-12)
+
+
+def test_named_tasks_in_micro_batches():
+    eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
+    p, guide = setup(eta=eta)
+    guide.backward(primary=p.losses(), auxiliary={"a": p.loss(), "b": p.model.body(p.xa).square().mean()})
+    q, other = setup(eta=eta)
+    for at in PRIMARY:
+        other.primary(q.losses(at) / N)
+    for at in AUXILIARY:
+        other.auxiliary({"b": q.model.body(q.xa[at]).square().mean() / N})
+        other.auxiliary({"a": q.loss(at) / N})
+    other.combine()
+    assert error(q.grads(), p.grads()) < 1e-10
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
+def test_named_tasks_that_interleave(refresh, include_mean):
+    """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last one."""
+    eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
+    p, guide = setup(eta=eta, include_mean=include_mean)
+    q, other = setup(eta=eta, include_mean=include_mean)
+
+    def tasks(r, at=slice(None), n=1):
+        return {"a": r.loss(at) / n, "b": r.model.body(r.xa[at]).square().mean() / n}
+
+    if not refresh:
+        guide.backward(primary=p.losses(), auxiliary=tasks(p))
+        other.backward(primary=q.losses(), auxiliary=tasks(q))
+        p.model.zero_grad()
+        q.model.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=tasks(p), basis_losses=p.losses)
+    for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+        other.primary(q.losses(at) / N, basis_losses=q.losses)
+        other.auxiliary(tasks(q, too, N))
+    other.combine()
+    assert error(q.grads(), p.grads()) < 1e-10
+
+
+@pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
+def test_auxiliary_first(refresh):
+    """The order of the two verbs does not matter for the result."""
+    p, guide = setup()
+    q, other = setup()
+    if not refresh:
+        one_batch(p, guide)
+        one_batch(q, other)
+    want = one_batch(p, guide)
+    q.model.zero_grad()
+    other.auxiliary(q.loss())
+    other.primary(q.losses())
+    other.combine()
+    assert error(q.grads(), want) < 1e-12
+
+
+def test_tasks_that_reach_different_parts_of_the_model():
+    """The first named task sees less of the body than the second: what either reaches is shared, in every form."""
+    p, guide = setup()
+    q, other = setup()
+
+    def tasks(r):
+        return {"early": r.model.body[0](r.xa).square().mean(), "all": r.loss()}
+
+    guide.backward(primary=p.losses(), auxiliary=tasks(p))
+    other.primary(q.losses())
+    other.auxiliary(tasks(q))
+    other.combine()
+    assert set(other.shared_parameters) == set(guide.shared_parameters)
+    assert error(q.grads(), p.grads()) < 1e-10
+
+
+def test_two_backward_calls_add_their_updates():
+    p, guide = setup()
+    first, second = one_batch(p, guide), one_batch(p, guide)
+    q, other = setup()
+    other.backward(primary=q.losses(), auxiliary=q.loss())
+    other.backward(primary=q.losses(), auxiliary=q.loss())
+    for name, g in q.grads().items():
+        assert torch.equal(g, first[name] + second[name]), name
+
+
+def test_three_verbs_are_backward():
+    p, guide = setup()
+    want = one_batch(p, guide)
+    q, other = setup()
+    other.primary(q.losses())
+    other.auxiliary(q.loss())
+    assert all(g is None for g in q.grads().values())  # nothing before combine
+    other.combine()
+    assert all(torch.equal(g, want[name]) for name, g in q.grads().items())
+
+
+def test_three_verbs_on_one_shared_forward():
+    def both(p):
+        features = p.model.body(p.xp)
+        losses = F.cross_entropy(p.model.heads["primary"](features), p.yp, reduction="none")
+        return losses, p.model.heads["auxiliary"](features).square().mean()
+
+    p, guide = setup()
+    guide.backward(*both(p))
+    q, other = setup()
+    losses, loss = both(q)
+    other.primary(losses, retain_graph=True)
+    other.auxiliary(loss)
+    other.combine()
+    assert all(torch.equal(q.grads()[name], g) for name, g in p.grads().items())
+    reference = problem("mlp", torch.float64, m=3 * N, n=2 * N)
+    want = expected(reference.model, *both(reference), eta=(1, 0.5, -1), primary_weight=0.1, rank=3)
+    assert error(p.grads(), want.grads) < 1e-10
+
+
+@pytest.mark.parametrize("verb", ["primary", "auxiliary"])
+def test_graphs_are_freed_unless_kept(verb):
+    p, guide = setup()
+    losses, loss = p.losses(), p.loss()
+    guide.primary(losses, retain_graph=verb == "auxiliary")
+    guide.auxiliary(loss, retain_graph=verb == "primary")
+    guide.combine()
+    freed, kept = (losses.sum(), loss) if verb == "primary" else (loss, losses.sum())
+    kept.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        freed.backward()
+
+
+def test_primary_after_auxiliary_in_a_refresh_window_needs_basis_losses():
+    p, guide = setup()
+    guide.primary(p.losses())
+    guide.auxiliary(p.loss())
+    with pytest.raises(RuntimeError, match="basis_losses"):
+        guide.primary(p.losses())
+
+
+def test_svd_cannot_add_up():
+    p, guide = setup(basis="svd")
+    with pytest.raises(RuntimeError, match=r"(?s)(?=.*basis_losses)(?=.*sketch)"):
+        micro_batches(p, guide, interleaved=False)
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
+    grads = []
+    for scale in (1, 2**16):
+        p = problem("mlp", dtype)
+        guide = Guide(p.model, eta=ETA, primary_weight=0.1, basis=basis, rank=3, include_mean=True, refresh_every=2)
+        for _ in range(3):
+            p.model.zero_grad()
+            guide.backward(primary=scale * p.losses(), auxiliary=scale * p.loss())
+        grads.append({name: g / scale for name, g in p.grads().items()})
+    assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])
+
+
+def test_what_a_report_cannot_know_is_not_a_number():
+    """A task is reduced to its k-vector when another one comes: parts of its norm that are gone are not guessed."""
+    etas = {"near": (1, 0.5, -1), "far": (0.2, 1, 0)}
+    p, guide = setup(eta={name: Eta(*eta) for name, eta in etas.items()})
+    one, other = AUXILIARY[0], AUXILIARY[1]
+    tasks = {"near": lambda: (p.loss(one) + p.loss(other)) / 2, "far": lambda: p.loss(AUXILIARY[2])}
+    guide.backward(primary=p.losses(), auxiliary={name: loss() for name, loss in tasks.items()})
+    assert guide.subspace is not None
+    want = expected(
+        p.model,
+        p.losses(),
+        {name: loss() for name, loss in tasks.items()},
+        eta=etas,
+        primary_weight=0.1,
+        basis=guide.subspace.rows.double(),
+    )
+
+    def values(*calls):
+        p.model.zero_grad()
+        for call in calls:
+            call()
+        report = guide.combine()
+        assert error(p.grads(), want.grads) < 1e-10
+        return report.tasks["near"], report.tasks["far"]
+
+    halves = [lambda at=at: guide.primary(p.losses(at) / 2) for at in (slice(0, 6), slice(6, 12))]
+    near = [lambda at=at: guide.auxiliary({"near": p.loss(at) / 2}) for at in (one, other)]
+    parts = want.parts["near"]
+
+    def far() -> None:
+        guide.auxiliary({"far": tasks["far"]()})
+
+    # In parts, with another task between them: no norm of the whole.
+    found, _ = values(*halves, near[0], far, near[1])
+    assert float(found.helpful) == pytest.approx(float(parts.helpful.norm()))
+    assert float(found.harmful) == pytest.approx(float(parts.harmful.norm()))
+    assert all(torch.isnan(x) for x in (found.neutral, found.captured_auxiliary, found.cosine))
+    # The primary gradient grows after the one and before the other: no cosine of the one.
+    found, whole = values(halves[0], *near, far, halves[1])
+    assert float(found.neutral) == pytest.approx(float(parts.neutral.norm()))
+    assert torch.isnan(found.cosine)
+    assert float(whole.cosine) == pytest.approx(float(F.cosine_similarity(want.g_a["far"], want.g_p, dim=0)))
+    # And where nothing is missing everything is known.
+    found, _ = values(*halves, *near, far)
+    assert float(found.cosine) == pytest.approx(float(F.cosine_similarity(want.g_a["near"], want.g_p, dim=0)))
+
+
+def told(steps):
+    """How often `steps` warns about accumulation."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AccumulationWarning)
+        steps()
+    return sum(issubclass(warning.category, AccumulationWarning) for warning in caught)
+
+
+def test_backward_for_every_micro_batch_warns_once():
+    p, guide = setup()
+
+    def steps():
+        for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+            guide.backward(primary=p.losses(at) / N, auxiliary=p.loss(too) / N)
+
+    assert told(steps) == 1
+    assert told(steps) == 0
+
+
+CLEARED = {
+    "set to None": lambda model: model.zero_grad(set_to_none=True),
+    "set to zero": lambda model: model.zero_grad(set_to_none=False),
+    "clipped": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    "unscaled": lambda model: [p.grad.mul_(0.5) for p in model.parameters() if p.grad is not None],
+    "replaced": lambda model: [setattr(p, "grad", p.grad.clone()) for p in model.parameters() if p.grad is not None],
+}
+
+
+@pytest.mark.parametrize("cleared", CLEARED.values(), ids=list(CLEARED))
+def test_gradients_that_somebody_touched_are_no_accumulation(cleared):
+    p, guide = setup()
+
+    def steps():
+        for _ in range(4):
+            guide.backward(primary=p.losses(), auxiliary=p.loss())
+            cleared(p.model)
+
+    assert told(steps) == 0
+
+
+def test_neither_two_guides_nor_three_verbs_nor_a_replayed_step_warn():
+    p, guide = setup()
+    other = Guide(p.model, eta=ETA, rank=2)
+
+    def steps():
+        for _ in range(3):
+            guide.backward(primary=p.losses(), auxiliary=p.loss())
+            other.backward(primary=p.losses(), auxiliary=p.loss())
+            p.model.zero_grad()
+        for _ in range(3):
+            micro_batches(p, guide, interleaved=False)
+        for _ in range(3):
+            guide.primary(p.losses())
+            guide.auxiliary(p.loss())
+            guide.combine()
+            guide.replayed(refresh=False)
+
+    assert told(steps) == 0
+
+
+def test_micro_batches_through_backward_are_another_update():
+    """What the warning says."""
+    p, guide = setup()
+    whole = one_batch(p, guide)
+    p.model.zero_grad()
+    for at, too in zip(PRIMARY, AUXILIARY, strict=True):
+        guide.backward(primary=p.losses(at) / N, auxiliary=p.loss(too) / N, refresh=False)
+    assert error(p.grads(), whole) > 1e-2

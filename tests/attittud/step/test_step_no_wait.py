@@ -1,0 +1,59 @@
+"""Nothing in a step asks the device for a number: it can run ahead of the host, or be captured in a graph."""
+
+import pytest
+import torch
+
+from attittud import Eta, Guide
+from attittud.autograd.layout import Layout
+from attittud.engine import make_engine
+from tests.helpers.watch import Waits
+from tests.helpers.zoo import problem
+
+
+def test_the_watch_sees_a_wait():
+    with Waits() as waits:
+        torch.ones(2).sum().item()
+    assert waits.seen
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "random", "canonical"])
+def test_step_between_refreshes(basis, include_mean):
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis=basis, include_mean=include_mean)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    primary, auxiliary = p.losses(), {"a": p.loss(), "b": p.loss()}
+    with Waits() as waits:
+        report = guide.backward(primary=primary, auxiliary=auxiliary)
+    assert not report.refreshed
+    assert waits.seen == []
+
+
+@pytest.mark.parametrize("basis", ["sketch", "mean", "random"])
+def test_refresh_by_cholesky(basis):
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis=basis, engine="loop")
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    primary, auxiliary = p.losses(), p.loss()
+    with Waits() as waits:
+        report = guide.backward(primary=primary, auxiliary=auxiliary, refresh=True)
+    assert report.refreshed
+    assert waits.seen == []
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks", "auto"])
+def test_engines_wait_at_their_first_refresh_alone(engine, monkeypatch):
+    """Where they check themselves; not again with fewer examples or more positions."""
+    monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    layout, made = Layout(model.named_parameters()), make_engine(engine)
+    vectors, seen = torch.randn(2, layout.size), []
+    for m, positions in ((6, 4), (5, 4), (6, 9)):
+        with made.watch(model):
+            losses = model(torch.randn(m, positions, 3)).square().sum((1, 2))
+            with Waits() as waits:
+                jacobian = made.jacobian(losses, layout)
+                jacobian.left(torch.randn(3, m))
+                jacobian.right(vectors)
+        seen.append(bool(waits.seen))
+    assert seen == [True, False, False]

@@ -1,0 +1,145 @@
+"""A step that is refused changes nothing: later steps are, to the bit, those of a guide that never saw it."""
+
+import copy
+import itertools
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attittud import Eta, Guide
+from attittud.guide import AccumulationWarning
+from tests.helpers.zoo import Problem, problem
+
+MODELS = ["mlp", "reused", "tied_module", "transformer", "lstm", "cnn_group_norm"]
+BASES = ["sketch", "svd", "exact", "mean", "random", "canonical", "implicit"]
+
+
+class OwnError(Exception):
+    """Raised by the user's own code."""
+
+
+def raises() -> Tensor:
+    raise OwnError
+
+
+def used(loss: Tensor) -> Tensor:
+    """A loss whose graph is gone."""
+    loss.sum().backward()
+    return loss
+
+
+# What is wrong with a step: from a problem and another model to the arguments of `backward`, or to changes of the right ones.
+WRONG: dict[str, Callable[[Problem, Problem], dict[str, Any]]] = {
+    "primary is a scalar": lambda p, other: {"primary": p.losses().mean()},
+    "primary is empty": lambda p, other: {"primary": p.losses()[:0]},
+    "primary is nothing": lambda p, other: {"primary": None},
+    "primary has no graph": lambda p, other: {"primary": p.losses().detach()},
+    "primary is of another model": lambda p, other: {"primary": other.losses()},
+    "primary raises": lambda p, other: {"primary": raises},
+    "primary was used": lambda p, other: {"primary": used(p.losses())},
+    "auxiliary is a matrix": lambda p, other: {"auxiliary": p.loss()[None, None]},
+    "auxiliary has no graph": lambda p, other: {"auxiliary": p.loss().detach()},
+    "auxiliary is of another model": lambda p, other: {"auxiliary": other.loss()},
+    "auxiliary was used": lambda p, other: {"auxiliary": used(p.loss())},
+    "a second task was used": lambda p, other: {"auxiliary": {"auxiliary": p.loss(), "more": used(p.loss())}},
+    "a second task is of another model": lambda p, other: {"auxiliary": {"auxiliary": p.loss(), "more": other.loss()}},
+    "basis_losses raises": lambda p, other: {"basis_losses": raises, "refresh": True},
+    "basis_losses is a scalar": lambda p, other: {"basis_losses": lambda: p.losses().mean(), "refresh": True},
+    "basis_losses is of another model": lambda p, other: {"basis_losses": other.losses, "refresh": True},
+    "judge raises": lambda p, other: {"judge": raises},
+    "judge is empty": lambda p, other: {"judge": lambda: p.losses()[:0]},
+    "judge is of another model": lambda p, other: {"judge": other.losses},
+}
+
+
+def step(guide: Guide, verbs: bool, primary: Any, auxiliary: Any, judge: Any = None, **options: Any) -> None:
+    if not verbs:
+        guide.backward(primary, auxiliary, judge=judge, **options)
+        return
+    guide.primary(primary, **options)
+    if judge is not None:
+        guide.judge(judge)
+    guide.auxiliary(auxiliary)
+    guide.combine()
+
+
+def differences(a: Any, b: Any, at: str = "") -> list[str]:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return [] if a.dtype == b.dtype and torch.equal(a, b) else [at]
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [found for key in a for found in differences(a[key], b[key], f"{at}.{key}")]
+    return [] if type(a) is type(b) and a == b else [f"{at}: {a} is not {b}"]
+
+
+def traces(p: Problem) -> dict[str, Any]:
+    model = copy.deepcopy(p.model.state_dict())
+    return {"random": torch.get_rng_state(), "model": model, "modes": [m.training for m in p.model.modules()]}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("wrong", WRONG)
+def test_nothing_changes(wrong, seed):
+    draw = random.Random(f"{wrong} {seed}")
+    warnings.simplefilter("ignore", AccumulationWarning)
+    basis, verbs, judged = draw.choice(BASES), draw.random() < 0.5, "judge" in wrong or draw.random() < 0.2
+    p = problem(draw.choice(MODELS), torch.float64)
+    settings = {
+        "eta": "auto" if judged else Eta(1, 0.5, -1),
+        "basis": basis,
+        "engine": "auto" if basis == "implicit" else draw.choice(["loop", "batched", "hooks"]),
+        "rank": draw.choice([2, 4]),
+        "refresh_every": draw.choice([1, 2, 3]),
+        "include_mean": draw.random() < 0.3,
+        "judge_every": 1,
+    }
+    guide = Guide(p.model, **settings)
+
+    def right(p: Problem, auxiliary: Tensor | None = None) -> dict[str, Any]:
+        judge = {"judge": lambda: p.losses(slice(0, 3))} if judged else {}
+        return {"primary": p.losses, "auxiliary": p.loss() if auxiliary is None else auxiliary, **judge}
+
+    for _ in range(draw.choice([0, 1, 2])):
+        step(guide, verbs, **right(p))
+    arguments = right(p) | WRONG[wrong](p, p.copy())
+    p.model.zero_grad()
+    state, before = guide.state_dict(), traces(p)
+    with pytest.raises((OwnError, ValueError, TypeError, RuntimeError)):
+        step(guide, verbs, **arguments)
+    assert not differences(traces(p), before)
+    assert all(g is None for g in p.grads().values())
+    after = guide.state_dict()
+    if after["since_refresh"] is None:  # a basis that was overwritten already does not serve
+        state["since_refresh"], state["basis"] = None, after["basis"]
+    assert not differences(after, state)
+    copy.deepcopy(guide)  # no graph is left in it
+
+    other = p.copy()
+    twin = Guide(other.model, **settings)
+    twin.load_state_dict(state)
+    for _, in_verbs in itertools.product(range(2), [verbs, not verbs]):
+        for each, of_each in ((p, guide), (other, twin)):
+            each.model.zero_grad()
+            step(of_each, in_verbs, **right(each))
+        assert not differences(p.grads(), other.grads())
+
+
+def test_a_basis_that_was_overwritten_does_not_serve():
+    """The second task's graph is gone, which shows when the new basis is in place already."""
+    model = nn.Linear(4, 3).double()
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)
+    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def losses(x: Tensor) -> Tensor:
+        return model(x).square().mean(1)
+
+    guide.backward(losses(x), losses(x + 1))
+    with pytest.raises(RuntimeError, match="second time"):
+        guide.backward(losses(x - 1), {"a": losses(x + 1), "b": used(losses(x))}, refresh=True)
+    assert guide.refresh_due
+    assert guide.state_dict()["refreshes"] == 1
+    assert guide.backward(losses(x), losses(x + 1)).refreshed

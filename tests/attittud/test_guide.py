@@ -1,0 +1,148 @@
+"""Whole steps of a ``Guide`` against the explicit-Jacobian oracle in float64."""
+
+import pytest
+import torch
+from torch.func import functional_call, jacrev
+
+from attittud import Eta, Guide, preset
+from tests.helpers.oracle import BASES, FULL_BASES, PRESETS, distance, error, expected, jacobian, shared_names
+from tests.helpers.steps import step, stored_basis
+from tests.helpers.zoo import Problem, problem
+
+M = 6
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+SEED = 3  # data on which no direction is near a sign change
+SETTINGS = [(b, k) for b in BASES for k in (range(1, M + 1) if b in FULL_BASES else (10,))]
+
+
+def test_oracle_jacobian_is_that_of_single_examples():
+    """The oracle itself: rows of the joint graph = batches of one = jacrev."""
+    p = problem("mlp", torch.float64, m=M)
+    names = shared_names(p.model, p.losses(), p.loss())
+    J = jacobian(p.losses(), p.model, names)
+    ones = torch.cat([jacobian(p.losses(slice(i, i + 1)), p.model, names) for i in range(M)])
+    assert distance(J, ones) < 1e-14
+
+    def losses(values):
+        out = functional_call(p.model, values, (p.xp, "primary"))
+        return torch.nn.functional.cross_entropy(out, p.yp, reduction="none")
+
+    full = jacrev(losses)(dict(p.model.named_parameters()))
+    assert distance(J, torch.cat([full[name].flatten(1) for name in names], 1)) < 1e-14
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize(("basis", "rank"), SETTINGS)
+def test_every_basis_and_preset(basis, rank, include_mean, dtype, engine):
+    reference = problem("mlp", torch.float64, m=M, seed=SEED)
+    primary, auxiliary = reference.losses(), reference.loss()
+    chosen = {name: preset(name) for name in PRESETS} | {"odd": {"eta": Eta(0.1, 0.7, -0.3), "primary_weight": 0.3}}
+    for name, (eta, weight) in (PRESETS | {"odd": ((0.1, 0.7, -0.3), 0.3)}).items():
+        p = reference.to(dtype)
+        options = chosen[name] | {"basis": basis, "rank": rank, "include_mean": include_mean, "engine": engine}
+        guide = step(p, **options)
+        V = stored_basis(guide, shared_names(reference.model, primary, auxiliary)) if basis == "random" else basis
+        want = expected(
+            reference.model,
+            primary,
+            auxiliary,
+            eta=eta,
+            basis=V,
+            rank=rank,
+            primary_weight=weight,
+            include_mean=include_mean,
+        )
+        assert want.margin > (1e-9 if dtype == torch.float64 else 1e-5), "the problem is too near a sign change"
+        assert error(p.grads(), want.grads) <= TOLERANCE[dtype], name
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", [b for b in BASES if b != "random"])
+def test_named_auxiliary_tasks(basis, include_mean, engine):
+    """Each task keeps its own signs, Eta and weight; one of them reaches only a part of the body."""
+
+    def tasks(q: Problem):
+        first = q.model.body[0](q.xa[:4]).square().mean()
+        return {"label": q.loss(), "early": first, "opposite": -0.5 * q.losses(slice(2, 6)).mean()}
+
+    eta = {"label": (1, 1, -1), "early": (0.5, 0, 2), "opposite": (0, 1, -0.25)}
+    weight = {"label": 1.0, "early": 0.2, "opposite": 3.0}
+    p = problem("mlp", torch.float64, m=M, seed=SEED)
+    options = {
+        "auxiliary_weight": weight,
+        "basis": basis,
+        "rank": 4,
+        "include_mean": include_mean,
+        "primary_weight": 0.3,
+    }
+    want = expected(p.model, p.losses(), tasks(p), eta=eta, **options)
+    guide = Guide(p.model, eta={t: Eta(*e) for t, e in eta.items()}, engine=engine, **options)
+    guide.backward(primary=p.losses(), auxiliary=tasks(p))
+    assert error(p.grads(), want.grads) <= 1e-10
+    summed = expected(
+        p.model, p.losses(), sum(tasks(p).values()), eta=(1, 1, -1), basis=basis, rank=4, primary_weight=0.3
+    )
+    assert error(p.grads(), summed.grads) > 1e-2  # so the test would notice tasks judged as one
+
+
+def test_one_eta_and_weight_for_all_tasks():
+    p = problem("mlp", torch.float64)
+    want = expected(
+        p.model, p.losses(), {"a": p.loss(), "b": p.loss(slice(3))}, eta=(1, 0, -1), auxiliary_weight=0.7, rank=3
+    )
+    guide = Guide(p.model, eta=Eta(1, 0, -1), auxiliary_weight=0.7, rank=3)
+    guide.backward(primary=p.losses(), auxiliary={"a": p.loss(), "b": p.loss(slice(3))})
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "exact", "mean"])
+def test_stale_basis_over_several_steps(basis):
+    """The basis is rebuilt every third step, from fresh numbers, and the signs come from the current g_p."""
+    p = problem("mlp", torch.float64, m=9)
+    guide = Guide(p.model, eta=Eta(1, 1, -1), primary_weight=0.1, basis=basis, rank=3, refresh_every=3, seed=5)
+    optimizer = torch.optim.SGD(p.model.parameters(), lr=0.5)
+    V = None
+    for i in range(7):
+        at = slice(i % 3, i % 3 + 7)
+        optimizer.zero_grad()
+        want = expected(
+            p.model, p.losses(at), p.loss(at), eta=(1, 1, -1), primary_weight=0.1, rank=3,
+            basis=basis if i % 3 == 0 else V, seed=5, refresh_index=i // 3,
+        )  # fmt: skip
+        V = want.V
+        report = guide.backward(primary=p.losses(at), auxiliary=p.loss(at))
+        assert report.refreshed == (i % 3 == 0)
+        assert error(p.grads(), want.grads) <= 1e-10
+        optimizer.step()
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+def test_basis_losses_build_the_basis_and_primary_the_signs(basis):
+    p, other = problem("mlp", torch.float64), problem("mlp", torch.float64, m=5, seed=11)
+    other.model = p.model
+    guide = Guide(p.model, eta=Eta(1, 0, -1), basis=basis, rank=3, primary_weight=0.2)
+    want = expected(
+        p.model,
+        p.losses(),
+        p.loss(),
+        eta=(1, 0, -1),
+        basis=basis,
+        rank=3,
+        primary_weight=0.2,
+        basis_losses=other.losses(),
+    )
+    guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=other.losses)
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
+def test_a_primary_batch_of_one_between_refreshes():
+    p = problem("mlp", torch.float64)
+    guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    V = stored_basis(guide, shared_names(p.model, p.losses(), p.loss()))
+    p.model.zero_grad()
+    guide.backward(primary=p.losses(slice(1)), auxiliary=p.loss())
+    assert error(p.grads(), expected(p.model, p.losses(slice(1)), p.loss(), eta=(1, 0, -1), basis=V).grads) <= 1e-10

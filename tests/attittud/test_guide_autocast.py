@@ -1,0 +1,100 @@
+"""Our own arithmetic keeps its precision inside an autocast region."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attittud import Eta, Guide
+from tests.helpers.zoo import problem
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
+@pytest.mark.parametrize("basis", ["sketch", "exact", "svd"])
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+def test_a_refresh_overflows_no_sooner_than_a_step(engine, basis):
+    """A loss scale is raised until the mean gradient overflows in float16; per-example gradients lack its factor 1/m."""
+    torch.manual_seed(0)
+    m = 64
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8))
+    x, y = torch.randn(m, 16), torch.randint(8, (m,))
+
+    def losses(scale: float) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16):
+            return scale * F.cross_entropy(model(x), y, reduction="none")
+
+    def fits(scale: float) -> bool:
+        found = torch.autograd.grad(losses(scale).mean(), list(model.parameters()))
+        return all(bool(gradient.isfinite().all()) for gradient in found)
+
+    scale = max(2.0**power for power in range(8, 40) if fits(2.0**power))
+    assert not fits(2 * scale) and scale > 2**8
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine, basis=basis)
+    report = guide.backward(primary=lambda: losses(scale), auxiliary=losses(scale).mean())
+    assert int(report.skipped_refreshes) == 0 and int(report.effective_rank) == 5
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
+    """Only what the optimizer sees needs a scale; small gradients in float16 must not lose digits to a factor of ours."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    x, y = torch.randn(32, 32), torch.randint(10, (32,))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    def rows(half: bool) -> torch.Tensor:
+        def losses() -> torch.Tensor:
+            with torch.autocast("cpu", torch.float16, enabled=half):
+                return F.cross_entropy(model(x), y, reduction="none")
+
+        model.zero_grad()
+        guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine)
+        guide.backward(primary=losses() * 2.0**12, auxiliary=losses().mean() * 2.0**12, basis_losses=losses)
+        assert guide.subspace is not None
+        return guide.subspace.rows.double()
+
+    angles = torch.linalg.svdvals(rows(half=False) @ rows(half=True).T)
+    assert float(angles.min()) > 0.999
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_group_norm", "tied_function", "checkpointed"])
+@pytest.mark.parametrize(
+    ("engine", "basis"), [("hooks", "sketch"), ("hooks", "svd"), ("implicit", "exact"), ("loop", "svd")]
+)
+def test_a_step_inside_an_autocast_region(name, engine, basis):
+    """Such as a `training_step` of Lightning: the region is for the forward pass and changes nothing of the rest."""
+    found = []
+    for around in (True, False):
+        p = problem(name, m=24)
+        guide = Guide(p.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, engine=engine, basis=basis)
+
+        def losses(p=p) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return p.losses()
+
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = p.loss()
+        with torch.autocast("cpu", torch.bfloat16, enabled=around):
+            guide.backward(primary=losses, auxiliary=loss)
+        found.append(p.grads())
+    assert all(g is None or torch.equal(g, found[1][name]) for name, g in found[0].items())
+
+
+@pytest.mark.parametrize("engine", ["hooks", "implicit"])
+def test_a_model_without_autocast_inside_an_autocast_region(engine):
+    p = problem("mlp", m=8)
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, engine=engine, basis="exact")
+    loss = p.loss()
+
+    def losses() -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return p.losses()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        report = guide.backward(primary=losses, auxiliary=loss)
+    assert int(report.effective_rank) == 3

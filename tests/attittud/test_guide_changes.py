@@ -1,0 +1,204 @@
+"""What may change under a guide between two steps: parameters, what each loss reaches, windows, hooks, memory formats."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import attittud.step.refresh
+from attittud import Eta, Guide
+from tests.helpers.zoo import problem
+
+NOTHING = Eta(0, 0, 0)
+
+
+def gradients(p):
+    return {name: g.clone() for name, g in p.grads().items() if g is not None}
+
+
+def shared_is(guide, wanted):
+    """Whether `.grad` of the shared parameters is `wanted` (a function of the losses)."""
+    got = torch.cat([x.grad.flatten() for x in guide.shared_parameters.values()])
+    return torch.allclose(got, torch.cat([g.flatten() for g in wanted]), atol=1e-12)
+
+
+def test_replaced_parameters_are_decomposed_at_once():
+    """load_state_dict(assign=True) replaces every parameter in mid-interval."""
+    p = problem("mlp", torch.float64)
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    p.model.load_state_dict({k: v.clone() for k, v in p.model.state_dict().items()}, assign=True)
+    for parameter in p.model.parameters():
+        parameter.requires_grad_(True)
+    report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert report.refreshed
+    shared = list(guide.shared_parameters.values())
+    assert all(
+        x is y
+        for x, y in zip(shared, [dict(p.model.named_parameters())[n] for n in guide.shared_parameters], strict=True)
+    )
+    assert shared_is(guide, torch.autograd.grad(p.losses().mean(), shared))
+
+
+@pytest.mark.parametrize("narrowed", [False, True])
+def test_a_copied_guide_goes_on_with_the_copied_model(narrowed):
+    p = problem("mlp", torch.float64)
+    options = {"parameters": list(p.model.body.parameters())} if narrowed else {}
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, refresh_every=2, **options)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    p.model.zero_grad()
+    both = copy.deepcopy((p, guide))
+    found = []
+    for q, other in ((p, guide), both):
+        assert other.model is q.model
+        for _ in range(3):
+            other.primary(q.losses())
+            other.auxiliary(q.loss())
+            other.combine()
+        found.append(gradients(q))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_roles_do_not_flip_when_a_task_is_missing():
+    """The head is reached by task "b" in the first step only: its primary gradient keeps its weight."""
+    p = problem("mlp", torch.float64)
+    guide = Guide(p.model, eta=Eta(1, 1, 1), primary_weight=0.1, rank=3, parameters=p.model.body.parameters())
+    head = p.model.heads["primary"]
+
+    def step(tasks):
+        p.model.zero_grad()
+        guide.backward(primary=p.losses(), auxiliary=tasks)
+
+    step({"a": p.loss(), "b": head.weight.square().sum()})
+    step({"a": p.loss()})
+    assert torch.allclose(head.weight.grad, 0.1 * torch.autograd.grad(p.losses().mean(), head.weight)[0], atol=1e-12)
+
+
+def test_basis_losses_come_with_the_first_call():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    guide.primary(p.losses())
+    with pytest.raises(RuntimeError, match=r"basis_losses.*first primary"):
+        guide.primary(p.losses(), basis_losses=p.losses)
+    guide.primary(p.losses())
+    guide.auxiliary(p.loss())
+    with pytest.raises(RuntimeError, match=r"first primary"):
+        guide.primary(p.losses(), basis_losses=p.losses)
+
+
+def test_a_late_wish_for_a_refresh_is_refused():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    guide.primary(p.losses())
+    with pytest.raises(RuntimeError, match="too late"):
+        guide.primary(p.losses(), refresh=True)
+
+
+def test_basis_losses_of_another_model_are_refused():
+    p, other = problem("mlp"), problem("mlp")
+    with pytest.raises(ValueError, match=r"basis_losses.*none of the shared"):
+        Guide(p.model, eta=NOTHING, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=other.losses)
+
+
+def test_a_refused_auxiliary_loss_leaves_no_half_step():
+    p = problem("mlp")
+    guide = Guide(p.model, eta={"a": NOTHING}, rank=3)
+    guide.primary(p.losses())
+    with pytest.raises(ValueError, match="has no eta"):
+        guide.auxiliary({"b": p.loss()})
+    with pytest.raises(RuntimeError, match="before primary"):
+        guide.combine()
+
+
+def test_hooks_after_accumulation_run_once():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    calls = []
+    for name, parameter in p.model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda x, name=name: calls.append((name, x.grad is not None)))
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    reached = [name for name, g in p.grads().items() if g is not None]
+    assert sorted(calls) == sorted((name, True) for name in reached)
+
+
+@pytest.mark.parametrize("include_mean", [False, True])
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks", "implicit"])
+def test_backward_under_no_grad(engine, include_mean):
+    found = []
+    for grad in (False, True):
+        p = problem("mlp")
+        guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis="exact", engine=engine, include_mean=include_mean)
+        loss = p.loss()
+        with torch.set_grad_enabled(grad):
+            guide.backward(primary=p.losses, auxiliary=loss)
+        found.append(gradients(p))
+    assert found[0].keys() == found[1].keys() and found[0]
+    assert all(torch.equal(g, found[1][name]) for name, g in found[0].items())
+
+
+@pytest.mark.parametrize(("basis", "vectors"), [("sketch", 15), ("svd", 15), ("exact", 50), ("exact", 9)])
+def test_proposed_settings_fit(monkeypatch, basis, vectors):
+    p = problem("mlp", torch.float64, m=40)
+    size = sum(x.numel() for x in p.model.body.parameters()) * 8
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: vectors * size)
+    with pytest.raises(MemoryError) as caught:
+        Guide(p.model, eta=NOTHING, rank=30, basis=basis).backward(primary=p.losses(), auxiliary=p.loss())
+    proposals = str(caught.value).split("Settings that fit: ")[1].split("; ")
+    tried = 0
+    for proposal in proposals:
+        words = proposal.replace(",", " ").replace(".", " . ").split()
+        rank = next((int(w.removeprefix("rank=")) for w in words if w.startswith("rank=")), None)
+        if rank is None:
+            continue
+        options = {"basis": "sketch" if "sketch" in proposal else basis, "rank": rank}
+        if "bfloat16" in proposal:
+            options["basis_dtype"] = torch.bfloat16
+        Guide(p.model, eta=NOTHING, **options).backward(primary=p.losses(), auxiliary=p.loss())
+        tried += 1
+    assert tried
+
+
+def test_a_refused_state_changes_nothing():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    state = guide.state_dict()
+    for bad in ({"version": 1}, state | {"basis": state["basis"][:, :-1]}):
+        with pytest.raises(ValueError, match=r"incomplete|shape"):
+            guide.load_state_dict(bad)
+        guide.backward(primary=p.losses(), auxiliary=p.loss())
+
+
+def test_a_frozen_model_is_refused():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    losses, loss = p.losses(), p.loss()
+    p.model.requires_grad_(False)
+    with pytest.raises(ValueError, match="unfreeze"):
+        guide.backward(primary=losses, auxiliary=loss)
+
+
+def test_a_module_says_which_parameters():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3, parameters=p.model.body)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert set(guide.shared_parameters) == {f"body.{n}" for n, _ in p.model.body.named_parameters()}
+
+
+def test_recurrent_layers_keep_their_mode_and_lose_their_dropout():
+    layer = nn.LSTM(3, 4, num_layers=2, dropout=0.9, batch_first=True)
+    model = nn.ModuleList([layer, nn.Linear(4, 2)])
+    x = torch.randn(6, 5, 3)
+    seen = []
+
+    def losses():
+        seen.append((layer.training, layer.dropout))
+        return model[1](layer(x)[0][:, -1]).square().mean(1)
+
+    guide = Guide(model, eta=NOTHING, rank=2)
+    guide.backward(primary=losses(), auxiliary=losses().mean(), basis_losses=losses)
+    assert seen[-1] == (True, 0.0)
+    assert (layer.training, layer.dropout) == (True, 0.9)

@@ -1,0 +1,102 @@
+"""Compiled models: a refresh walks their graph several times."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.nn import functional as F
+
+from attittud import Eta, Guide
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.fixture
+def donated():
+    from torch._functorch import config
+
+    before = config.donated_buffer
+    config.donated_buffer = True
+    yield config
+    config.donated_buffer = before
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["torch.compile", "model.compile"])
+def test_steps_and_refreshes_equal_eager(donated, in_place):
+    torch.manual_seed(0)
+    plain = Model()
+    twin = copy.deepcopy(plain)
+    if in_place:
+        twin.compile(backend="aot_eager", fullgraph=True)
+        compiled = twin
+    else:
+        compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
+    guides = [Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop") for model in (plain, compiled)]
+    assert not donated.donated_buffer
+    x, y = torch.randn(8, 6), torch.randint(3, (8,))
+    for refresh in (True, False, True):
+        for guide in guides:
+            losses = F.cross_entropy(guide.model(x), y, reduction="none")
+            guide.backward(primary=losses, auxiliary=guide.model(x).square().mean(), refresh=refresh)
+    for a, b in zip(plain.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_a_plain_model_leaves_the_setting_alone(donated):
+    Guide(nn.Linear(2, 2), eta=Eta(1, 1, 1))
+    assert donated.donated_buffer
+
+
+def test_compiled_code_that_overwrites_its_memory_is_named_and_mended(donated, monkeypatch):
+    """A function that was compiled elsewhere: the guide sees it when torch refuses."""
+    model = nn.Linear(6, 3)
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=3, engine="loop")
+    x, grad = torch.randn(8, 6), torch.autograd.grad
+
+    def refuses(*args, **kwargs):
+        if donated.donated_buffer and kwargs.get("retain_graph"):
+            raise RuntimeError("This backward function was compiled with non-empty donated buffers which requires ...")
+        return grad(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", refuses)
+    with pytest.raises(RuntimeError, match=r"donated buffers\)\. That is switched off now: .* once more"):
+        guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
+    guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
+    assert model.weight.grad is not None
+
+
+@pytest.mark.usefixtures("donated")
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+def test_only_the_last_backward_pass_of_a_loss_runs_in_cuda_graphs(basis, engine):
+    """All those before it keep what the forward pass saved, that for J·v included."""
+    trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
+    before, in_graphs = trees.CUDAGraphTreeManager._run, []
+
+    def backward(module, _):
+        def run(*inputs):
+            in_graphs.append(trees.CUDAGraphTreeManager._run is before)
+            return module(*inputs)
+
+        return make_boxed_func(run)
+
+    backend = aot_autograd(fw_compiler=lambda module, _: make_boxed_func(module), bw_compiler=backward)
+    model = torch.compile(Model(), backend=backend, fullgraph=True)
+    guide = Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine=engine, basis=basis)
+    x = torch.linspace(-1, 1, 96).sin().reshape(16, 6)
+    for refresh in (True, False, True):
+        in_graphs.clear()
+        guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).mean(), refresh=refresh)
+        assert sum(in_graphs) == 2
+        assert (len(in_graphs) > 2) == (refresh and basis != "mean")

@@ -1,0 +1,326 @@
+"""Inputs at the edge: each has one defined outcome, and nobody is flooded with warnings."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from attittud import AccumulationWarning, Eta, Guide
+from attittud.basis.orthonormal import orthonormalise_, tolerance
+from tests.helpers.degenerate import Vector, guide_for, nan_at
+from tests.helpers.oracle import distance, error, expected, gradients, jacobian, shared_names
+from tests.helpers.zoo import problem
+
+ETA = (1, 0.5, -1)
+FROM_J = ["sketch", "svd", "exact"]
+
+
+def finite(report) -> bool:
+    values = report.to_dict().values()
+    return all(torch.isfinite(torch.tensor(float(value))) for value in values)
+
+
+def assert_basis(V: torch.Tensor, rank: int, tolerance: float = 1e-10) -> None:
+    """Exactly ``rank`` orthonormal rows, the others exactly zero."""
+    live = V[V.any(1)]
+    assert len(live) == rank
+    assert (live @ live.T - torch.eye(rank, dtype=V.dtype)).abs().max() < tolerance
+
+
+@pytest.fixture(autouse=True)
+def few_warnings():
+    """At most one warning in a test, however many steps it takes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", AccumulationWarning)  # there is no optimizer here
+        yield caught
+    assert len(caught) <= 1, [str(w.message) for w in caught]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("basis", FROM_J)
+def test_duplicated_examples(basis, dtype):
+    """Six examples, two of them distinct: two directions, and the update they give."""
+    double = problem("mlp", torch.float64)
+    copies = [0, 1, 0, 1, 1, 0]
+    double = replace(double, xp=double.xp[copies], yp=double.yp[copies])
+    p = double.to(dtype)
+    guide = guide_for(p, basis=basis)
+    report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert report.effective_rank == 2
+    assert_basis(guide.state_dict()["basis"], 2, 1e-10 if dtype == torch.float64 else 1e-5)
+    want = expected(double.model, double.losses(), double.loss(), eta=ETA, basis=basis, rank=4, primary_weight=0.1)
+    assert error(p.grads(), want.grads) <= (1e-10 if dtype == torch.float64 else 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("basis", FROM_J)
+def test_near_duplicates(basis, dtype):
+    """Examples that differ by rounding add no direction: noise is not normalised."""
+    p = problem("mlp", dtype)
+    eps = torch.finfo(dtype).eps
+    p = replace(
+        p, xp=torch.cat([p.xp[:2]] * 3) * (1 + eps * torch.arange(6, dtype=dtype))[:, None], yp=p.yp[:2].repeat(3)
+    )
+    guide = guide_for(p, basis=basis)
+    assert guide.backward(primary=p.losses(), auxiliary=p.loss()).effective_rank == 2
+
+
+@pytest.mark.parametrize("basis", FROM_J)
+def test_rank_above_the_number_of_examples(basis):
+    p = problem("mlp", torch.float64, m=3)
+    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=8, primary_weight=0.1)
+    guide = guide_for(p, basis=basis, rank=8)
+    report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert report.effective_rank == 3
+    assert guide.state_dict()["basis"].shape[0] == 3
+    assert_basis(guide.state_dict()["basis"], 3)
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
+def test_rank_above_the_number_of_parameters(basis):
+    p = problem("mlp", torch.float64, m=8)
+    only = ["body.2.bias"]  # six numbers
+    guide = guide_for(p, basis=basis, rank=7, parameters=lambda name, _: name in only)
+    report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert report.effective_rank == 6
+    assert report.captured_auxiliary.item() == pytest.approx(1)
+    assert report.neutral.item() == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+def test_all_zero_jacobian(basis, include_mean):
+    """No direction to compare in: everything is neutral."""
+    p = problem("mlp")
+    g_a = gradients(p.loss(), p.model)
+    guide = guide_for(p, eta=Eta(0.5, 0, -1), basis=basis, include_mean=include_mean)
+    report = guide.backward(primary=0.0 * p.losses(), auxiliary=p.loss())
+    assert report.effective_rank == 0
+    assert report.skipped_refreshes == 0
+    assert finite(report)
+    for name, x in p.model.body.named_parameters(prefix="body"):
+        assert torch.equal(x.grad, 0.5 * g_a[name]), name
+
+
+def test_zero_auxiliary_gradient():
+    p = problem("mlp")
+    g_p = gradients(p.losses().mean(), p.model)
+    report = guide_for(p, include_mean=True).backward(primary=p.losses(), auxiliary=0.0 * p.loss())
+    assert finite(report)
+    for name, x in p.model.body.named_parameters(prefix="body"):
+        assert torch.equal(x.grad, 0.1 * g_p[name]), name
+
+
+@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
+@pytest.mark.parametrize("sizes", [(1e-18, 1e-18), (1e-18, 1e10), (1e10, 1e-18), (1e10, 1e10)], ids=str)
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "canonical"])
+def test_gradients_of_any_size(basis, sizes, include_mean):
+    """float32, where squares and products of such gradients leave its range."""
+    primary_size, auxiliary_size = sizes
+    p = problem("mlp", seed=3)
+    double = p.to(torch.float64)
+    want = expected(
+        double.model, primary_size * double.losses(), auxiliary_size * double.loss(), eta=ETA, basis=basis, rank=4,
+        primary_weight=0.1, include_mean=include_mean,
+    )  # fmt: skip
+    assert want.margin > 1e-5
+    guide = guide_for(p, basis=basis, include_mean=include_mean)
+    report = guide.backward(primary=primary_size * p.losses(), auxiliary=auxiliary_size * p.loss())
+    for name in want.names:
+        assert distance(p.grads()[name], want.grads[name]) <= 1e-4, name
+    assert report.effective_rank == len(want.V)
+    part, g_a = want.parts["auxiliary"], want.g_a["auxiliary"]
+    for name in ("neutral", "helpful", "harmful"):
+        norm = getattr(part, name).norm() / auxiliary_size
+        assert getattr(report, name).item() / auxiliary_size == pytest.approx(norm.item(), rel=1e-3, abs=1e-3)
+    cosine = torch.cosine_similarity(g_a / auxiliary_size, want.g_p / primary_size, dim=0)
+    assert report.cosine.item() == pytest.approx(cosine.item(), abs=1e-4)
+    assert finite(report)
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+def test_basis_losses_that_break_do_not_touch_the_step(basis):
+    p = problem("mlp", torch.float64)
+    guide = guide_for(p, basis=basis)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    V = guide.state_dict()["basis"].clone()
+    p.model.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=lambda: nan_at(p.losses()), refresh=True)
+    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=V, primary_weight=0.1)
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_broken_auxiliary_loss(basis, bad):
+    """It reaches ``.grad`` where plain backward would show it, and is gone with the next step."""
+    p = problem("mlp", torch.float64)
+    guide = guide_for(p, basis=basis)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    p.model.zero_grad()
+    report = guide.backward(primary=p.losses(), auxiliary=bad * p.loss())
+    assert report.skipped_refreshes == 0
+    plain = gradients(bad * p.loss(), p.model)
+    for name, g in p.grads().items():
+        if plain[name] is not None:
+            broken = ~plain[name].isfinite()
+            assert broken.any(), name
+            assert not g[broken].isfinite().any(), name
+    assert p.model.heads["primary"].weight.grad.isfinite().all()
+    p.model.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=4, primary_weight=0.1)
+    assert error(p.grads(), want.grads) < 1e-10
+
+
+def test_healthy_training_is_silent(few_warnings):
+    p = problem("mlp", m=3)
+    guide = guide_for(p, rank=8, refresh_every=2)
+    for _ in range(6):
+        guide.backward(primary=p.losses(), auxiliary=p.loss()).to_dict()
+    assert not few_warnings
+
+
+@pytest.mark.parametrize("basis", ["exact", "svd"])
+def test_equal_singular_values(basis):
+    """Any rotation among them is right; the span and its orthonormality are not up for choice."""
+    theta = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    model = torch.nn.ParameterList([theta])
+    guide = Guide(model, eta=Eta(1, 0, 0), basis=basis, rank=3)
+    guide.backward(primary=(theta * torch.eye(5, dtype=torch.float64)[:3]).sum(1), auxiliary=theta.sum())
+    assert torch.allclose(theta.grad, torch.tensor([1 / 3, 1 / 3, 1 / 3, 1, 1], dtype=torch.float64))
+    assert_basis(guide.state_dict()["basis"], 3)
+
+
+def network() -> nn.Module:
+    """Roundings of BatchNorm and convolutions in float32: rows beyond the examples are not zero by themselves."""
+    torch.manual_seed(0)
+    layers, width = list[nn.Module](), 3
+    for stride in (1, 2, 1):
+        layers += [nn.Conv2d(width, 16, 3, stride, 1), nn.BatchNorm2d(16), nn.ReLU()]
+        width = 16
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+
+
+def losses_of(model: nn.Module, m: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(m)
+    x, y = torch.randn(m, 3, 12, 12, generator=generator), torch.randint(5, (m,), generator=generator)
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize("basis", FROM_J)
+@pytest.mark.parametrize(("m", "rank"), [(8, 10), (16, 50), (2, 30)])
+def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
+    model = network()
+    guide = Guide(model, eta=Eta(*ETA), rank=rank, basis=basis, engine=engine)
+    for size in (m, m + 3, m):
+        report = guide.backward(primary=losses_of(model, size), auxiliary=losses_of(model, 20).mean(), refresh=True)
+        assert report.effective_rank <= min(size, rank)
+        V = guide.subspace.rows
+        live = V[V.any(1)]
+        assert len(live) == report.effective_rank
+        assert (live @ live.T - torch.eye(len(live))).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("basis", ["sketch", "exact"])
+@pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 1), (12, 1), (1, 12), (30, 31)])
+def test_micro_batches_give_no_more_directions_than_examples(basis, sizes):
+    """Whether J itself is kept for few examples, its sketch, or the one after the other."""
+    model = network()
+    guide = Guide(model, eta=Eta(*ETA), rank=20, basis=basis, engine="loop", batch_norm="frozen")
+    model.eval()
+    for size in sizes:
+        guide.primary(losses_of(model, size) / len(sizes))
+    guide.auxiliary(losses_of(model, 20).mean())
+    assert guide.combine().effective_rank == min(20, sum(sizes))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (3, 9), (2, 10)])
+def test_micro_batches_smaller_than_the_rank_give_the_basis_of_the_whole(sizes):
+    whole, parts = (problem("mlp", torch.float64, m=12) for _ in range(2))
+    guides = [guide_for(p, rank=8) for p in (whole, parts)]
+    at = torch.arange(sum(sizes))
+    guides[0].backward(primary=whole.losses(slice(0, sum(sizes))), auxiliary=whole.loss())
+    for some in at.split(sizes):
+        guides[1].primary(parts.losses(slice(int(some[0]), int(some[-1]) + 1)) / len(sizes))
+    guides[1].auxiliary(parts.loss())
+    guides[1].combine()
+    rows = [guide.subspace.rows for guide in guides]
+    count = min(8, sum(sizes))
+    assert (rows[0][:count] - rows[1][:count]).abs().max() < 1e-10
+    assert not rows[1][count:].any()
+
+
+@pytest.mark.parametrize("verbs", [False, True])
+@pytest.mark.parametrize("basis", FROM_J)
+def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
+    """So many backward passes, and so many rows in memory, as there are examples."""
+    p = problem("mlp", m=6)
+    guide = guide_for(p, basis=basis, rank=10_000, engine="loop")
+    calls = []
+    grad = torch.autograd.grad
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        return grad(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", counted)
+        if verbs:
+            guide.primary(p.losses())
+            guide.auxiliary(p.loss())
+            report = guide.combine()
+        else:
+            report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert report.effective_rank == 6 and guide.subspace.rows.shape[0] == 6
+    assert len(calls) <= 6 + 2
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "cnn_group_norm", "transformer", "lstm", "layer_norm"])
+def test_roundings_of_single_gradients_stay_below_the_tolerance(name):
+    """By which dependent rows are told from independent ones: the gradients are right to a quarter of it, and better."""
+    double, single = problem(name, torch.float64), problem(name, torch.float64).to(torch.float32)
+    names = shared_names(double.model, double.losses(), double.loss())
+    exact, rounded = (jacobian(p.losses(), p.model, names).double() for p in (double, single))
+    assert (exact - rounded).norm(dim=1).max() < tolerance(torch.float32) / 4 * exact.norm(dim=1).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("left", [1e-3, 1e-4, 1e-5])
+def test_the_mean_beside_rows_that_were_rounded_when_they_were_stored(left, dtype):
+    """‖g_prim‖² - ‖p‖² is next to nothing, because the row is a little too long; the residual of g_prim is not."""
+    row = torch.tensor([0.6, 0.8, 0.0], dtype=dtype)
+    stored = row.bfloat16().double()
+    assert stored @ stored > 1.003
+    inside = (1 - left) / (stored @ stored)
+    g_prim = stored / stored.norm() * inside.sqrt() + torch.tensor([0.0, 0.0, 1.0]) * (1 - inside).sqrt()
+    assert 1 - (stored @ g_prim) ** 2 == pytest.approx(left)
+    model, g_aux = Vector(3).to(dtype), torch.tensor([0.0, 0.0, 1.0], dtype=dtype)
+    guide = Guide(
+        model, eta=Eta(1, 0, 0), primary_weight=0, rank=1, basis="exact", include_mean=True, basis_dtype=torch.bfloat16
+    )
+    report = guide.backward(
+        primary=(g_prim.to(dtype) @ model.x).expand(2),
+        auxiliary=g_aux @ model.x,
+        basis_losses=lambda: torch.stack([row, 2 * row]) @ model.x,
+    )
+    # All of g_aux is along the residual, so nothing of it is neutral, up to the rounding of the row.
+    assert model.x.grad.norm() < 0.1
+    assert report.helpful == pytest.approx(1, abs=0.01)
+    assert report.captured_primary <= 1
+
+
+def test_dependent_rows_after_one_that_almost_depends_on_others_are_zero():
+    """Seven different examples, some of them twice: an eighth direction is rounding, however inexact the seventh is."""
+    for seed in range(300):
+        generator = torch.Generator().manual_seed(seed)
+        examples = torch.randn(7, 50, generator=generator)
+        jacobian = torch.cat([examples, examples[torch.randint(7, (6,), generator=generator)]])
+        rows = torch.randn(12, 13, generator=generator) @ jacobian
+        orthonormalise_(rows)
+        assert torch.linalg.vector_norm(rows, dim=1).count_nonzero() == 7, seed

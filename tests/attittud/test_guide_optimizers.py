@@ -1,0 +1,197 @@
+"""Whatever consumes ``.grad`` works unchanged: optimizers, clipping, schedulers, loss scaling."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from attittud import Eta, Guide
+from tests.helpers.oracle import gradients
+from tests.helpers.zoo import Problem, problem
+
+WEIGHT = 0.3
+
+
+OPTIMIZERS = sorted(
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type)
+    and issubclass(kind, torch.optim.Optimizer)
+    and name not in ("Optimizer", "SparseAdam", "LBFGS")
+)  # SparseAdam wants sparse gradients; LBFGS has its own test below
+
+
+def set_gradients(p: Problem) -> None:
+    """The plain weighted sum into ``.grad``, by hand."""
+    g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
+    for name, x in p.model.named_parameters():
+        a, b = g_a[name], g_p[name]
+        x.grad = (a + WEIGHT * b if a is not None else b) if b is not None else a
+
+
+def guided(p: Problem):
+    guide = Guide(p.model, eta=Eta(1, 1, 1), primary_weight=WEIGHT, rank=3, refresh_every=2)
+    return lambda: guide.backward(primary=p.losses(), auxiliary=p.loss())
+
+
+def train(
+    p: Problem, fill, make_optimizer, steps: int = 4, clip=None, make_scheduler=None, set_to_none: bool = True
+) -> None:
+    optimizer = make_optimizer(p.model)
+    scheduler = make_scheduler(optimizer) if make_scheduler else None
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        fill()
+        if clip:
+            clip(p.model.parameters())
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+
+
+def assert_same_training(name: str = "mlp", **options) -> None:
+    """Training through a guide with equal weights = training on the plain weighted sum, bit for bit."""
+    one, other = problem(name), problem(name)
+    start = [x.clone() for x in one.model.parameters()]
+    train(one, guided(one), **options)
+    train(other, lambda: set_gradients(other), **options)
+    for (parameter, x), y in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(x, y), parameter
+    assert any(not torch.equal(x, y) for x, y in zip(start, one.model.parameters(), strict=True))
+
+
+def build(name: str, **options):
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        kind = getattr(torch.optim, name)
+        params = [x for x in model.parameters() if x.ndim == 2] if name == "Muon" else list(model.parameters())
+        return kind(params, lr=0.01, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer(name):
+    assert_same_training(make_optimizer=build(name))
+
+
+@pytest.mark.parametrize(
+    "options", [{"fused": True}, {"foreach": True}, {"foreach": False}, {"amsgrad": True}], ids=str
+)
+@pytest.mark.parametrize("name", ["mlp", "channels_last", "odd"])
+def test_implementations_of_adam(name, options):
+    assert_same_training(name, make_optimizer=build("AdamW", **options))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize(
+    "clip",
+    [
+        lambda x: nn.utils.clip_grad_norm_(x, 0.1),
+        lambda x: nn.utils.clip_grad_norm_(x, 0.1, foreach=True),
+        lambda x: nn.utils.clip_grad_value_(x, 0.01),
+    ],
+    ids=["norm", "foreach", "value"],
+)
+def test_clipping(clip, set_to_none):
+    """In place and in the end: what one step clips, the next does not see."""
+    assert_same_training(make_optimizer=build("SGD", momentum=0.9), clip=clip, set_to_none=set_to_none)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=8),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 4),
+    ],
+    ids=["step", "one_cycle", "cosine"],
+)
+def test_schedulers(scheduler):
+    assert_same_training(make_optimizer=build("Adam"), make_scheduler=scheduler)
+
+
+def test_lbfgs():
+    """The closure is called several times a step, each time a step of the guide."""
+    results = []
+    for by_hand in (False, True):
+        p = problem("mlp", torch.float64)
+        fill = (lambda p=p: set_gradients(p)) if by_hand else guided(p)
+        optimizer = torch.optim.LBFGS(p.model.parameters(), lr=0.1, max_iter=5)
+
+        def closure(p=p, fill=fill, optimizer=optimizer):
+            optimizer.zero_grad()
+            fill()
+            return p.loss() + WEIGHT * p.losses().mean()
+
+        for _ in range(3):
+            optimizer.step(closure)
+        results.append([x.detach().clone() for x in p.model.parameters()])
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
+def test_two_optimizers_for_body_and_heads():
+    def both(model: nn.Module):
+        return torch.optim.SGD(
+            [{"params": model.body.parameters(), "lr": 0.1}, {"params": model.heads.parameters(), "lr": 1e-3}]
+        )
+
+    assert_same_training(make_optimizer=both)
+
+
+def scaled_run(scaler, steps: int = 5, overflow_at: int | None = None) -> tuple[Problem, list[float]]:
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), primary_weight=0.1, rank=3, refresh_every=2)
+    optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
+    scales = []
+    for i in range(steps):
+        optimizer.zero_grad()
+        factor = float("inf") if i == overflow_at else 1.0
+        primary, auxiliary = p.losses(), factor * p.loss()
+        guide.backward(primary=scaler.scale(primary), auxiliary=scaler.scale(auxiliary))
+        scaler.unscale_(optimizer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the norm of a gradient that overflowed
+            nn.utils.clip_grad_norm_(p.model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return p, scales
+
+
+def test_grad_scaler():
+    scaled, _ = scaled_run(torch.amp.GradScaler("cpu", init_scale=2.0**16))
+    plain, _ = scaled_run(torch.amp.GradScaler("cpu", enabled=False))
+    for x, y in zip(scaled.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_grad_scaler_sees_an_overflow():
+    """The step is skipped and the scale halved; training goes on from finite parameters."""
+    p, scales = scaled_run(torch.amp.GradScaler("cpu", init_scale=2.0**16), overflow_at=2)
+    assert scales == [2.0**16] * 2 + [2.0**15] * 3
+    assert all(x.isfinite().all() for x in p.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["mlp", "channels_last", "odd", "transformer"])
+def test_grad_looks_like_that_of_plain_backward(name):
+    one, other = problem(name), problem(name)
+    guided(one)()
+    (other.losses().mean() + other.loss()).backward()
+    for (parameter, x), y in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+        assert x.grad.shape == y.grad.shape, parameter
+        assert x.grad.dtype == y.grad.dtype, parameter
+        assert x.grad.stride() == y.grad.stride() or y.grad.numel() < 2, parameter
+        assert not x.grad.requires_grad
+        assert x.grad.is_leaf
+
+
+def test_gradients_do_not_share_memory():
+    """Scaling one ``.grad`` in place must not change another."""
+    p = problem("mlp")
+    guided(p)()
+    before = {name: g.clone() for name, g in p.grads().items()}
+    for name, g in p.grads().items():
+        g.mul_(2)
+        assert torch.equal(g, 2 * before[name])
+    assert all(torch.equal(g, 2 * before[name]) for name, g in p.grads().items())

@@ -1,0 +1,230 @@
+"""Workers with a replica of the model each: what they do and refuse, apart from the update of the joined batch."""
+
+import time
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from attittud import Eta, Guide
+from tests.helpers.oracle import error
+from tests.helpers.processes import outcomes, run
+from tests.helpers.scenarios import ETA, N, World, half, late_task, message_of, twenty_steps
+
+
+def differing():
+    """Messages where workers do not fit together; each leaves no exchange half done."""
+    w = World("ddp")
+    at = w.share(0, 12)
+
+    def backward(auxiliary=None, **options):
+        tasks = w.problem.loss(w.even(0, 12)) if auxiliary is None else auxiliary
+        return lambda: w.guide(**options).backward(primary=w.losses(at), auxiliary=tasks)
+
+    loss = w.auxiliary(w.share(0, 12))
+    other = World("group")
+    with torch.no_grad():
+        other.inner.body[0].weight[0, 0] += 0.01 * other.number
+    return {
+        "parameters": message_of(
+            lambda: other.guide().backward(primary=other.losses(at), auxiliary=other.problem.loss(other.even(0, 12)))
+        ),
+        "seed": message_of(backward(seed=w.number)),
+        "eta": message_of(backward(eta=Eta(1, 1, w.number))),
+        "a name less": message_of(backward({"a": loss, "b": loss} if w.number else {"a": loss})),
+        "another name": message_of(backward({"b" if w.number else "a": loss})),
+    }
+
+
+def directions():
+    """Effective ranks of a basis of few examples, all of them and those of each call."""
+    found = []
+    for kind in ("group", "fsdp"):
+        w = World(kind, torch.float32)
+        guide = w.guide(rank=12)
+        found.append(
+            int(guide.backward(primary=w.losses(w.even(0, 6)), auxiliary=w.auxiliary(w.even(0, N))).effective_rank)
+        )
+        w.optimizer.zero_grad()
+        for start in (0, 4):
+            guide.primary(half(w.losses(w.even(start, start + 4))), refresh=True if start == 0 else None)
+        guide.auxiliary(w.auxiliary(w.even(0, N)))
+        found.append(int(guide.combine().effective_rank))
+    return found
+
+
+def alone():
+    """A guide around the bare module of a DistributedDataParallel model."""
+    w = World("ddp")
+    guide = Guide(w.inner, eta=ETA, rank=3)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            guide.backward(primary=w.problem.losses(), auxiliary=w.problem.loss())
+            w.optimizer.zero_grad()
+    return [str(warning.message) for warning in told]
+
+
+def late_between_refreshes():
+    """The gradients of the primary head in the step in which an auxiliary loss reaches it for the first time."""
+    w = World("ddp")
+    late_task(w, start=3)
+    return w.grads[3]["heads.primary.weight"]
+
+
+def behaviour():
+    """Several checks that share one group of processes; each entry is judged by a test of its own."""
+    found = {"twenty": [twenty_steps(World("ddp", torch.float32), basis=b) for b in ("sketch", "exact", "random")]}
+    w = World("ddp")
+    guide = w.guide()
+    guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
+    w.optimizer.zero_grad()
+    # An ordinary step through the wrapper still works: its reducer was not disturbed.
+    p = w.problem
+    features = w.model(p.xp[w.even(0, 12)], "primary").square().mean() + w.problem.loss(w.even(0, 12))
+    features.backward()
+    found["ddp"] = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
+    w.optimizer.zero_grad()
+    found["state"] = guide.state_dict()
+    found["directions"] = directions()
+    found["differing"], found["alone"], found["late"] = differing(), alone(), late_between_refreshes()
+    return found
+
+
+@pytest.fixture(scope="module")
+def behaved():
+    return run(2, behaviour)
+
+
+def test_parameters_are_bitwise_equal_after_twenty_steps(behaved):
+    for first, second in zip(*(found["twenty"] for found in behaved), strict=True):
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    for index, basis in enumerate(("sketch", "exact", "random")):
+        alone = twenty_steps(World("one", torch.float32), basis=basis)
+        assert error(behaved[0]["twenty"][index], alone) < 1e-3
+
+
+def test_the_wrapper_can_still_be_used_as_such(behaved):
+    w = World("one")
+    p = w.problem
+    halves = [slice(0, 6), slice(6, 12)]
+    loss = sum(w.model(p.xp[at], "primary").square().mean() + p.loss(at) for at in halves) / 2
+    loss.backward()
+    for found in behaved:
+        assert error(found["ddp"], p.grads()) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "seed": "another guide than worker 0",
+        "eta": "another guide than worker 0",
+        "a name less": "{'name': None} where it has no examples",
+        "another name": "losses of other names than worker 0",
+    }.items(),
+)
+def test_workers_that_differ_are_noticed(behaved, name, words):
+    for found in behaved:
+        assert "workers [1]" in found["differing"][name] and words in found["differing"][name]
+
+
+def test_a_role_that_changes_between_refreshes_loses_no_gradient(behaved):
+    """Other workers learn of it at the next refresh: until then the head keeps weight 1, and the auxiliary gradient is added."""
+    parts = {}
+    for name, start in (("before", 6), ("after", 3)):
+        w = World("one")
+        late_task(w, start=start)
+        parts[name] = w.grads[3]["heads.primary.weight"]
+    # In one process the primary part has weight 0.1 as soon as both losses reach it.
+    auxiliary = parts["after"] - 0.1 * parts["before"]
+    assert auxiliary.abs().max() > 0.01
+    for found in behaved:
+        assert torch.allclose(found["late"], parts["before"] + auxiliary, atol=1e-12)
+
+
+def test_a_guide_that_trains_alone_among_workers_says_so_once(behaved):
+    for found in behaved:
+        (message,) = found["alone"]
+        assert "although torch.distributed has 2 workers" in message and "process_group=" in message
+
+
+class Version1(nn.Module):
+    """Not made in earnest: that takes a process group."""
+
+    __class__ = FullyShardedDataParallel
+
+
+@pytest.mark.parametrize("wrapper", [Version1, type("DeepSpeedEngine", (nn.Module,), {})])
+def test_wrappers_that_hide_parameters_are_refused(wrapper):
+    with pytest.raises(ValueError, match="fully_shard"):
+        Guide(nn.Sequential(nn.Linear(2, 2), wrapper()), eta=ETA)
+
+
+def test_state_is_that_of_one_process(behaved):
+    """Workers hold the same V, and one process can go on with it."""
+    w = World("one")
+    guide = w.guide()
+    guide.backward(primary=w.losses(slice(0, 12)), auxiliary=w.problem.loss(slice(0, 12)))
+    for found in behaved:
+        assert torch.equal(found["state"]["basis"], behaved[0]["state"]["basis"])
+        assert torch.allclose(found["state"]["basis"], guide.state_dict()["basis"], atol=1e-12)
+    guide.load_state_dict(behaved[0]["state"])
+
+
+def one_dies(where):
+    """In the second step, which has no refresh, or in the third, which has one."""
+    w = World("ddp")
+    guide = w.guide()
+
+    def dies_at(place):
+        if w.number == 1 and where == place:
+            raise SystemExit("this worker dies")
+
+    def basis_losses():
+        dies_at("in a refresh")
+        return w.losses(w.share(0, 12))
+
+    for i in range(3):
+        if i == 2:
+            dies_at("before a step")
+        guide.primary(w.losses(w.share(0, 12)), basis_losses=basis_losses if i == 2 else None)
+        if i == 1:
+            dies_at("inside a window")
+        guide.auxiliary(w.problem.loss(w.even(0, 12)))
+        if i == 1:
+            dies_at("before combine")
+        guide.combine()
+
+
+def one_falls_asleep():
+    w = World("group")
+    if w.number == 1:
+        time.sleep(5)
+        return
+    w.guide().backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
+
+
+DEATHS = [(one_dies, place) for place in ("before a step", "in a refresh", "inside a window", "before combine")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "args"), [*((dies, (place,)) for dies, place in DEATHS), (one_falls_asleep, ())])
+def test_a_lost_worker_makes_the_others_fail_with_a_message(target, args):
+    first, _ = outcomes(2, target, *args, patience=2, limit=60)
+    assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
+    assert "not done after" not in first["error"]
+
+
+def test_replicas_that_start_apart_are_refused(behaved):
+    for found in behaved:
+        message = found["differing"]["parameters"]
+        assert (
+            "workers [1] start from other parameters than worker 0" in message and "DistributedDataParallel" in message
+        )
+
+
+def test_a_basis_has_no_more_directions_than_all_workers_have_examples(behaved):
+    for found in behaved:
+        assert found["directions"] == [6, 8, 6, 8]

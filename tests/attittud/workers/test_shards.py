@@ -1,0 +1,490 @@
+"""Workers with a shard of every parameter each (FSDP2): what they do and refuse, apart from the update of the joined batch."""
+
+import shutil
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from attittud import Eta, Guide, checkpoint
+from attittud.workers.shards import _check_not_offloaded
+from tests.helpers.hostile import payloads
+from tests.helpers.oracle import error
+from tests.helpers.processes import outcomes, run
+from tests.helpers.scenarios import ETA, M, N, World, message_of, sharded, twenty_steps, whole
+from tests.helpers.zoo import problem
+
+
+def mixed_precision(eta):
+    """Gradients of a step under a bf16 policy, by the guide and by plain FSDP2."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    found, dtypes = [], set()
+    for guided in (True, False):
+        p = problem("mlp", m=8, n=8)
+        model = sharded(p.model, mp_policy=policy)
+        p.model.body[0].register_forward_hook(lambda _, __, output: dtypes.add(output.dtype))
+        half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+        guide = Guide(model, eta=eta, primary_weight=0.5, rank=2)
+        for at in (half, half):
+            primary = F.cross_entropy(model(p.xp[at], "primary").float(), p.yp[at], reduction="none")
+            auxiliary = F.cross_entropy(model(p.xa[at], "auxiliary").float(), p.ya[at])
+            model.zero_grad()
+            if guided:
+                guide.backward(primary=primary, auxiliary=auxiliary)
+            else:
+                (auxiliary + 0.5 * primary.mean()).backward()
+        # The head of the primary task has weight 1 whatever primary_weight is.
+        found.append(
+            {n: whole(q.grad) * (1 if guided or "primary" not in n else 2) for n, q in model.named_parameters()}
+        )
+    assert dtypes == {torch.bfloat16}
+    return found
+
+
+def refusals():
+    """Messages of what sharded models do not allow."""
+    w = World("fsdp")
+    at = slice(0, 4)
+    found = {}
+
+    def attempt(name, call):
+        found[name] = message_of(call)
+
+    attempt("engine", lambda: w.guide(engine="batched"))
+    other = {"seed": w.number}
+    attempt("other", lambda: w.guide(**other).backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
+    attempt("none", lambda: w.guide().backward(primary=None, auxiliary=w.problem.loss(at)))
+    stranger = nn.Parameter(torch.ones((), dtype=torch.float64))
+    attempt("stranger", lambda: w.guide().backward(primary=stranger * w.losses(at), auxiliary=w.problem.loss(at)))
+    w.model.set_requires_gradient_sync(False)
+    attempt("sync", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
+    w.model.set_requires_gradient_sync(True)
+    w.model.set_gradient_divide_factor(1.0)
+    attempt("divide", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
+    partly = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))
+    fully_shard(partly[0], mesh=init_device_mesh("cpu", (2,)))
+    attempt("partly", lambda: Guide(partly, eta=ETA))
+    return found
+
+
+def leaves_no_trace():
+    """`.grad` adds up as with `Tensor.backward`, and what lay there during a refresh is kept."""
+    w = World("fsdp")
+    guide = w.guide(refresh_every=1)
+    at = w.share(0, 12)
+    guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(0, 12)))
+    first = {name: whole(p.grad) for name, p in w.inner.named_parameters()}
+    guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(0, 12)))
+    return first, {name: whole(p.grad) for name, p in w.inner.named_parameters()}
+
+
+def inputs_that_want_a_gradient():
+    """As PEFT makes them of the embeddings of a frozen model: they are left alone."""
+    w = World("fsdp")
+    p = w.problem
+    p.xp, p.xa = p.xp.requires_grad_(), p.xa.requires_grad_()
+    w.take(w.guide().backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    return w.grads[0], p.xp.grad is None and p.xa.grad is None
+
+
+def ordinary_step():
+    """A plain backward pass works before and after the guide."""
+    w = World("fsdp")
+    guide = w.guide()
+    for _ in range(2):
+        w.model.zero_grad()
+        w.problem.loss(w.even(0, 12)).backward()
+        plain = {name: whole(p.grad) for name, p in w.inner.named_parameters() if p.grad is not None}
+        w.model.zero_grad()
+        guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
+    return plain
+
+
+def made_between_passes():
+    """A guide that is made after the forward pass, when FSDP2 may show whole parameters (Lightning's is)."""
+    w = World("fsdp kept")
+    primary, auxiliary = w.losses(w.share(0, M)), w.auxiliary(w.share(0, N))
+    hidden = not any(hasattr(parameter, "to_local") for parameter in w.model.parameters())
+    w.take(w.guide().backward(primary=primary, auxiliary=auxiliary))
+    return hidden, w.grads
+
+
+def state_of_another(folder):
+    """What a framework does that writes a state from one worker and hands it to all (Accelerate's register_for_checkpointing)."""
+    w = World("fsdp")
+    guide = w.guide()
+    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    before = guide.subspace.rows.clone()
+    torch.save(guide.state_dict(), f"{folder}/{w.number}.pt")
+    dist.barrier()
+    own, others = (torch.load(f"{folder}/{number}.pt", weights_only=True) for number in (w.number, 1 - w.number))
+    message = message_of(lambda: guide.load_state_dict(others))
+    guide.load_state_dict(own)
+    assert torch.equal(guide.subspace.rows, before)
+    return message
+
+
+def train(kind, first, steps, folder=None, save=False, form="dcp", **options):
+    """Some steps of a run; from a checkpoint if first > 0, into one if asked: of torch, and by itself in files of ours."""
+    w = World(kind)
+    guide = w.guide(refresh_every=5, **options)
+    saved = {"model": dict(w.inner.named_parameters())}
+    if first:
+        dcp.load(saved, checkpoint_id=folder)
+        checkpoint.load(guide, folder if form == "dcp" else f"{folder}/files")
+    for i in range(first, first + steps):
+        at = w.share(i % 6, i % 6 + 18)
+        w.take(guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(i % 6, i % 6 + 18))))
+    if save:
+        dcp.save(saved | {"guide": checkpoint.entries(guide)}, checkpoint_id=folder)
+        for _ in range(2):  # the second time over what is there already
+            checkpoint.save(guide, f"{folder}/files")
+            dist.barrier()
+            (Path(folder) / "files" / "basis" / f"shard-0000{8 + dist.get_rank()}.safetensors").write_bytes(b"stale")
+            dist.barrier()
+        checkpoint.save(guide, f"{folder}/files")
+    state = guide.state_dict()
+    return {
+        "grads": w.grads,
+        "refreshed": [r["refreshed"] for r in w.reports],
+        "state": state if kind == "one" else None,
+    }
+
+
+def hostile_files(folder):
+    """What two workers say of shards that were tampered with, and whether a planted pickle ran on one of them."""
+    w = World("fsdp")
+    guide = w.guide()
+    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    mark, found = Path(folder) / "ran", {}
+    for name in ("files/guide.json", "files/basis/{shard}", "dcp/.metadata", "dcp/__1_0.distcp"):
+        checkpoint.save(guide, f"{folder}/files")
+        checkpoint.load(guide, f"{folder}/files")  # nobody has to wait for others
+        dcp.save({"guide": checkpoint.entries(guide)}, checkpoint_id=f"{folder}/dcp")
+        dist.barrier()
+        file = Path(folder) / name.format(shard="shard-00002-model-00001-of-00001.safetensors")
+        honest = file.read_bytes()
+        for kind, content in {"cut off": honest[: len(honest) // 2], "pickle": next(payloads(mark))}.items():
+            dist.barrier()
+            if w.number == 0:
+                file.write_bytes(content)
+            dist.barrier()
+            time.sleep(0.2 * w.number)  # a worker that still loads when another one saves loses no file
+            found[str(file), kind] = message_of(partial(checkpoint.load, guide, f"{folder}/{name.partition('/')[0]}"))
+    dist.barrier()
+    return found, mark.exists()
+
+
+def in_a_hurry(kind, folder):
+    """Two workers that save and load at different speeds, and what they say where only one of them has a damaged file."""
+    w = World(kind)
+    guide = w.guide()
+    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    before, read_json, messages = guide.subspace.rows.clone(), checkpoint.read_json, []
+
+    def slowly(path):
+        time.sleep(0.3 * w.number)
+        return read_json(path)
+
+    time.sleep(0.5 * (1 - w.number))  # the first worker, which writes, comes last
+    for _ in range(2):
+        checkpoint.save(guide, folder)
+        checkpoint.read_json = slowly  # the first worker saves again while the second one would still read
+        messages.append(message_of(partial(checkpoint.load, guide, folder)))
+    checkpoint.read_json = read_json
+    dist.barrier()
+    own = shutil.copytree(folder, f"{folder} of worker {w.number}")
+    if w.number == 1:
+        (Path(own) / "guide.json").write_text("{")
+    messages.append(message_of(partial(checkpoint.load, guide, own)))
+    return messages, torch.equal(guide.subspace.rows, before)
+
+
+BEFORE, AFTER = 7, 5  # a refresh at 0, 5 and 10
+
+
+FORMS = ("dcp", "files")
+FEW = {"rank": 30}  # more than there are examples: the basis has fewer rows
+
+
+def behaviour(folder):
+    train("fsdp", 0, BEFORE, f"{folder}/few", save=True, **FEW)
+    train("fsdp", 0, BEFORE, f"{folder}/fsdp", save=True)
+    train("ddp", 0, BEFORE, f"{folder}/ddp", save=True)
+    train("fsdp", 0, BEFORE, f"{folder}/canonical", save=True, basis="canonical")
+    return {
+        "mixed": mixed_precision(Eta(1, 1, 1)),
+        "refusals": refusals(),
+        "trace": leaves_no_trace(),
+        "ordinary": ordinary_step(),
+        "twenty": twenty_steps(World("fsdp", torch.float32)),
+        "between": made_between_passes(),
+        "inputs": inputs_that_want_a_gradient(),
+        "state of another": state_of_another(folder),
+        "hostile files": hostile_files(f"{folder}/hostile"),
+        "in a hurry": {kind: in_a_hurry(kind, f"{folder}/hurry {kind}") for kind in ("fsdp", "ddp")},
+        "resumed": {
+            f"{kind}, {form}": train(kind, BEFORE, AFTER, f"{folder}/fsdp", form=form)
+            for kind in ("fsdp", "ddp")
+            for form in FORMS
+        }
+        | {f"from ddp, {form}": train("fsdp", BEFORE, AFTER, f"{folder}/ddp", form=form) for form in FORMS},
+        "few": {f"fsdp, {form}": train("fsdp", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS},
+    }
+
+
+def on_four(folder):
+    return {
+        "twenty": [twenty_steps(World(kind, torch.float32)) for kind in ("ddp", "hsdp")],
+        "resumed": {
+            f"{kind}, {form}": train(kind, BEFORE, AFTER, f"{folder}/fsdp", form=form)
+            for kind in ("fsdp", "hsdp")
+            for form in FORMS
+        },
+        "few": {f"hsdp, {form}": train("hsdp", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS},
+        "canonical": [
+            train("fsdp", BEFORE, AFTER, f"{folder}/canonical", form=form, basis="canonical") for form in FORMS
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def behaved(folder):
+    return run(2, behaviour, folder, limit=120)
+
+
+@pytest.fixture(scope="module")
+def four(folder, behaved):
+    """They go on from what two workers have saved."""
+    assert behaved
+    return run(4, on_four, folder, limit=120)
+
+
+@pytest.mark.slow
+def test_mixed_precision_policy_is_respected(behaved):
+    for guided, plain in (found["mixed"] for found in behaved):
+        assert error(guided, plain) < 5e-3  # products in bf16, rounded in another order
+        assert all(g.dtype == torch.float32 for g in guided.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "engine": "engine='loop'",
+        "other": "workers [1] have another model or another guide",
+        "none": "losses[:0]",
+        "stranger": "not those of the sharded model",
+        "sync": "set_requires_gradient_sync",
+        "divide": "set_gradient_divide_factor",
+        "partly": "fully_shard on the whole model",
+    }.items(),
+)
+def test_what_cannot_work_is_refused_with_its_cure(behaved, name, words):
+    for found in behaved:
+        assert words in found["refusals"][name]
+
+
+@pytest.mark.slow
+def test_shards_that_lie_elsewhere_are_refused():
+    """Not by a model: without a GPU all of it lies on the CPU."""
+    _check_not_offloaded("cpu", "cpu")
+    with pytest.raises(ValueError, match=r"CPUOffloadPolicy.*fsdp_offload_params"):
+        _check_not_offloaded("cpu", "cuda")
+
+
+@pytest.mark.slow
+def test_gradients_add_up(behaved):
+    for first, second in (found["trace"] for found in behaved):
+        w = World("one")
+        guide = w.guide(refresh_every=1)
+        for want in (first, second):
+            guide.backward(primary=w.losses(slice(0, 12)), auxiliary=w.auxiliary(slice(0, 12)))
+            assert error(want, w.problem.grads()) < 1e-10
+
+
+@pytest.mark.slow
+def test_the_model_can_still_be_used_as_such(behaved):
+    w = World("one")
+    w.problem.loss(slice(0, 12)).backward()
+    want = {name: g for name, g in w.problem.grads().items() if g is not None}
+    for found in behaved:
+        assert error(found["ordinary"], want) < 1e-12
+
+
+@pytest.mark.slow
+def test_parameters_after_twenty_steps(behaved):
+    want = twenty_steps(World("one", torch.float32))
+    for found in behaved:
+        assert all(torch.equal(found["twenty"][name], behaved[0]["twenty"][name]) for name in want)
+        assert error(found["twenty"], want) < 1e-3
+
+
+@pytest.mark.slow
+def test_inputs_that_want_a_gradient_are_left_alone(behaved):
+    w = World("one")
+    w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
+    for grads, untouched in (found["inputs"] for found in behaved):
+        assert untouched and error(grads, w.grads[0]) < 1e-10
+
+
+@pytest.mark.slow
+def test_parameters_of_four_workers_after_twenty_steps(four):
+    want = twenty_steps(World("one", torch.float32))
+    for found in four:
+        for mine, theirs in zip(found["twenty"], four[0]["twenty"], strict=True):
+            assert all(torch.equal(mine[name], theirs[name]) for name in want)
+            assert error(mine, want) < 1e-3
+
+
+@pytest.mark.slow
+def test_a_guide_may_be_made_between_the_passes(behaved):
+    w = World("one")
+    w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
+    for hidden, grads in (found["between"] for found in behaved):
+        assert hidden and error(grads[0], w.grads[0]) < 1e-10
+
+
+@pytest.mark.slow
+def test_a_worker_does_not_take_the_shards_of_another(behaved):
+    for number, message in enumerate(found["state of another"] for found in behaved):
+        assert f"shards of worker {1 - number} of 2" in message and "attittud.checkpoint.save" in message
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
+def test_a_checkpoint_goes_on_with_another_number_and_kind_of_workers(behaved, four, folder):
+    undisturbed = train("one", 0, BEFORE + AFTER)
+    again = {
+        f"one from {kind}, {form}": train("one", BEFORE, AFTER, f"{folder}/{kind}", form=form)
+        for kind in ("fsdp", "ddp")
+        for form in FORMS
+    }
+    for resumed in [again, *(x["resumed"] for x in (*behaved, *four))]:
+        for name, run_ in resumed.items():
+            assert_goes_on(name, run_, undisturbed)
+    canonical = train("one", 0, BEFORE + AFTER, basis="canonical")
+    for run_ in four[0]["canonical"]:
+        for got, expected in zip(run_["grads"], canonical["grads"][BEFORE:], strict=True):
+            assert error(got, expected) < 1e-10
+
+
+def assert_goes_on(name, run_, undisturbed):
+    assert run_["refreshed"] == [False] * 3 + [True, False], name
+    for got, expected in zip(run_["grads"], undisturbed["grads"][BEFORE:], strict=True):
+        assert error(got, expected) < 1e-10, name
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
+def test_a_basis_of_fewer_rows_than_its_rank_continues_too(behaved, four, folder):
+    undisturbed = train("one", 0, BEFORE + AFTER, **FEW)
+    assert undisturbed["state"]["basis"].shape[0] < FEW["rank"]
+    again = {form: train("one", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS}
+    for resumed in [again, *(x["few"] for x in (*behaved, *four))]:
+        for name, run_ in resumed.items():
+            assert_goes_on(name, run_, undisturbed)
+
+
+@pytest.mark.slow
+def test_what_workers_write_is_safetensors_and_json(behaved, folder):
+    assert behaved
+    files = sorted(
+        path.relative_to(f"{folder}/fsdp/files").as_posix() for path in Path(folder).glob("fsdp/files/**/*.*")
+    )
+    shards = [f"basis/shard-0000{number}-model-00001-of-00001.safetensors" for number in (1, 2)]
+    assert files == [*shards, "guide.json"]
+
+
+@pytest.mark.slow
+def test_planted_shards_do_not_run_and_every_worker_names_the_file(behaved):
+    for messages, ran in (found["hostile files"] for found in behaved):
+        assert not ran
+        for (file, kind), message in messages.items():
+            assert message.startswith(file) and "another copy" in message and "\n" not in message, (kind, message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_workers_wait_for_each_other_and_fail_together(behaved, folder, kind):
+    for messages, same in (found["in a hurry"][kind] for found in behaved):
+        assert messages[:2] == ["no error"] * 2 and same
+        assert messages[2].startswith(f"{folder}/hurry {kind} of worker 1/guide.json: ")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("behaved")
+def test_a_checkpoint_without_a_guide_says_so(folder):
+    guide = World("one").guide()
+    with pytest.raises(ValueError, match=r"no guide under 'other', only \['guide', 'model'\]"):
+        checkpoint.load(guide, f"{folder}/fsdp", key="other")
+
+
+def one_dies():
+    w = World("fsdp")
+    guide = w.guide()
+    for i in range(3):
+        primary, auxiliary = w.losses(w.share(0, 12)), w.problem.loss(w.even(0, 12))
+        if w.number == 1 and i == 2:
+            raise SystemExit("this worker dies")
+        guide.backward(primary=primary, auxiliary=auxiliary)
+
+
+@pytest.mark.slow
+def test_a_lost_worker_makes_the_others_fail_with_a_message():
+    first, _ = outcomes(2, one_dies, patience=4, limit=60)
+    assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
+
+
+class Narrow(nn.Module):
+    """Layers with a single output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.primary, self.auxiliary = nn.Linear(4, 1), nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor, head: str) -> torch.Tensor:
+        return getattr(self, head)(torch.tanh(self.body(x)))[:, 0].square()
+
+
+def empty_shards():
+    """Gradients of two refreshes, in three verbs. The second worker has no element of any layer."""
+    torch.manual_seed(0)
+    model = fully_shard(Narrow().double()) if dist.get_world_size() > 1 else Narrow().double()
+    guide = Guide(model, eta=ETA, rank=5, refresh_every=1)
+    number, count = dist.get_rank(), dist.get_world_size()
+    found = []
+    for m in (8, 4):  # the second time fewer examples than rows are stored
+        x = torch.randn(m, 4, dtype=torch.float64)
+        at = slice(number * m // count, (number + 1) * m // count)
+        model.zero_grad()
+        guide.primary(model(x[at], "primary"))
+        guide.auxiliary(model(x[at] + 1, "auxiliary"))
+        guide.combine()
+        found.append(({name: whole(p.grad) for name, p in model.named_parameters()}, list(guide.shared_parameters)))
+    return found
+
+
+@pytest.mark.slow
+def test_workers_without_an_element_of_some_parameters():
+    """They learn as well which parameters are the primary task's own; else sums over workers differed in size."""
+    (alone,) = run(1, empty_shards)
+    for worker in run(2, empty_shards, limit=60):
+        for (grads, shared), (expected, expected_shared) in zip(worker, alone, strict=True):
+            assert shared == expected_shared == ["body.weight", "body.bias"]
+            assert error(grads, expected) < 1e-12

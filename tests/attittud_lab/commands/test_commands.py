@@ -1,0 +1,38 @@
+"""The pages of `--help`, and `--version`."""
+
+import pytest
+
+import attittud
+from tests.helpers.command_line import run
+
+COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "schema"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """The demo leaves a report where one works."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_help_teaches(capsys):
+    code, out, _ = run("demo", "--help", capsys=capsys)
+    assert code == 0
+    for word in ("--seeds", "--steps", "--workers", "--out", "FILE.json", "shifted to the next class"):
+        assert word in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_what_to_give_and_not_its_type(command, capsys):
+    """Newer typer has `--quiet <bool>`, which takes nothing, and `--auxiliary <list[str]>`, which takes no list."""
+    code, out, _ = run(*command.split(), "--help", capsys=capsys)
+    assert code == 0 and "--help" in out and "<" not in out, out
+
+
+def test_version(capsys):
+    assert run("--version", capsys=capsys) == (0, f"{attittud.__version__}\n", "")
+
+
+def test_without_a_command_it_lists_them(capsys):
+    code, out, _ = run(capsys=capsys)
+    assert code == 0
+    assert "demo" in out

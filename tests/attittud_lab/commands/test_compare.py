@@ -1,0 +1,110 @@
+"""`attittud compare` as a person types it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attittud_lab import cli
+from attittud_lab.compare.run import compare
+from attittud_lab.config.load import load
+from tests.helpers.comparisons import JOB
+
+# ---------------------------------------------------------------------------------------------------- as one types it
+
+
+def typed(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compare", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint", "--budget", "0.05s"]
+    code, out, err = typed(*command, capsys=capsys)
+    assert code == 0
+    result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
+    assert out.strip().splitlines()[-1] == f"Decision at equal seconds: {result['decision']['text']}"
+    assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
+    assert typed(*command, "--quiet", capsys=capsys) == (0, out, "")
+    # What is written where there is no terminal: the number of runs, how long they will take, and each of them.
+    first, *lines = err.splitlines()
+    runs = len(list((tmp_path / "runs").rglob("result.json")))
+    assert first.startswith("14 runs of 3 strategies: 8 at equal steps, to tune and to compare, 6 at equal seconds.")
+    assert [line for line in lines if "run 1 of 14: primary_only, seed 0" in line] == lines[:1]
+    assert sum(" of 14: " in line or f" of {runs}: " in line for line in lines) == runs
+    assert sum("validation accuracy" in line for line in lines) == runs
+    forecasts = [line for line in lines if line.startswith("Forecast: about ")]
+    assert "for the 14 runs that are left, as a step of primary_only takes" in forecasts[0] and forecasts[0] == lines[1]
+    assert "11 runs that are left, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
+
+
+def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The proposed configuration is meant for real data; here it only has to be built and changed by overrides."""
+    quick = ["training.guided.steps=4", "training.finetune.steps=2", "compare.strategies=[]", "compare.seeds=2"]
+    quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
+    code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, "--quiet", capsys=capsys)
+    assert (code, err) == (0, "")
+    assert "| auto" in out  # the proposed strategy
+    assert (tmp_path / "digits/compare/comparison.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a CONFIG, or both --primary PATH and --auxiliary PATH"),
+        (["--auxiliary", "digits"], "both --primary PATH"),
+        (["--primary", "digits"], "--auxiliary PATH"),
+        (["job.yaml", "--primary", "digits", "--auxiliary", "digits"], "not both"),
+        (["nowhere.yaml"], "nowhere.yaml: cannot read the configuration"),
+        (["--primary", "nowhere", "--auxiliary", "digits"], "nowhere: there is no such file or folder"),
+        (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "budget: 'soon' is no duration"),
+        (["--primary", "digits", "--auxiliary", "digits", "compare.seeds=many"], "a whole number"),
+    ],
+)
+def test_bad_input_is_one_paragraph_and_code_2(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = typed(*arguments, capsys=capsys)
+    assert (code, out) == (2, "") and message in err
+    assert err.startswith("attittud: ") and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_control_c_is_130_and_the_same_command_continues(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = [sys.executable, "-m", "attittud", "compare", "job.yaml"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (kept := list(tmp_path.rglob("result.json"))) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    last = err.splitlines()[-1]
+    assert process.returncode == 130 and "Traceback" not in err
+    assert last.startswith(
+        "attittud: interrupted; finished runs are kept in runs/job/compare, the same command goes on"
+    )
+    assert not list(tmp_path.rglob("comparison.json"))
+    before = {path: path.stat().st_mtime_ns for path in kept}
+    compare(load(tmp_path / "job.yaml"), tmp_path / "runs/job/compare")
+    assert {path: path.stat().st_mtime_ns for path in kept} == before
+    assert list(tmp_path.rglob("comparison.json"))
+
+
+def test_help_of_compare_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = typed("--help", capsys=capsys)
+    words = " ".join(out.split())
+    assert code == 0
+    for word in ("--primary", "--auxiliary", "--budget", "equal training seconds", "runs/CONFIG/compare"):
+        assert word in words

@@ -1,0 +1,91 @@
+"""`attittud demo` as a person types it: its output, its progress, an interrupt."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attittud_lab import demo
+from attittud_lab.config.load import load
+from tests.helpers.command_line import interrupted, run
+
+QUICK = ["demo", "--seeds", "2", "--steps", "2"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """The demo leaves a report where one works."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_demo(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
+    assert code == 0
+    assert err == ""  # quiet where nobody watches
+    saved = json.loads(path.read_text())
+    for row, (what, _) in demo.ROWS.items():
+        assert row in out and what in out
+    assert "50 % shifted" in out and "take more (--seeds)" in out
+    assert saved["seeds"] == [0, 1] and all(len(row["values"]) == 2 for row in saved["tables"][0]["rows"])
+    assert out.strip().splitlines()[-1] == "Report: runs/demo/report.html"
+    page = (tmp_path / "runs/demo/report.html").read_text()
+    assert all(row in page for row in demo.ROWS) and all(quality in page for quality in demo.QUALITIES)
+    assert json.loads((tmp_path / "runs/demo/comparison.json").read_text()) == saved
+    assert load(tmp_path / "runs/demo/config.yaml") == load(demo.CONFIG)
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_anything_is_trained(capsys):
+    code, out, err = run(*QUICK, "--folder", "/dev/null/demo", capsys=capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "/dev/null/demo: " in err and "choose another folder by --folder" in err
+
+
+def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "run_all", interrupted)
+    code, out, err = run(*QUICK, capsys=capsys)
+    assert (code, out) == (130, "") and err.count("\n") == 1
+    assert err.startswith("attittud: interrupted; the demo has no result before its end")
+    assert list(Path("runs/demo").iterdir()) == []
+
+
+def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path):
+    """Two worker processes, as by default, started by `python -m attittud` from a terminal."""
+    path = tmp_path / "result.json"
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attittud", "demo", "--seeds", "2", "--steps", "2", "--out", path],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+        cwd=tmp_path,
+    )
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            block = os.read(master, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not block:
+            break
+        seen += block
+    os.close(master)
+    assert process.stdout is not None
+    with process.stdout as stdout:
+        table = stdout.read().decode()
+    assert process.wait(60) == 0, seen.decode()
+    assert "primary_only" in table
+    assert "runs" in seen.decode() and "62" in seen.decode()
+    found, again = (table["rows"] for table in json.loads(path.read_text())["tables"][1:])
+    for (row, quality), rows in {
+        ("auto", list(demo.QUALITIES)[1]): found,
+        ("flip", list(demo.QUALITIES)[2]): again,
+    }.items():
+        (values,) = (line["values"] for line in rows if line["label"] == row)
+        alone = [demo.measure((row, quality, seed), 2, tmp_path / "alone")[0].test["accuracy"] for seed in (0, 1)]
+        assert [value["test"] for value in values.values()] == alone

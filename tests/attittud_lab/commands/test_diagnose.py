@@ -1,0 +1,97 @@
+"""`attittud diagnose` as a person types it."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from attittud_lab.cli import main
+from attittud_lab.commands.diagnose import show
+from attittud_lab.diagnose import Probe
+from tests.helpers.diagnosis import JOB
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.usefixtures("here")
+def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("diagnose", "job.yaml", "seed=1") == 0
+    out, err = capsys.readouterr()
+    result = json.loads(Path("runs/job/diagnose/diagnose.json").read_text())
+    lines = out.splitlines()
+    assert err == "" and "\x1b" not in out and lines[-1] == result["verdict"]
+    assert "60 steps of 200 asked for" in lines[0] and "early half" in out and "late half" in out
+    assert "No figure here has been validated" in out and result["config"]["seed"] == 1
+    assert result["made_with"]["torch"] and result["steps"] == 60 and result["block"] == 5
+    assert list(result["sources"]) == ["more", "other"]
+    for source in result["sources"].values():
+        for period in ("all", "early", "late"):
+            parts = {name: source[name][period] for name in ("captured", "helpful", "harmful", "neutral")}
+            assert parts["helpful"]["mean"] + parts["harmful"]["mean"] == pytest.approx(parts["captured"]["mean"])
+            assert parts["captured"]["mean"] + parts["neutral"]["mean"] == pytest.approx(1)
+            assert all(part["low"] <= part["mean"] <= part["high"] for part in parts.values())
+        assert sum(layer["weight"]["all"]["mean"] for layer in source["layers"].values()) == pytest.approx(1)
+    # The head that one source shares with the primary task is shared by that one alone.
+    heads = [source["layers"]["heads.primary"]["weight"]["all"]["mean"] for source in result["sources"].values()]
+    assert heads[0] > 0 and heads[1] == 0
+    signs = result["half_batches"]
+    assert signs["all"]["agreeing"] == signs["early"]["agreeing"] + signs["late"]["agreeing"]
+    assert signs["all"]["n"] == 240
+    assert "opposed" not in result["verdict"] and "conflict" not in result["verdict"]  # never a reason
+    fired = [f"({n}) {alarm['found']}; try: " for n, alarm in enumerate(result["alarms"], 1) if alarm["fired"]]
+    assert all(words in lines[-1] for words in fired) and lines[-1].count("; try: ") == len(fired)
+    assert result["alarms"][0]["fired"] == (result["captured_primary"]["all"]["mean"] < 0.05)
+    # On a terminal
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    show(result, Path("x"), console)
+    assert "\x1b" in console.file.getvalue() and "early half" in console.file.getvalue()
+
+
+MISTAKES = {
+    ("nowhere.yaml",): "cannot read the configuration",
+    ("job.yaml", "data.auxiliary={}"): "nothing to diagnose",
+    ("job.yaml", "strategy=flipp"): "Did you mean 'flip'?",
+    ("job.yaml", "strategy.refresh_every=20"): "give at least 80 by --steps",
+    ("job.yaml", "--steps", "3"): "--steps",
+    ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "diverged",
+    ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("diagnose", *arguments) == 2
+    err = capsys.readouterr().err
+    assert MISTAKES[arguments] in err and err.count("\n") == 1, err
+    assert not list(Path().rglob("diagnose.json"))
+
+
+@pytest.mark.usefixtures("here")
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Probe, "measure", interrupted)
+    assert call("diagnose", "job.yaml") == 130
+    assert capsys.readouterr().err.startswith("attittud: interrupted; a diagnosis keeps nothing before its end")
+    assert not list(Path().rglob("diagnose.json"))
+
+
+def test_help_of_diagnose_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("diagnose", "--help") == 0
+    assert "does not predict" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,41 @@
+"""`attittud init` writes a configuration that `attittud train` reads."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import JOB, call
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def test_init_writes_what_train_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "mine.yaml") == 0
+    text = Path("mine.yaml").read_text()
+    assert "# Primary: 1797 images, 8 pixels, 10 classes." in text and text in capsys.readouterr().out
+    chosen = [line for line in text.splitlines() if any(c.isdigit() for c in line.partition("#")[0])]
+    assert len(chosen) > 8 and all("#" in line for line in chosen)
+    assert "    train: 0.2  # the rest of it is auxiliary data" in text  # both are the same digits
+    quick = ["training.guided.steps=3", "training.finetune.steps=2"]
+    assert call("train", "mine.yaml", *quick) == 0
+    assert call("init", "image", "--primary", "digits", "-o", "mine.yaml") == 2
+    assert "--force" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (("schema", "-o", "no/such/folder.json"), "choose another file by --output"),
+        (("init", "image", "--primary", "digits", "-o", "job.yaml/x.yaml"), "choose another file by --output"),
+    ],
+    ids=["schema", "init"],
+)
+def test_what_cannot_be_written_names_the_option(
+    arguments: tuple[str, ...], cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*arguments) == 2
+    assert cure in capsys.readouterr().err

@@ -1,0 +1,222 @@
+"""`attittud train` as a person types it, with everything a person gets wrong."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attittud_lab.config.load import load
+from tests.helpers.commands import JOB, call
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def test_train(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
+    out, err = capsys.readouterr()
+    assert "test       loss" in out and "flip, seed 2: 10 steps" in out
+    # This is no terminal: a line for each evaluation.
+    lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
+    assert lines == [
+        f"{phase} steps, 0:00:00 left, validation accuracy N, loss N" for phase in ("guided 6/6", "finetune 4/4")
+    ]
+    assert call("train", "job.yaml", "strategy=flip", "seed=3", "--quiet") == 0
+    assert capsys.readouterr().err == ""
+    folder = Path("runs/job/flip/seed-2")
+    assert json.loads((folder / "result.json").read_text())["strategy"] == "flip" and str(folder) in out
+    assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
+    assert "was finished before" in capsys.readouterr().out
+    # The echo of the configuration can be trained again.
+    assert call("train", str(folder / "config.yaml"), "output=again") == 0
+
+
+def test_names_are_listed_without_torch() -> None:
+    code = "import sys, attittud_lab.strategies as s, attittud_lab.models as m; s.names(), m.names(); "
+    subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"], check=True)
+
+
+def test_joint_training_has_one_phase() -> None:
+    assert call("train", "job.yaml", "training.mode=joint") == 0
+    result = json.loads(Path("runs/job/auto/seed-0/result.json").read_text())
+    assert [phase["name"] for phase in result["phases"]] == ["guided"]
+
+
+MISTAKES = {
+    ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file",
+    ("job.yaml", "traning.mode=joint"): "did you mean 'training'?",
+    ("job.yaml", "strategy=drop_harmfull"): (
+        "command line (strategy=drop_harmfull): strategy.name: unknown strategy 'drop_harmfull'. Did you mean 'drop_harmful'?"
+    ),
+    # Where the name stands, not the last setting beside it.
+    ("job.yaml", "strategy.name=auot", "strategy.rank=4"): "command line (strategy.name=auot): strategy.name: unknown",
+    ("job.yaml", "compare.strategies=[flip, {name: flop}]"): (
+        "command line (compare.strategies=[flip, {name: flop}]): compare.strategies[1].name: unknown strategy 'flop'. "
+        "Did you mean 'flip'?"
+    ),
+    ("job.yaml", "strategy=custom"): "needs its three weights",
+    ("job.yaml", "strategy.engine=hoks"): "Did you mean 'hooks'?",
+    ("job.yaml", "strategy.engine=implicit"): "pass basis='exact'",
+    ("job.yaml", "training.guided.primary_batch=1"): "a basis needs at least 2 primary examples",
+    (
+        "job.yaml",
+        "model=smal-cnn",
+    ): "command line (model=smal-cnn): model.name: unknown model 'smal-cnn'. Did you mean",
+    (
+        "job.yaml",
+        "model.name=small_cnn",
+        "model.width=4",
+    ): "command line (model.name=small_cnn): model.name: unknown model",
+    ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
+    ("job.yaml", "data.primary.classes=['3']"): "one class only",
+    (
+        "job.yaml",
+        "training.guided.primary_batch=64",
+    ): "asks for 64 primary examples at once, but the primary training set has only 60",
+    ("job.yaml", "strategy.basis_batch=61"): "strategy.basis_batch asks for 61",
+    ("job.yaml", "data.auxiliary=null"): "data.auxiliary: expected a mapping",
+    ("job.yaml", "data.auxiliary={}"): "needs auxiliary data, but data.auxiliary is empty",
+    ("job.yaml", "data.primary.path="): "command line (data.primary.path=): data.primary.path: expected a path or name",
+    ("job.yaml", "output="): "output: expected a path or name, got an empty text",
+    ("job.yaml", f"data.primary.path={os.devnull}"): "is neither a file nor a folder",
+    (
+        "job.yaml",
+        "data.primary.classes=[]",
+    ): "data.primary.classes: the list is empty; name the classes to keep, or null",
+    ("job.yaml", "data.primary.label=verdict"): "digits: has no columns, so label: verdict means nothing",
+    ("job.yaml", "training.guided.epochs=0"): "training.guided.epochs: must be above 0",
+    ("job.yaml", "strategy.rank=1000000"): "strategy.rank: must be at most 4096",
+    ("job.yaml", "training.metric=auc"): "auc is for several labels at once",
+    ("job.yaml", "device=cuda:77"): "device: 'cuda:77' cannot be used here",
+    ("job.yaml", "device=meta"): "device: 'meta' cannot be used here",
+    ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "training diverged",
+    ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
+    ("job.yaml", "--log", "paper"): "choose one of tensorboard, wandb, trackio",
+    ("job.yaml", "--lgo", "x"): "--lgo",
+    (): "CONFIG",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", *arguments) == 2
+    err = capsys.readouterr().err
+    assert MISTAKES[arguments].lower() in err.lower() and err.count("\n") == 1, err
+    assert not list(Path().rglob("result.json"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "culprit", "cure"),
+    [
+        (
+            ["strategy.name=flip", "training.guided.batch_size=1"],
+            "training.guided.batch_size (or data.auxiliary.more.batch_size)",
+            "raise it,",
+        ),
+        (
+            ["strategy.name=flip", "training.guided.accumulate=16"],
+            "training.guided.primary_batch",
+            "or lower training.guided.accumulate",
+        ),
+        (["strategy.name=auto", "data.primary.validation=1"], "data.primary.validation", "raise it,"),
+        (
+            ["strategy.name=primary_only", "training.finetune.primary_batch=1"],
+            "training.finetune.primary_batch",
+            "raise it,",
+        ),
+    ],
+    ids=["auxiliary", "micro-batches", "judge", "primary"],
+)
+def test_one_example_at_a_time_and_batch_norm(
+    changes: list[str], culprit: str, cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("train", "job.yaml", "model={name: resnet-18}", *changes) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert f"attittud: {culprit}: one example is too few for BatchNorm" in err and cure in err
+
+
+def test_a_mistake_does_not_occupy_the_folder() -> None:
+    assert call("train", "job.yaml", "training.guided.primary_batch=64") == 2
+    assert call("train", "job.yaml") == 0
+
+
+def test_a_run_that_cannot_be_continued_does_not_occupy_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends after run.json was written, and before its first checkpoint."""
+    wild = ["training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"]
+    assert call("train", "job.yaml", *wild) == 2
+    folder = Path("runs/job/auto/seed-0")
+    assert (folder / "metrics.jsonl").stat().st_size and "training diverged" in capsys.readouterr().err
+    assert call("train", "job.yaml", "training.guided.lr=1e-3") == 0
+    assert load(folder / "config.yaml").training.guided.lr == 1e-3
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4  # nothing of the first run among them
+    assert call("train", "job.yaml") == 0 and "was finished before" in capsys.readouterr().out
+    assert call("train", "job.yaml", "seed=0", "training.guided.lr=1e-4") == 2  # now there is something to lose
+    assert "another configuration (training.guided.lr: 0.001 there, 0.0001 here)" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
+)
+def test_ctrl_c_and_sigterm(number: signal.Signals, code: int, word: str) -> None:
+    command = [sys.executable, "-m", "attittud", "train", "job.yaml", "training.guided.steps=100000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
+        for _ in range(600):
+            if metrics.exists() and metrics.stat().st_size:
+                break
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    folder = metrics.parent
+    kept = (folder / "checkpoint.safetensors").exists()
+    words = f"the same command continues from the last checkpoint in {folder}" if kept else "there is no checkpoint yet"
+    assert process.returncode == code and err.startswith(f"attittud: {word}; {words}") and err.count("\n") == 1
+    assert not list(Path().rglob("*.part")) and not list(Path().rglob("result.json"))
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "words"),
+    [
+        ([], [], "there is no checkpoint yet, the same command starts from the beginning"),
+        (["checkpoint.safetensors"], [], "the same command continues from the last checkpoint in runs/job/auto/seed-0"),
+        (
+            ["checkpoint.safetensors"],
+            ["--fresh"],
+            "the same command without --fresh continues from the last checkpoint",
+        ),
+        (["result.json"], [], "the run was at its end, the same command shows it"),
+    ],
+)
+def test_what_is_kept_of_an_interrupted_run(
+    files: list[str],
+    options: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop(*_: object, run_dir: Path, **__: object) -> None:
+        run_dir.mkdir(parents=True)
+        for name in files:
+            (run_dir / name).touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attittud_lab.training.train.run", stop)
+    assert call("train", "job.yaml", *options) == 130
+    assert capsys.readouterr().err.startswith(f"attittud: interrupted; {words}")
+
+
+def test_help_of_train_init_and_schema_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "init", "schema"):
+        assert call(command, "--help") == 0
+    out = capsys.readouterr().out
+    assert "drop_harmful" in out and "bloop" in out and "continues" in out

@@ -1,0 +1,111 @@
+"""The strategies of a comparison: their settings, their budget, and as many draws for each."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attittud_lab.compare import run as module
+from attittud_lab.compare.candidates import Budget, Tuned, Variant, candidates, job, variants
+from attittud_lab.config.load import dump, loads
+from attittud_lab.config.schema import Config, StrategyConfig
+from attittud_lab.data.prepare import split_seed
+from attittud_lab.errors import InputError
+from tests.helpers.comparisons import config
+
+
+def test_budget_stretches_both_phases(tmp_path: Path) -> None:
+    comparison = module.Comparison(config("compare.budget=1h"), tmp_path)
+    rows = [
+        Tuned(candidate, Variant(), {}, cost, 6.0)
+        for candidate, cost in zip(comparison.candidates, (0.5, 2.0, 4.0), strict=True)
+    ]
+    seconds, found = comparison.equal_seconds(rows, Budget(12, 4))
+    # Multitask takes 12 * 2 + 6 = 30 s, so an hour is 120 times as much.
+    assert seconds == 3600
+    assert found["multitask"] == Budget(1440, 480)
+    assert found["primary_only"] == Budget(5760, 480) and found["flip"] == Budget(720, 480)
+
+
+def test_epochs_become_steps(tmp_path: Path) -> None:
+    comparison = module.Comparison(config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path)
+    data = comparison.prepared(0)
+    guided = -(-2 * len(data.auxiliary["more"].examples) // 16)
+    assert comparison.configured_budget() == Budget(guided, -(-3 * 60 // 16))
+    assert module.Comparison(config("training.mode=joint"), tmp_path).configured_budget() == Budget(12, 0)
+
+
+def test_open_settings_come_from_the_configured_strategy() -> None:
+    job = config(
+        "strategy.refresh_every=4",
+        "compare.strategies=[drop_harmful, {name: drop_harmful, rank: 7}, {name: flip, rank: 10}, pcgrad, bloop, flip]",
+    )
+    found = {candidate.label: candidate.strategy for candidate in candidates(job)}
+    assert list(found) == [
+        "primary_only",
+        "multitask",
+        "flip",
+        "drop_harmful",
+        "drop_harmful rank=7",
+        "flip rank=10",
+        "pcgrad",
+        "bloop",
+    ]
+    assert (found["drop_harmful"].rank, found["drop_harmful"].refresh_every) == (3, 4)
+    assert (found["drop_harmful rank=7"].rank, found["drop_harmful rank=7"].refresh_every) == (7, 4)
+    # 10 happens to be the default; the entry says it all the same, and so does what is written down of it.
+    assert (found["flip"].rank, found["flip rank=10"].rank) == (3, 10)
+    assert dump(job).count("rank: 10") == 1
+    assert candidates(loads(dump(job))) == candidates(job)
+    # One-sided PCGrad refreshes in every step, whatever the others do.
+    assert found["pcgrad"].refresh_every is None and found["multitask"].rank == 10
+
+
+SPACE = {
+    "training.guided.lr": ["1e-3", "1e-4"],
+    "strategy.primary_weight": ["0.01", "0.1", "1"],
+    "model.dropout": ["0", "0.3"],
+}
+
+
+def tried(strategy: StrategyConfig, **settings: Any) -> list[tuple[str, ...]]:
+    config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1], **settings}}))
+    return [variant.changes for variant in variants(strategy, config.compare, tuned=True)]
+
+
+def test_every_strategy_has_the_same_number_of_draws() -> None:
+    multitask, pcgrad, pretrain = (tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain"))
+    assert multitask == pcgrad and len(set(multitask)) == len(set(pretrain)) == 4
+    assert multitask[0] == ("training.guided.lr=1e-3", "strategy.primary_weight=0.01", "model.dropout=0")
+    # Its primary weight is what makes it what it is.
+    assert pretrain[0] == ("training.guided.lr=1e-3", "model.dropout=0")
+    assert tried(StrategyConfig(name="flip", primary_weight=0.0)) == pretrain
+    assert len(tried(StrategyConfig(name="flip"), draws=100)) == 12
+    assert len(tried(StrategyConfig(name="flip"), weights=[0.1, 1], draws=3)) == 6
+
+
+def test_drawn_settings_are_those_of_the_run() -> None:
+    config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}))
+    candidate = next(c for c in candidates(config) if c.label == "multitask")
+    for variant in variants(candidate.strategy, config.compare, tuned=True):
+        made = job(config, candidate, variant, Budget(3, 2))
+        values = dict(change.split("=") for change in variant.changes)
+        assert made.training.guided.lr == float(values["training.guided.lr"]) and made.training.guided.steps == 3
+        assert made.strategy.primary_weight == float(values["strategy.primary_weight"])
+        assert made.model.dropout == float(values["model.dropout"])
+
+
+@pytest.mark.parametrize("path", ["data.primary.train", "training.guided.steps", "seed"])
+def test_what_all_runs_share_cannot_be_drawn(path: str) -> None:
+    with pytest.raises(InputError, match=f"compare.space: {path} cannot be tuned"):
+        loads(json.dumps({"compare": {"space": {path: ["1", "2"]}}}))
+
+
+def test_subsets_take_turns() -> None:
+    config = Config().data
+    assert [split_seed(config, seed) for seed in range(3)] == [0, 0, 0]
+    config = loads("data: {subsets: 3, seed: 5}").data
+    assert [split_seed(config, seed) for seed in range(5)] == [5, 6, 7, 5, 6]
+    with pytest.raises(InputError, match="leave one of them out"):
+        loads("data: {subsets: 3, seed: null}")

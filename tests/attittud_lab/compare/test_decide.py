@@ -1,0 +1,154 @@
+"""The decision of a comparison, on made-up figures."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from attittud_lab.compare.decide import Scores, decide
+from tests.helpers.decisions import outcome, rows
+
+SEEDS = 6
+
+
+def test_clear_gain_over_both_baselines() -> None:
+    table = decide(rows(primary_only=0.8, multitask=0.82, flip=0.85, pcgrad=0.81), 0.005)
+    assert outcome(table) == ("use", "flip") and table.baseline == "multitask"
+    assert "Use flip" in table.decision.text and "+5.0 points" in table.decision.text
+    flip = next(row for row in table.rows if row.label == "flip")
+    assert flip.to_baseline == flip.to_multitask and flip.to_baseline.mean == pytest.approx(0.03)
+    assert next(row for row in table.rows if row.label == "multitask").to_baseline is None
+
+
+def test_simple_sum_is_enough() -> None:
+    assert outcome(decide(rows(primary_only=0.8, multitask=0.84, flip=0.82), 0.005)) == ("use", "multitask")
+
+
+def test_a_strategy_not_shown_to_beat_multitask_is_not_recommended_over_it() -> None:
+    table = decide(rows(0.004, primary_only=0.8, multitask=0.85, flip=0.8505), 0.005)
+    assert outcome(table) == ("use", "multitask")
+    assert "flip, the best on validation, against tuned multitask: +0.1 points" in table.decision.text
+
+
+def test_a_strategy_where_multitask_itself_fails() -> None:
+    table = decide(rows(primary_only=0.8, multitask=0.8, flip=0.85), 0.005)
+    unsure = decide(
+        [*rows(0.001, primary_only=0.8), *rows(0.06, x=0.0, multitask=0.82)[1:], *rows(0.001, a=0, b=0, flip=0.83)[2:]],
+        0.005,
+    )
+    assert outcome(table) == ("use", "flip")
+    assert outcome(unsure) == ("use", "flip") and "is open" in unsure.decision.text
+
+
+def test_no_help_needs_a_narrow_interval() -> None:
+    narrow = decide(rows(0.001, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
+    assert outcome(narrow) == ("no_help", "primary_only")
+    assert "does not help" in narrow.decision.text and "0.5 points is ruled out" in narrow.decision.text
+    wide = decide(rows(0.03, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
+    assert outcome(wide) == ("unclear", None)
+    assert wide.decision.seeds_needed is not None and wide.decision.seeds_needed > SEEDS
+    assert f"compare.seeds={wide.decision.seeds_needed}" in wide.decision.text
+
+
+@pytest.mark.parametrize(("seeds", "outcome"), [(3, "unclear"), (5, "unclear"), (6, "no_help")])
+def test_equal_figures_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -> None:
+    """Eight test examples, all right in every run: the interval has no width, and says little."""
+    same = dict.fromkeys(range(seeds), 1.0)
+    decision = decide([Scores(label, same, same) for label in ("primary_only", "multitask", "flip")], 0.005).decision
+    assert decision.outcome == outcome and decision.seeds_needed == (6 if outcome == "unclear" else None)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_fewer_than_three_seeds_decide_nothing(seeds: int) -> None:
+    """A gain of 20 points, the same but for a hair: the t-test of two seeds would be sure."""
+    figures = {"primary_only": (0.5, 0.5), "multitask": (0.7, 0.7001)}
+    scores = [Scores(label, *[dict(enumerate(values[:seeds]))] * 2) for label, values in figures.items()]
+    decision = decide(scores, 0.005).decision
+    assert (decision.outcome, decision.strategy, decision.row) == ("unclear", None, "multitask")
+    assert decision.seeds_needed == 5 and "raise compare.seeds to at least 5" in decision.text
+    assert "interval" not in decision.text and "nan" not in decision.text
+
+
+def test_rows_without_a_common_seed_decide_nothing() -> None:
+    """Each diverged where the other did not."""
+    scores = [Scores("primary_only", {0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}), Scores("multitask", {2: 0.9}, {2: 0.9})]
+    assert outcome(decide(scores, 0.005)) == ("unclear", None)
+
+
+def test_a_row_that_lost_seeds_is_not_recommended() -> None:
+    """Its figures are those of the runs that did not diverge."""
+    whole = rows(primary_only=0.8, multitask=0.82, flip=0.9)
+    assert outcome(decide(whole, 0.005)) == ("use", "flip")
+    validation, test = ({seed: side[seed] for seed in range(4)} for side in (whole[2].validation, whole[2].test))
+    assert outcome(decide([*whole[:2], Scores("flip", validation, test)], 0.005)) == ("use", "multitask")
+
+
+def test_harm_is_no_help() -> None:
+    assert outcome(decide(rows(primary_only=0.8, multitask=0.7, flip=0.6), 0.005)) == ("no_help", "primary_only")
+
+
+def test_a_gain_too_small_to_be_worth_it() -> None:
+    figures = rows(0.0002, primary_only=0.8, multitask=0.801, flip=0.802)
+    assert outcome(decide(figures, 0.01)) == ("no_help", "primary_only")
+    assert outcome(decide(figures, 0.0)) == ("use", "flip")
+
+
+def test_promising_but_uncertain_gain_asks_for_seeds() -> None:
+    table = decide(rows(0.03, primary_only=0.8, multitask=0.8, flip=0.83), 0.005)
+    assert outcome(table) == ("unclear", None)
+    assert "show a difference of 3 points" in table.decision.text
+
+
+def test_selection_looks_at_validation_alone() -> None:
+    """flip is best on test by far, but not on validation: the decision must not notice."""
+    table = decide(rows(primary_only=0.8, multitask=(0.9, 0.82), flip=(0.85, 0.99)), 0.005)
+    assert outcome(table) == ("use", "multitask")
+    table = decide(rows(primary_only=(0.9, 0.5), multitask=(0.8, 0.9)), 0.005)
+    assert table.baseline == "primary_only"
+
+
+def test_p_values_are_corrected_over_the_rows() -> None:
+    figures = rows(0.01, primary_only=0.8, multitask=0.79, flip=0.815, pcgrad=0.81)
+    table = decide(figures, 0.005)
+    base = list(figures[0].test.values())
+    raw = [stats.ttest_rel(list(row.test.values()), base).pvalue for row in figures[1:]]
+    found = {row.label: row.to_primary_only.p for row in table.rows if row.to_primary_only}
+    smallest = int(np.argmin(raw))
+    assert found[figures[1 + smallest].label] == pytest.approx(min(1, 3 * raw[smallest]))
+    assert all(corrected >= p for corrected, p in zip(found.values(), raw, strict=True))
+
+
+def test_rows_are_compared_over_the_seeds_they_share() -> None:
+    figures = rows(primary_only=0.8, multitask=0.82)
+    lame = Scores("flip", {0: 0.5, 3: 0.5}, {0: 0.8, 3: 0.8})
+    table = decide([*figures, lame], 0.005)
+    assert [row.to_baseline.n for row in table.rows if row.label == "flip" and row.to_baseline] == [2]
+
+
+@given(st.lists(st.floats(0, 1).map(lambda x: round(x, 3)), min_size=12, max_size=12), st.floats(0, 0.05))
+def test_no_decision_without_evidence(values: list[float], worthwhile: float) -> None:
+    """Whatever the figures are: "use" comes with a significant gain, "no help" with an interval below a useful gain."""
+    figures = [
+        Scores(label, dict(enumerate(values[4 * i : 4 * i + 4])), dict(enumerate(values[4 * i : 4 * i + 4])))
+        for i, label in enumerate(("primary_only", "multitask", "flip"))
+    ]
+    table = decide(figures, worthwhile)
+    gains = {row.label: row.to_primary_only for row in table.rows if row.to_primary_only}
+    if table.decision.outcome == "use":
+        gain = gains[table.decision.strategy or ""]
+        assert gain.mean > 0 and gain.p < 0.05
+    if table.decision.outcome == "no_help":
+        assert any(gain.high < worthwhile for gain in gains.values())
+    assert (table.decision.outcome == "unclear") == (table.decision.strategy is None)
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=3, max_size=6))
+def test_no_interval_leaves_its_range(values: list[list[float]]) -> None:
+    labels = ("primary_only", "multitask", *(f"s{i}" for i in range(len(values) - 2)))
+    scores = [Scores(label, *[dict(enumerate(row))] * 2) for label, row in zip(labels, values, strict=True)]
+    for row in decide(scores, 0.005).rows:
+        for side in (row.validation, row.test):
+            assert 0 <= side.low <= side.mean + 1e-12 and side.mean - 1e-12 <= side.high <= 1
+        for found in (row.to_baseline, row.to_primary_only, row.to_multitask):
+            assert found is None or -1 <= found.low <= found.high <= 1

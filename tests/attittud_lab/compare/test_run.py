@@ -1,0 +1,275 @@
+"""Whole comparisons on the embedded digits: equal steps and seconds, tuning, continuation, bad input."""
+
+import io
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from attittud_lab.compare import run as module
+from attittud_lab.compare.run import compare
+from attittud_lab.compare.table import notes, show
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Bars
+from attittud_lab.report import write_report
+from attittud_lab.training.phase import DivergedError
+from tests.helpers.comparisons import JOB, Trainings, config, finished, trained
+
+__all__ = ["finished", "trained"]  # fixtures
+
+
+def test_both_tables_hold_every_strategy(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished
+    assert json.loads((folder / "comparison.json").read_text()) == result
+    steps, seconds = result["tables"]
+    for table in (steps, seconds):
+        assert [row["label"] for row in table["rows"]] == ["primary_only", "multitask", "flip"]
+        for row in table["rows"]:
+            assert set(row["values"]) == {"0", "1"}
+            for seed, path in row["runs"].items():
+                kept = json.loads((folder / path / "result.json").read_text())
+                assert kept["test"]["accuracy"] == row["values"][seed]["test"] and kept["seed"] == int(seed)
+    assert {row["steps"]["guided"] for row in steps["rows"]} == {12}
+    assert {row["steps"]["finetune"] for row in (*steps["rows"], *seconds["rows"])} == {4}
+    # At equal seconds, dearer steps are fewer.
+    costs = {label: cost["seconds_per_step"] for label, cost in result["costs"].items()}
+    for row in seconds["rows"]:
+        assert row["steps"]["guided"] == max(1, round(12 * costs["multitask"] / costs[row["label"]]))
+    assert result["costs"]["multitask"]["to_multitask"] == 1
+    assert result["decision"]["outcome"] in ("use", "no_help", "unclear")
+
+
+def test_weights_are_tuned_on_validation_with_the_same_budget(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished
+    assert result["tuning"]["runs_each"] == 2 and set(result["tuning"]["chosen"]) == {"multitask", "flip"}
+    for label, tried in result["tuning"]["validation"].items():
+        means = {entry["weight"]: entry["mean"] for entry in tried}
+        assert set(means) == {0.3, 1.0}
+        chosen = result["tuning"]["chosen"][label]
+        assert means[chosen] == max(means.values())
+        kept = json.loads((folder / f"runs/{label}/weight-{chosen:g}/steps-12-4/seed-0/result.json").read_text())
+        assert kept["validation"]["accuracy"] == means[chosen]
+        echo = json.loads((folder / f"runs/{label}/weight-{chosen:g}/steps-12-4/seed-0/run.json").read_text())
+        assert echo["config"]["strategy"]["auxiliary_weight"] == chosen
+
+
+def test_finished_runs_are_skipped(finished: tuple[Path, dict[str, Any]], trained: Trainings) -> None:
+    folder, result = finished
+    assert compare(config(), folder) == result
+    assert trained == []
+
+
+def test_more_seeds_keep_the_runs_that_are_there(
+    finished: tuple[Path, dict[str, Any]], trained: Trainings, tmp_path: Path
+) -> None:
+    folder, result = tmp_path / "copy", finished[1]
+    shutil.copytree(finished[0], folder)
+    with (bars := Bars()):
+        more = compare(config("compare.seeds=3"), folder, bars)
+    (runs,) = bars._bars.tasks
+    assert runs.completed == runs.total == len(list(folder.rglob("result.json")))
+    assert {path.name for path in trained} == {"seed-2"}
+    assert [table["rows"][1]["values"]["0"] for table in more["tables"]] == [
+        table["rows"][1]["values"]["0"] for table in result["tables"]
+    ]
+
+
+def test_changed_configuration_is_noticed(finished: tuple[Path, dict[str, Any]], trained: Trainings) -> None:
+    folder, _ = finished
+    with pytest.raises(InputError, match=r"another configuration \(model.width: 8 there, 16 here"):
+        compare(config("model.width=16"), folder)
+    assert trained == []
+
+
+def test_interrupted_comparison_ends_the_same(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected = finished
+    original, done = module.train, []
+
+    def stop(*arguments: Any, **options: Any) -> Any:
+        done.append(options["run_dir"])
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(module, "train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config(), tmp_path)
+    assert not (tmp_path / "comparison.json").exists()
+    again = compare(config(), tmp_path)
+    # Seconds are measured, the figures at equal steps are not.
+    steps = [{row["label"]: row["values"] for row in found["tables"][0]["rows"]} for found in (expected, again)]
+    assert steps[0] == steps[1] and again["tuning"] == expected["tuning"]
+
+
+def compare_at_equal_steps(folder: Path) -> None:
+    """For another process."""
+    torch.set_num_threads(1)
+    compare(config("compare.equal=steps", "checkpoint_every=3"), folder)
+
+
+def written(folder: Path) -> int:
+    """How many lines of metrics there are."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("metrics.jsonl"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
+def test_ten_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Killed at random moments, seeded ones: what is left is whole, and the same command ends with the same figures."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attittud_lab.compare.run", "torch._dynamo", "sklearn.metrics", "scipy.special"])
+    moments, kills, attempts = random.Random(0), 0, 0
+    while kills < 10:
+        attempts += 1
+        assert attempts < 30, "the comparison is over too early to be killed ten times"
+        process = context.Process(target=compare_at_equal_steps, args=(tmp_path,))
+        before = written(tmp_path)
+        process.start()
+        if attempts % 2:  # while it trains, however slow the machine is
+            while process.is_alive() and written(tmp_path) == before:
+                time.sleep(0.005)
+            process.join(moments.uniform(0, 0.3))
+        else:  # anywhere: while it reads, too
+            process.join(moments.uniform(0.05, 0.6))
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
+            kills += 1
+        else:  # it was faster than the kill: its last runs are made again
+            for path in sorted(tmp_path.rglob("result.json"))[-2:]:
+                path.unlink()
+        for path in tmp_path.rglob("*.json"):
+            json.loads(path.read_text())
+    compare_at_equal_steps(tmp_path)
+    _, expected = finished
+    again = json.loads((tmp_path / "comparison.json").read_text())
+    found, wanted = ({row["label"]: row["values"] for row in x["tables"][0]["rows"]} for x in (again, expected))
+    assert found == wanted and again["tuning"] == expected["tuning"]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Config], float]) -> None:
+    """Runs are trained as usual; then their steps are said to have taken so long."""
+    original = module.train
+
+    def train(job: Config, **options: Any) -> Any:
+        result = original(job, **options)
+        guided, *others = result.phases
+        phases = [guided | {"seconds": guided["steps"] * seconds(job)}, *(phase | {"seconds": 0.5} for phase in others)]
+        return replace(result, phases=phases)
+
+    monkeypatch.setattr(module, "train", train)
+
+
+def test_runs_that_were_timed_on_a_busy_machine_are_named(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its cost is that of the others, as long as they are the most."""
+    folder = tmp_path / "compare"
+    shutil.copytree(finished[0], folder)
+    usual = {"primary_only": 0.01, "multitask": 0.02, "flip": 0.03}
+    busy = {("flip", 0.3, 0): 10.0, ("multitask", 1.0, 0): 2.5}
+
+    def seconds(job: Config) -> float:
+        key = (job.strategy.name, job.strategy.auxiliary_weight, job.seed)
+        return usual[job.strategy.name] * (busy.get(key, 1.0) if job.training.guided.steps == 12 else 1.0)
+
+    timed(monkeypatch, seconds)
+    result = compare(config(), folder)
+    assert result["slow"] == {
+        "runs/flip/weight-0.3/steps-12-4/seed-0": pytest.approx(10),
+        "runs/multitask/weight-1/steps-12-4/seed-0": pytest.approx(2.5),
+    }
+    assert {label: cost["seconds_per_step"] for label, cost in result["costs"].items()} == pytest.approx(usual)
+    assert result["tables"][1]["rows"][2]["steps"]["guided"] == 8
+    plain = io.StringIO()
+    show(result, Console(file=plain))
+    told = plain.getvalue()
+    assert "Warning: a step took more than 2 times as long" in told and "delete their folders and give the same" in told
+    assert "runs/flip/weight-0.3/steps-12-4/seed-0 (10.0×), runs/multitask/weight-1/steps-12-4/seed-0 (2.5×):" in told
+    assert "runs/flip/weight-0.3/steps-12-4/seed-0 (10.0×)" in write_report(folder).read_text()
+    many = {**result, "slow": {f"runs/{i}": 3.0 for i in range(9)}}
+    assert "runs/5 (3.0×) and 3 more (`slow` in comparison.json): delete" in " ".join(notes(many))
+    # The cure: without these folders the runs are made again, now in time.
+    for path in result["slow"]:
+        shutil.rmtree(folder / path)
+    busy.clear()
+    result = compare(config(), folder)
+    assert result["slow"] == {} and "Warning" not in " ".join(notes(result))
+    assert notes({name: value for name, value in result.items() if name != "slow"}) == notes(result)
+
+
+def test_diverging_strategies_are_left_out_and_baselines_may_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = module.train
+    broken = {"flip"}
+
+    def diverge(job: Config, *arguments: Any, **options: Any) -> Any:
+        if job.strategy.name in broken:
+            raise DivergedError("nan")
+        return original(job, *arguments, **options)
+
+    monkeypatch.setattr(module, "train", diverge)
+    result = compare(config(), tmp_path)
+    assert result["diverged"] == ["flip"]
+    assert [row["label"] for row in result["tables"][0]["rows"]] == ["primary_only", "multitask"]
+    broken.add("multitask")
+    with pytest.raises(InputError, match=r"multitask diverged with every weight.*lower training\.guided\.lr"):
+        compare(config(), tmp_path / "again")
+
+
+def test_a_diverged_run_is_reported_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = module.train
+    unlucky = [1]
+
+    def diverge(job: Config, *arguments: Any, **options: Any) -> Any:
+        if job.strategy.name == "flip" and job.seed in unlucky:
+            raise DivergedError("nan")
+        return original(job, *arguments, **options)
+
+    monkeypatch.setattr(module, "train", diverge)
+    result = compare(config(), tmp_path)
+    assert "flip diverged with seed 1 at equal steps" in " ".join(notes(result))
+    unlucky.clear()  # say, with another version of torch
+    assert "diverged" not in " ".join(notes(compare(config(), tmp_path)))
+    assert result["diverged"] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("compare.strategies=[flipp]", r"Did you mean 'flip'\?"),
+        ("compare.strategies=[custom]", "needs its three weights"),
+        ("compare.weights=[1]", "at least two different weights"),
+        ("compare.weights=[1, -1]", "above 0"),
+        ("compare.weights=[1, 0]", "above 0"),
+        ("compare.seeds=1", "must be at least 2"),
+        ("compare.tuning_seeds=3", "only 2 seeds"),
+        ("compare.budget=soon", "write for example 90s"),
+        ("compare.seedz=3", "did you mean 'seeds'"),
+        ("data.auxiliary={}", "nothing to compare"),
+    ],
+)
+def test_bad_input_costs_no_training(tmp_path: Path, override: str, message: str) -> None:
+    text = (
+        JOB.replace("auxiliary: {more: {path: digits, examples: 300}}", "auxiliary: {}") if "={}" in override else JOB
+    )
+    overrides = [] if "={}" in override else [override]
+    with pytest.raises(InputError, match=message):
+        compare(loads(text, overrides), tmp_path)
+    assert not list(tmp_path.iterdir())

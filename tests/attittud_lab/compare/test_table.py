@@ -1,0 +1,146 @@
+"""The tables of a comparison and what is printed with them."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from scipy import stats
+
+from attittud_lab.compare.table import by_label, notes, show
+from attittud_lab.statistics import ALPHA
+from tests.helpers.comparisons import finished
+from tests.helpers.made_up import made_up
+
+__all__ = ["finished"]  # fixtures
+
+
+def test_tables_and_the_decision_last(finished: tuple[Path, dict[str, Any]]) -> None:
+    _, result = finished
+    plain = io.StringIO()
+    show(result, Console(file=plain))
+    lines = plain.getvalue().strip().splitlines()
+    assert lines[-1] == f"Decision at equal seconds: {result['decision']['text']}"
+    assert "\x1b" not in plain.getvalue()
+    for label in ("primary_only", "multitask", "flip"):
+        assert sum(line.startswith(f"| {label}") for line in lines) == 2
+    # The row that the decision is about is marked, in the table that decided and nowhere else.
+    seconds = next(i for i, line in enumerate(lines) if line.startswith("Equal seconds"))
+    assert [i > seconds for i, line in enumerate(lines) if line.startswith("|") and "◀" in line] == [True]
+    assert any(line.startswith(f"| {result['decision']['row']} ◀") for line in lines)
+    assert "edge of the weights tried" in plain.getvalue()  # of two weights either one is
+    inner = {**result, "tuning": {**result["tuning"], "weights": [0.01, 0.3, 1.0, 100.0]}}
+    assert not any("edge" in note for note in notes(inner))
+    for width in (60, 80, 200):
+        shown = io.StringIO()
+        show(result, Console(file=shown, force_terminal=True, width=width))
+        lines = Text.from_ansi(shown.getvalue()).plain.splitlines()
+        assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+        assert ("also show std" in " ".join(lines)) == (width < 110) == (" std " not in " ".join(lines[:4]))
+
+
+# ------------------------------------------------------------------------------------------------ as a reader sees it
+
+
+def shown(result: dict[str, object]) -> list[str]:
+    plain = io.StringIO()
+    show(result, Console(file=plain))
+    return plain.getvalue().splitlines()
+
+
+def row_of(lines: list[str], label: str, table: int) -> dict[str, str]:
+    """The cells of a row in the terminal's table number `table`, by their headings."""
+    heads = [i for i, line in enumerate(lines) if line.startswith("| strategy")]
+    found = next(line for line in lines[heads[table] :] if line.startswith(f"| {label} "))
+    return dict(
+        zip(*([cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[heads[table]], found)), strict=True)
+    )
+
+
+GAIN = [0.80, 0.81, 0.82, 0.80]
+LOSS = [0.60, 0.61, 0.63, 0.60]
+BASE = [0.70, 0.71, 0.72, 0.71]
+
+
+def test_one_table_decides_everywhere(tmp_path: Path) -> None:
+    """flip gains at equal steps and loses at equal seconds: file, terminal and decision speak of the latter."""
+    steps = {"primary_only": BASE, "multitask": [0.5] * 4, "flip": GAIN}
+    seconds = {"primary_only": BASE, "multitask": [0.5] * 4, "flip": LOSS}
+    result = made_up(tmp_path, steps, seconds)
+    decision = result["decision"]
+    assert (decision["table"], decision["outcome"], decision["row"]) == ("Equal seconds", "no_help", "primary_only")
+    assert result["tables"][0]["decision"]["outcome"] == "use"
+    lines = shown(result)
+    assert lines[-1] == f"Decision at equal seconds: {decision['text']}"
+    assert [line.split("|")[1].strip() for line in lines if "◀" in line and line.startswith("|")] == ["primary_only ◀"]
+    assert row_of(lines, "primary_only", 1)["strategy"] == "primary_only ◀"
+    assert row_of(lines, "flip", 0)["difference"] == "▲ +9.8" and row_of(lines, "flip", 1)["difference"] == "▼ -10.0"
+    assert any(line.startswith("At equal steps alone it would be: Use flip") for line in lines)
+    alone = made_up(tmp_path / "steps", steps)
+    assert alone["decision"]["table"] == "Equal steps" and shown(alone)[-1].startswith(
+        "Decision at equal steps: Use flip"
+    )
+
+
+def test_marks_follow_the_corrected_p_values(tmp_path: Path) -> None:
+    """Eight rows of the same small gain: each would be significant alone, none is among eight."""
+    base = [0.70, 0.72, 0.71, 0.70, 0.72]
+    gain = [value + more for value, more in zip(base, (0.05, 0.02, 0.06, 0.01, 0.04), strict=True)]
+    rows = {"primary_only": base, "multitask": [0.5] * 5, **{f"flip rank={i}": gain for i in range(8)}}
+    assert stats.ttest_rel(gain, base).pvalue < ALPHA
+    result = made_up(tmp_path, rows)
+    difference = result["tables"][0]["rows"][2]["to_baseline"]
+    assert difference["low"] > 0 and difference["p"] > ALPHA  # the interval is about this row alone
+    cells = row_of(shown(result), "flip rank=0", 0)
+    assert cells["difference"] == "= +3.6" and float(cells["p"]) > ALPHA
+    alone = made_up(tmp_path / "alone", {label: rows[label] for label in ("primary_only", "multitask", "flip rank=0")})
+    assert row_of(shown(alone), "flip rank=0", 0)["difference"] == "▲ +3.6"
+
+
+def test_two_seeds_are_shown_one_by_one(tmp_path: Path) -> None:
+    """Their t-intervals reached from -43 to 148 per cent."""
+    result = made_up(tmp_path, {"primary_only": [0.45, 0.60], "multitask": [0.40, 0.5], "flip": [0.6, 0.9]})
+    row = result["tables"][0]["rows"][2]
+    for found in (row["test"], row["validation"], row["to_baseline"]):
+        assert found["low"] is found["high"] is None and found["n"] == 2
+    assert row["to_baseline"]["p"] is None
+    lines = shown(result)
+    cells = row_of(lines, "flip", 0)
+    assert "95 %" not in cells and cells["single seeds"] == "60.0 / 90.0" and cells["seed by seed"] == "+15.0 / +30.0"
+    assert cells["difference"] == "? +22.5" and cells["p"] == ""
+    assert row_of(lines, "primary_only", 0)["seed by seed"] == ""
+    assert any("With fewer than 3 seeds there is no interval and no test" in line for line in lines)
+    assert not re.search(r"nan|None| to [+-]?\d", "\n".join(line for line in lines if line.startswith("|")))
+    # A file that an earlier version wrote, whose intervals leave the range.
+    row["test"] |= {"low": -0.43, "high": 1.48}
+    row["to_baseline"] |= {"low": -0.7, "high": 1.2, "p": 0.01}
+    del result["decision"]["table"], result["decision"]["row"]
+    assert row_of(shown(result), "flip", 0) == cells | {"strategy": "flip"}  # it did not say which row it is about
+
+
+def test_a_row_that_lost_seeds_shows_those_that_are_left(tmp_path: Path) -> None:
+    result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS, "flip": [0.8, 0.9]})
+    cells = row_of(shown(result), "flip", 0)
+    assert cells["95 %"] == "80.0 / 90.0" and cells["95 % of it"] == "+10.0 / +19.0" and cells["p"] == ""
+    assert row_of(shown(result), "multitask", 0)["95 %"].count(" to ") == 1
+    assert any("flip diverged with seed 2, 3" in note for note in notes(result))
+
+
+def test_figures_of_single_labels() -> None:
+    """With an interval inside of the range, the single values where they are few, and in words where there is none."""
+    labels = {
+        "wide": {"n": 3, "mean": 0.98, "std": 0.02, "low": 0.93, "high": 1.03, "values": [1.0, 0.96, 0.98]},
+        "few": {"n": 2, "mean": 0.7, "std": 0.1, "low": None, "high": None, "values": [0.6, 0.8]},
+        "none": {"n": 1, "mean": None, "std": None, "low": None, "high": None, "values": []},
+        "older": {"n": 2, "mean": 0.7, "std": 0.1, "low": -0.2, "high": 1.6},
+    }
+    (row,) = by_label({"rows": [{"label": "flip", "labels": labels}]})
+    assert row == {
+        "strategy": "flip",
+        "wide": "98.0 (93.0 to 100.0)",
+        "few": "70.0 (60.0 / 80.0)",
+        "none": "undefined",
+        "older": "70.0",
+    }

@@ -1,0 +1,274 @@
+"""Configurations: every mistake is answered with its line and its cure."""
+
+import json
+import os
+import threading
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attittud_lab.commands import known_names
+from attittud_lab.config.load import ConfigError, changed, dump, load, loads
+from attittud_lab.config.schema import Config, DataConfig, PrimaryConfig, to_dict
+from attittud_lab.errors import InputError
+
+NAMES = known_names()
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8), min_size=1, max_size=4),
+    st.floats(0, 1),
+)
+def test_dump_and_load_are_inverse(classes: list[str], share: float) -> None:
+    config = Config(data=DataConfig(primary=PrimaryConfig(classes=classes, validation=share)))
+    assert loads(dump(config)) == config
+
+
+MISTAKES = {
+    "trainig: 3": r"job.yaml:1: trainig: unknown key; did you mean 'training'\?",
+    "training:\n  guided:\n    lr: fast": r"job.yaml:3: training.guided.lr: expected a number, got 'fast'",
+    "training: {guided: {lrr: 1}}": r"training.guided.lrr: unknown key; did you mean 'lr'\?",
+    "seed: 1.5": "seed: expected a whole number, got '1.5'",
+    "seed: -1": "seed: must be at least 0, got -1",
+    "seed: '1'": "seed: expected a whole number",
+    "model: {dropout: 2}": "model.dropout: must be at most 0.95",
+    "model: {pretrained: yes}": "expected true or false, got 'yes'",
+    "model: [mlp]": "model: expected a mapping .* got a list",
+    "training: {mode: jont}": r"expected one of two_phase, joint, got 'jont'; did you mean 'joint'\?",
+    "strategy: {basis: svdd}": r"strategy.basis: unknown basis 'svdd'. Did you mean 'svd'\? Choose one of",
+    "training: {finetune: ~}": "training.finetune: expected a mapping with the keys steps, .* got nothing .null.",
+    "compare: {weights: [1, 0]}": r"compare.weights\[1\]: must be above 0, got 0: 0 would leave the auxiliary data out",
+    "strategy: {eta: 3}": "strategy.eta: expected a mapping with the keys neutral, helpful, harmful, got '3'",
+    "strategy: {eta: {harmfull: 1}}": r"strategy.eta.harmfull: unknown key; did you mean 'harmful'\?",
+    "data: {primary: {classes: cat}}": r"expected a list, such as \[a, b\], got 'cat'",
+    "data: {primary: {train: lots}}": "expected a count, a fraction or null, got 'lots'",
+    "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: the key is given twice",
+    "data: {auxiliary: {a-b: digits}}": "the name 'a-b' must be letters",
+    "data: {auxiliary: {primary: digits}}": "'primary' is taken",
+    "seed: 1\nseed: 2": "job.yaml:2: seed: the key is given twice",
+    "training: {guided: {lr: .inf}}": "expected a number, got '.inf'",
+    "training: {guided: {lr: 1e999}}": "finite",
+    "- a": "a configuration is a mapping",
+    "a: [": "job.yaml:.* not valid YAML",
+    "a: \t- b: c: d": "not valid YAML",
+    "a: 1\n---\nb: 2": "not valid YAML",
+    "\x00": "not valid YAML",
+    "[" * 5000: "nested too deeply",
+    "a: &x [1]\nb: *x": "aliases",
+    "a: !!python/object/apply:os.system [echo]": "tag .* not supported",
+    "data: {primary: {path: ../secret}}": "leaves its folder",
+    "output: /tmp/../etc": "leaves its folder",
+    "model: hf:../secret": "leaves its folder",
+    "data: {image_size: 100000}": "must be at most 4096",
+    "? [a]\n: 1": "a key must be plain text",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_are_answered_with_their_line_and_a_cure(text: str) -> None:
+    with pytest.raises(ConfigError, match=MISTAKES[text]) as caught:
+        loads(text, name="job.yaml", names=NAMES)
+    assert "\n" not in str(caught.value) and str(caught.value).startswith("job.yaml")
+
+
+def settings_of(section: type = Config, path: str = "") -> dict[str, type]:
+    """Every path of a configuration, with its section."""
+    found = {}
+    for entry in fields(section):
+        here = f"{path}{entry.name}"
+        found[here] = section
+        value = getattr(section(), entry.name)
+        found |= settings_of(type(value), f"{here}.") if is_dataclass(value) else {}
+    return found
+
+
+PATHS = [
+    *settings_of(),
+    "data.auxiliary.a.path",
+    "data.auxiliary.a.weight",
+    "strategy.eta.harmful",
+    "",
+    "a..b",
+    "x" * 300,
+]
+
+
+ODD = [
+    *(
+        "",
+        "~",
+        "null",
+        "None",
+        "true",
+        "yes",
+        "[",
+        "[]",
+        "{}",
+        "{a: b}",
+        "[[1, 2], {a: 3}]",
+        "'1'",
+        '"\\0"',
+        '"\\ud800"',
+    ),
+    *("1e-4", "1e999", "-1e400", "0x10", "1_000", "1__0", "9" * 5000, "1." + "0" * 5000, "-0", "+5", "1e1000000"),
+    *(
+        "hf:../x",
+        "../x",
+        "~nobody/x",
+        "/" * 5000,
+        "x" * 300,
+        "a\nb",
+        "*a",
+        "&a 1",
+        "!!python/none",
+        "{" * 40,
+        "[" * 4000,
+    ),
+    *("flip", "auto", "custom", "exact", "small-cnn", "wideresnet-22-4", "hf:", "timm:", "digits", "cuda:99", "\ufeff"),
+]
+
+
+VALUES = st.one_of(st.text(max_size=30), st.integers().map(str), st.floats().map(str), st.sampled_from(ODD))
+OVERRIDES = st.lists(st.builds("{}={}".format, st.sampled_from(PATHS), VALUES) | VALUES, max_size=4)
+
+
+LINES = st.builds(
+    "{}{}: {}".format,
+    st.sampled_from(["", "  ", "    ", "- "]),
+    st.sampled_from([*PATHS, *Config.__annotations__]),
+    VALUES,
+)
+
+
+TEXTS = st.lists(LINES, max_size=8).map("\n".join) | st.text()
+
+
+@settings(max_examples=300)
+@given(TEXTS, OVERRIDES)
+def test_any_text_is_read_or_refused(text: str, overrides: list[str]) -> None:
+    """Never a traceback, and what is read can be written, read again and shown in JSON."""
+    try:
+        config = loads(text, overrides, names=NAMES)
+    except InputError as error:
+        said = str(error)
+    else:
+        said = ""
+        assert loads(dump(config), names=NAMES) == config
+        json.dumps(to_dict(config), ensure_ascii=False).encode()
+    assert len(said) < 2000
+
+
+def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.yaml"
+    large.write_text("seed: 1" + " " * 10**6)
+    wrong = {
+        "/dev/zero": "neither a file nor a pipe",
+        str(tmp_path): "neither a file nor a pipe",
+        str(large): "larger than the 100000 bytes",
+        "a" * 300: "File name too long",
+        "a\0b": "no path has a NUL character",
+        str(tmp_path / "latin.yaml"): "not UTF-8",
+    }
+    (tmp_path / "latin.yaml").write_bytes(b"output: \xe4")
+    for path, message in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            load(path)
+    (tmp_path / "child.yaml").write_text("base: ../../../../../../../dev/zero\n")
+    with pytest.raises(ConfigError, match="neither a file nor a pipe"):
+        load(tmp_path / "child.yaml")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=["seed: 5\n"])
+    writer.start()
+    assert load(pipe).seed == 5  # as `attittud train <(echo seed: 5)` does
+    writer.join()
+
+
+def test_without_names_none_is_checked() -> None:
+    """As for the configuration of an old run, whose strategy may come from somewhere else."""
+    assert loads("strategy: mine").strategy.name == "mine"
+
+
+def test_changed_keeps_the_rest_as_it_is() -> None:
+    config = loads("strategy: {name: flip, rank: 3}\ndata: {auxiliary: {a: digits, b: digits}}", ["output=../x"])
+    other = changed(config, ["strategy.rank=4", "data.auxiliary.a.weight=2", "training.finetune.steps=9"])
+    assert (other.strategy.name, other.strategy.rank, other.output) == ("flip", 4, config.output)
+    assert [source.weight for source in other.data.auxiliary.values()] == [2, 1]
+    assert other.training.finetune.lr == 1e-4
+    assert changed(config, []) == config
+    with pytest.raises(ConfigError, match=r"command line \(strategy.rank=x\): strategy.rank: expected a whole number"):
+        changed(config, ["strategy.rank=x"])
+
+
+def test_base_inherits(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "base.yaml").write_text("strategy: flip\ntraining: {guided: {lr: 0.1, steps: 5}}\nseed: 4\n")
+    child = tmp_path / "child.yaml"
+    child.write_text("base: shared/base.yaml\nstrategy: {rank: 3}\ntraining: {guided: {steps: 9}}\n")
+    config = load(child, ["seed=7", "training.guided.lr=3e-4"])
+    assert (config.strategy.name, config.strategy.rank, config.seed) == ("flip", 3, 7)
+    assert (config.training.guided.lr, config.training.guided.steps) == (3e-4, 9)
+    (tmp_path / "shared" / "base.yaml").write_text("base: ../child.yaml\n")
+    with pytest.raises(ConfigError, match="goes round in a circle"):
+        load(child)
+    child.write_text("base: nowhere.yaml\n")
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot read the configuration"):
+        load(child)
+    child.write_text(f"base: {tmp_path}/shared/base.yaml\n")
+    with pytest.raises(ConfigError, match="relative path"):
+        load(child)
+
+
+def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("\nsed: 4\n")
+    (tmp_path / "child.yaml").write_text("base: base.yaml\n")
+    with pytest.raises(ConfigError, match=r"base.yaml:2: sed: unknown key; did you mean 'seed'"):
+        load(tmp_path / "child.yaml")
+
+
+def test_a_setting_that_does_not_fit_to_others_is_blamed_where_it_stands() -> None:
+    text = "seed: 1\ncompare:\n  seeds: 2\n  weights: [1]\n"
+    with pytest.raises(ConfigError, match=r"^configuration:4: compare.weights: multitask is to be tuned"):
+        loads(text)
+    with pytest.raises(ConfigError, match=r"^command line \(compare.weights=\[2\]\): compare.weights: multitask is"):
+        loads(text, ["compare.weights=[2]", "seed=3"])
+
+
+def test_an_override_that_a_later_one_would_take_back_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"strategy=flip replaces all of strategy, also strategy.rank=3 before it"):
+        loads("", ["seed=1", "strategy.rank=3", "strategy=flip"])
+    with pytest.raises(ConfigError, match=r"write data.auxiliary=\{\} first"):
+        loads("", ["data.auxiliary.a.path=a.csv", "data.auxiliary={}"])
+    assert set(loads("", ["data.auxiliary.a=a.csv", "data.auxiliary={b: b.csv}"]).data.auxiliary) == {"a", "b"}
+    assert loads("", ["strategy=flip", "strategy.rank=3"]).strategy.rank == 3
+    assert loads("", ["strategy.rank=3", "strategy.rank=4"]).strategy.rank == 4  # said twice, nothing is lost
+    kept = loads("strategy: {name: auto, rank: 3}", ["strategy.name=flip"]).strategy
+    assert (kept.name, kept.rank) == ("flip", 3)
+
+
+def test_overrides() -> None:
+    assert loads("strategy: flip", ["strategy.rank=3"]).strategy.name == "flip"
+    assert loads("strategy: {name: flip, rank: 3}", ["strategy=pcgrad"]).strategy.rank == 10
+    assert loads("", ["data.primary.classes=[no, yes]"]).data.primary.classes == ["no", "yes"]
+    assert loads("", ["output=runs #2: new"]).output == "runs #2: new"  # no comment, and no mapping
+    assert loads("", ["output=*a"]).output == "*a" and loads("", ["device="]).device == ""
+    assert loads("", ["strategy.eta=null", "model.weights=null"]).model.weights is None
+    assert loads("", ["model=hf:../net"]).model.name == f"hf:{Path.cwd().parent / 'net'}"
+    with pytest.raises(ConfigError, match=r"seed: the key is given twice"):
+        loads("seed: 1\nseed: 2", ["output=x"])  # also where settings are merged
+    assert loads("", ["data.primary.path=../data"]).data.primary.path == str(Path.cwd().parent / "data")
+    for text, message in {
+        "seed": "an override is key=value",
+        "=1": "an override is key=value",
+        "a..b=1": "an override is key=value",
+        "traning.mode=joint": r"command line \(traning.mode=joint\): traning: unknown key; did you mean 'training'",
+        "seed=[": "not valid YAML",
+        "seed='1'\noutput: x": "there is more behind the value",
+        "model.weights=": r"command line \(model.weights=\): model.weights: expected a path or name, got an empty text",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            loads("", [text])

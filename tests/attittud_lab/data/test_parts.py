@@ -1,0 +1,355 @@
+"""Parts of the data: no row is lost, none is in two of them, and what would take too much is refused before it does."""
+
+import json
+import logging
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, PrimaryConfig
+from attittud_lab.data.parts import Parts, read_parts, with_noise
+from attittud_lab.errors import InputError
+from tests.helpers.data_parts import Row, numbered, read_primary, write
+from tests.helpers.data_sets import pictures, read_configuration
+
+__all__ = ["pictures"]  # fixtures
+
+
+# ------------------------------------------------------------------------------------------------ classes nobody trained on
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_examples_of_unseen_classes_are_refused_with_the_nearest_spelling(tmp_path: Path, split: str) -> None:
+    write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog"] * 20))
+    write(tmp_path / f"{split}.jsonl", numbered(100, ["cat", "Dog", "mule", "cat"] * 10))
+    with pytest.raises(InputError) as refused:
+        read_primary(f"path: {tmp_path}")
+    message = str(refused.value)
+    assert f"({split}): 20 of 40 examples are of classes that the training split lacks" in message
+    assert "'Dog' (10; did you mean 'dog'?)" in message and "'mule' (10)" in message
+    assert "data.primary.classes" in message and "data.primary.unseen: drop" in message
+
+
+def test_unseen_classes_that_may_be_left_out_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog"] * 20))
+    write(tmp_path / "test.jsonl", numbered(100, ["cat", "Dog"] * 20))
+    data = read_primary(f"path: {tmp_path}, unseen: drop")
+    assert len(data.test) == 20 and data.record["primary"]["test"]["unseen"] == {"Dog": 20}
+    assert "20 of 40 examples are of classes that the training split lacks" in caplog.text
+    assert "unseen" not in data.record["primary"]["train"]
+
+
+def test_whole_numbers_that_the_training_split_lacks(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", numbered(0, [0, 1] * 20))
+    write(tmp_path / "test.parquet", numbered(100, [1, 2] * 20))
+    with pytest.raises(InputError, match=r"20 of 40 examples are of classes that the training split lacks: '2' \(20\)"):
+        read_primary(f"path: {tmp_path}")
+
+
+def test_image_folders_of_an_unseen_class(tmp_path: Path) -> None:
+    for split, names in {"train": ["cat", "dog"], "test": ["cat", "Dog"]}.items():
+        for name in names:
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(8):
+                pixels = np.random.default_rng([number, *map(ord, split + name)]).integers(0, 255, (6, 6), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / split / name / f"{number}.png")
+    with pytest.raises(InputError, match=r"8 of 16 examples .* 'Dog' \(8; did you mean 'dog'\?\)"):
+        read_primary(f"path: {tmp_path}")
+
+
+def test_classes_that_are_left_out_on_purpose_are_not_missed(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog", "bird"] * 10))
+    write(tmp_path / "test.jsonl", numbered(100, ["cat", "dog", "bird", "fish"] * 10))
+    assert len(read_primary(f"path: {tmp_path}, exclude: [bird], unseen: drop").test) == 20
+    assert len(read_primary(f"path: {tmp_path}, classes: [cat, dog]").test) == 20
+    with pytest.raises(InputError, match="there is no class 'fish'"):
+        read_primary(f"path: {tmp_path}, exclude: [bird, fish]")  # as before: an error in the name would go unnoticed
+    # Nobody means to leave out a class that is spelt in two ways.
+    write(tmp_path / "test.jsonl", numbered(100, ["cat", " Dog", "bird"] * 10))
+    with pytest.raises(InputError, match=r"' Dog' \(10; did you mean 'dog'\?\)"):
+        read_primary(f"path: {tmp_path}, classes: [cat, dog]")
+
+
+def test_more_labels_than_the_training_split_has(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", numbered(0, [[n % 2, n % 3 % 2] for n in range(30)]))
+    write(tmp_path / "test.jsonl", numbered(100, [[n % 2, n % 3 % 2, 1] for n in range(30)]))
+    with pytest.raises(InputError, match=r"30 labels are of classes that the training split lacks: '2' \(30\)"):
+        read_primary(f"path: {tmp_path}")
+    assert len(read_primary(f"path: {tmp_path}, unseen: drop").test) == 30
+
+
+def test_examples_without_a_label_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "a.jsonl", numbered(0, ["a", "b", None, ""] * 10))
+    data = read_primary(f"path: {tmp_path}/a.jsonl")
+    assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 20
+    assert "20 of 40 examples have no label and are left out" in caplog.text
+
+
+@pytest.mark.parametrize("labels", [[-1] * 20, [None, ""] * 10, [-1, -2] * 10])
+def test_labels_that_mean_none(tmp_path: Path, labels: list[Any]) -> None:
+    write(tmp_path / "a.parquet", numbered(0, labels))
+    with pytest.raises(InputError, match=r"no example has a label .* name another column by label:"):
+        read_primary(f"path: {tmp_path}/a.parquet")
+
+
+def test_gaps_between_whole_numbers_are_no_classes(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", numbered(0, [1, 2, 5] * 10))
+    data = read_primary(f"path: {tmp_path}/a.parquet")
+    assert data.primary.classes == ["1", "2", "5"]
+    # Until now class 0 had to be left out by name.
+    assert (
+        read_primary(f"path: {tmp_path}/a.parquet, exclude: ['0', '3', '4']").record["sha256"] == data.record["sha256"]
+    )
+    with pytest.raises(InputError, match="there is no class '6'"):
+        read_primary(f"path: {tmp_path}/a.parquet, exclude: ['6']")
+
+
+def test_splits_of_different_classes_are_joined_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", numbered(0, [0, 1] * 10))
+    write(tmp_path / "more.parquet", numbered(50, [1, 2] * 10))
+    data = read_primary(f"path: {tmp_path}, split: train+more")
+    targets = [part.targets for part in (data.primary.examples, data.validation, data.test)]
+    assert data.primary.classes == ["0", "1", "2"]
+    assert Counter(torch.cat([found for found in targets if found is not None]).tolist()) == {0: 10, 1: 20, 2: 10}
+
+
+# ------------------------------------------------------------------------------------------------ too much
+
+
+def test_two_numbers_far_apart_take_no_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", numbered(0, [0, 99_999] * 20))
+    begun = time.process_time()
+    data = read_primary(f"path: {path}, train: 8", f", auxiliary: {{same: {{path: {path}, label: label}}}}")
+    assert data.primary.classes == data.auxiliary["same"].classes == ["0", "99999"] and time.process_time() - begun < 5
+
+
+def test_ten_thousand_classes_take_no_time(tmp_path: Path) -> None:
+    labels = [f"class {n}" for n in range(10_000)]
+    path = write(tmp_path / "a.jsonl", numbered(0, labels * 5))
+    begun = time.process_time()
+    parts = read_parts(DataConfig(primary=PrimaryConfig(path=str(path))), 0)
+    assert len(parts.primary["train"].classes) == 10_000 and time.process_time() - begun < 20
+
+
+def test_too_many_auxiliary_sources() -> None:
+    config = DataConfig(auxiliary={f"source{n}": AuxiliaryConfig() for n in range(20_000)})
+    begun = time.process_time()
+    with pytest.raises(InputError, match="20,000 sources are more than 1,000"):
+        read_parts(config, 0)
+    assert time.process_time() - begun < 2
+
+
+# ------------------------------------------------------------------------------------------------ fuzzing
+
+
+def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) -> list[Row]:
+    rows = []
+    for number in range(first, first + count):
+        text = random_.choice(["word %d", "Word %d!", "words %d words"]) % (
+            number if random_.random() < 0.9 else number % 7
+        )
+        rows.append((text, random_.choice(classes)))
+    return rows
+
+
+def test_no_row_is_lost_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Random splits: what is read, what is left out with a warning, and what is refused add up to all there is."""
+    caplog.set_level(logging.WARNING, "attittud")
+    outcomes: Counter[str] = Counter()
+    for case in range(int(os.environ.get("ATTITTUD_CASES", "60"))):
+        random_ = random.Random(case)
+        folder = tmp_path / str(case)
+        pool: list[Any] = random_.choice(
+            [["a", "b"], ["a", "b", "B", "c"], [0, 1, 7], [0, 1, -1, 2], ["a", "b", "", None]]
+        )
+        names = ["train", *random_.sample(["test", "validation", "more"], random_.randrange(4))]
+        files = {n: drawn(random_, 1000 * p, random_.randrange(20, 60), pool) for p, n in enumerate(names)}
+        for name, rows in files.items():
+            write(folder / f"{name}.{'jsonl' if case % 2 else 'parquet'}", rows)
+        overlap, unseen = random_.choice(["refuse", "warn", "allow"]), random_.choice(["refuse", "drop"])
+        config = DataConfig(primary=PrimaryConfig(path=str(folder), overlap=overlap, unseen=unseen))  # type: ignore[arg-type]  # one of the choices
+        caplog.clear()
+        try:
+            parts = read_parts(config, case)
+        except InputError as error:
+            outcomes["refused"] += 1
+            known = ("also in", "training split lacks", "no example of", "different", "no example is left")
+            if not any(word in str(error) for word in known):
+                pytest.fail(f"case {case}: {error}")
+            continue
+        outcomes["read"] += 1
+        check(parts, files, caplog.text, case)
+    assert min(outcomes["read"], outcomes["refused"]) > 5, outcomes
+
+
+def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -> None:
+    owners = {"train": "train", "validation": "validation", "test": "test"}
+    used = {name: parts.primary[name] for name in owners}
+    read_rows: Counter[str] = Counter()
+    for part in used.values():
+        source = next(name for name in files if f"({name})" in part.listing.where)
+        assert part.labels is not None
+        for row, label in zip(part.rows, part.labels, strict=True):
+            text, wanted = files[source][row]
+            assert part.listing.fetch(np.array([row]))[0] == text and part.classes[label] == str(wanted), f"case {case}"
+        read_rows[source] += len(part.rows)
+    for source, count in read_rows.items():
+        rows = [label for _, label in files[source]]
+        without = sum(label in ("", None) or (isinstance(label, int) and label < 0) for label in rows)
+        dropped = sum(sum(part.unseen.values()) for part in used.values() if f"({source})" in part.listing.where)
+        assert count + without + dropped == len(rows), f"case {case}"
+        if without:
+            assert f"({source}): {without} of {len(rows)} examples have no label" in warnings, f"case {case}"
+        if dropped:
+            assert f"({source}): {dropped} of {len(rows)} examples are of classes" in warnings, f"case {case}"
+
+
+# ------------------------------------------------------------------------------------------------ labels made wrong on purpose
+
+
+def noisy(noise: str, seed: int, name: str = "more") -> np.ndarray:
+    primary = "{path: digits, train: 90, validation: 90, test: 90}"
+    config = loads(f"data: {{primary: {primary}, auxiliary: {{{name}: {{path: digits, label_noise: {noise}}}}}}}").data
+    labels = read_parts(config, seed).auxiliary[name].labels
+    assert labels is not None
+    return labels
+
+
+def test_label_noise_replaces_exactly_its_share() -> None:
+    truth = noisy("null", 0)
+    for share in (0.0, 0.25, 0.5, 1.0):
+        moved = noisy(f"{{kind: shifted, share: {share}}}", 0)
+        touched = moved != truth
+        assert touched.sum() == round(share * len(truth))
+        assert (moved[touched] == (truth[touched] + 1) % 10).all()
+    # Half are drawn anew, a tenth of them the right class again.
+    wrong = int((noisy("{kind: random}", 0) != truth).sum())
+    assert stats.binomtest(wrong, round(len(truth) / 2), 0.9).pvalue > 1e-4
+
+
+def test_label_noise_is_drawn_by_the_seed_of_the_split_and_the_name_of_the_source() -> None:
+    first = noisy("{kind: random}", 0)
+    assert (noisy("{kind: random}", 0) == first).all()
+    assert (noisy("null", 0, "others") == noisy("null", 0)).all()
+    assert (noisy("{kind: random}", 0, "others") != first).any()
+
+    def shifted(seed: int) -> list[int]:
+        return np.flatnonzero(noisy("{kind: shifted}", seed) != noisy("null", seed)).tolist()
+
+    assert shifted(0) != shifted(1)
+
+
+def test_label_noise_needs_classes() -> None:
+    config = loads("data: {auxiliary: {more: {path: digits, label_noise: {}}}}").data
+    assert config.auxiliary["more"].label_noise is not None
+    for labels in (None, np.zeros((3, 2), dtype=np.int64)):
+        with pytest.raises(InputError, match=r"data\.auxiliary\.more\.label_noise: needs examples with one class each"):
+            with_noise(labels, 2, config.auxiliary["more"].label_noise, 0, "more")
+
+
+def test_all_splits_may_be_tested_on_the_same_examples() -> None:
+    def rows(name: str, seed: int, more: str) -> list[int]:
+        config = loads(f"data: {{primary: {{path: digits, train: 50, validation: 50, test: 90}}{more}}}").data
+        return read_parts(config, seed).primary[name].rows.tolist()
+
+    assert rows("test", 0, ", test_seed: 7") == rows("test", 1, ", test_seed: 7") != rows("test", 0, ", test_seed: 8")
+    assert rows("train", 0, ", test_seed: 7") != rows("train", 1, ", test_seed: 7")
+    assert rows("test", 5, "") == rows("test", 0, ", test_seed: 5")  # left out, it is that of the split
+
+
+def test_class_filters_share_a_source(pictures: Path) -> None:
+    other = f"{{path: {pictures}, exclude: [no, cat]}}"
+    text = f"data: {{primary: {{path: {pictures}, classes: [no, cat]}}, auxiliary: {{other: {other}}}}}"
+    data = read_configuration(text)
+    assert data.primary.classes == ["no", "cat"] and data.auxiliary["other"].classes == ["dog"]
+    first = data.primary.examples
+    assert first.targets is not None
+    assert [int(n) // 10 for n in first.inputs[:, 0, 0, 0]] == [{0: 2, 1: 0}[int(t)] for t in first.targets]
+
+
+def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
+    """Also where none is called train, or two are read as one: what tests must not train."""
+    root = tmp_path / "texts"
+    root.mkdir()
+
+    def write(name: str, first: int, count: int) -> None:
+        rows = [{"text": " ".join(f"{n:03d}"), "label": "ab"[n % 2]} for n in range(first, first + count)]
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def counts(more: str = "") -> tuple[list[int], int]:
+        data = read_configuration(f"data: {{primary: {{path: {root}{more}}}}}")
+        parts = [data.primary.examples, data.validation, data.test]
+        rows = [tuple(row) for part in parts for row in part.inputs.tolist()]
+        return [len(part) for part in parts], len(rows) - len(set(rows))
+
+    write("test", 0, 10)
+    write("reviews", 10, 40)
+    assert counts() == ([32, 8, 10], 0)
+    write("more", 50, 20)
+    assert counts() == ([48, 12, 10], 0)
+    write("train", 100, 30)
+    write("dev", 130, 10)
+    assert counts() == ([30, 10, 10], 0)
+    assert counts(", split: train+test") == ([32, 10, 8], 0)
+    assert counts(", split: train+dev, test_split: test") == ([32, 8, 10], 0)
+    assert counts(", test_split: train") == ([24, 10, 6], 0)
+    for more, message in {
+        "split: train+train": "the split train is named twice in train",
+        "split: train+test, test_split: test": "the split test is in train and in test",
+        "validation_split: dev, test_split: dev+test": "the split dev is in validation and in test",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            counts(f", {more}")
+    for name in ("train", "reviews", "more"):
+        (root / f"{name}.jsonl").unlink()
+    with pytest.raises(InputError, match="has dev and test, but nothing to train on"):
+        counts()
+    with pytest.raises(InputError, match="there is no split 'x'"):
+        read_configuration(f"data: {{primary: {{path: {root / 'dev.jsonl'}, test_split: x}}}}")
+
+
+def test_bad_labels(tmp_path: Path, pictures: Path) -> None:
+    with pytest.raises(InputError, match=r"one class only \('cat'\)"):
+        read_configuration(f"data: {{primary: {{path: {pictures}, classes: [cat]}}}}")
+    with pytest.raises(InputError, match="no example of"):
+        read_configuration(f"data: {{primary: {{path: {pictures}, train: 2}}}}")
+    with pytest.raises(InputError, match="200 examples are wanted, but only"):
+        read_configuration(f"data: {{primary: {{path: {pictures}, train: 200}}}}")
+    path = tmp_path / "t.csv"
+    path.write_text("text,verdict\na,b\n")
+    with pytest.raises(InputError, match="no label column was found; name it by label:"):
+        read_configuration(f"data: {{primary: {path}}}")
+    with pytest.raises(InputError, match=r"there is no column 'lable' \(label:\); its columns are text, verdict"):
+        read_configuration(f"data: {{primary: {{path: {path}, label: lable}}}}")
+    path.write_bytes("text,label\nschön,a\n".encode("latin-1"))
+    with pytest.raises(InputError, match="column 'text' is not UTF-8 text"):
+        read_configuration(f"data: {{primary: {path}}}")
+    path.write_text("text,label\n")
+    with pytest.raises(InputError, match="there are no examples in it"):
+        read_configuration(f"data: {{primary: {path}}}")
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="no column looks like an image or a text"):
+        read_configuration(f"data: {{primary: {path}}}")
+    for labels, message in {
+        "[[0, 1], [1]]": "different lengths",
+        "[[0, 2], [1, 1]]": "0 and 1 only",
+        "[[0, null], [1, 1]]": "0 and 1 only",
+        '[["a"], ["b"]]': "0 and 1 only",
+        "[[], []]": "are empty",
+        "[1.5, 2.5]": "a label is a whole number",
+    }.items():
+        pq.write_table(pa.table({"text": ["a", "b"], "label": json.loads(labels)}), tmp_path / "l.parquet")
+        with pytest.raises(InputError, match=message):
+            read_configuration(f"data: {{primary: {tmp_path}/l.parquet}}")

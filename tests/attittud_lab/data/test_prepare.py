@@ -1,0 +1,156 @@
+"""From the configured data to tensors: images of all kinds, and those that are refused."""
+
+import io
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from attittud_lab.config.load import loads
+from attittud_lab.data import prepare as preparing
+from attittud_lab.data import source as sources
+from attittud_lab.data.prepare import Pixels, decode
+from attittud_lab.errors import InputError
+from attittud_lab.models.network import build_model
+from tests.helpers.data_files import CASES, damaged
+from tests.helpers.data_parts import read_primary
+from tests.helpers.data_sets import encoded, pictures, read_configuration
+
+__all__ = ["pictures"]  # fixtures
+
+
+def test_damaged_images_are_refused_in_words() -> None:
+    refused = 0
+    for case in range(CASES):
+        random_ = random.Random(case)
+        form = random_.choice(["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+        pixels = np.random.default_rng(case).integers(0, 255, (random_.randrange(1, 20), 9, 3), dtype=np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, form)
+        content = file.getvalue()
+        try:
+            for _ in range(random_.randrange(3)):
+                content = damaged(content, random_)
+            assert decode(content, Pixels(3, 6), "here").shape == (3, 6, 6)
+        except InputError:
+            refused += 1
+            if content == file.getvalue():
+                pytest.fail(f"case {case}")
+    assert CASES // 10 < refused < CASES
+
+
+@pytest.mark.parametrize(("size", "message"), [(3000, "give at most 512, as more only repeats pixels"), (512, None)])
+def test_images_that_would_be_stretched_too_far(
+    size: int, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "decode_all", lambda raws, pixels, where: torch.zeros(len(raws), 1, 8, 8))
+    if message is None:
+        read_primary("path: digits", f", image_size: {size}")
+        return
+    with pytest.raises(InputError, match=message):
+        read_primary("path: digits", f", image_size: {size}")
+
+
+def test_images_that_do_not_fit_are_refused_before_one_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "free_memory", lambda: 800e6)
+    monkeypatch.setattr(preparing, "decode_all", lambda *_: pytest.fail("decoded"))
+    with pytest.raises(InputError) as refused:
+        read_primary("path: digits", ", image_size: 500")
+    assert "1,797 images of 500 x 500 pixels (data.image_size) would take 0.4 GiB" in str(refused.value)
+    assert "at most half of the 0.7 GiB that are free" in str(refused.value)
+
+
+def test_images_are_brought_to_one_shape(pictures: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for name in "ab":
+        (other / name).mkdir(parents=True)
+        Image.new("L", (31, 17), 255).save(other / name / f"{name}.jpg")
+        Image.new("RGBA", (9, 40), (255, 0, 0, 10)).save(other / name / f"{name}.webp")
+    data = read_configuration(f"data: {{primary: {pictures}, auxiliary: {{other: {other}}}}}")
+    assert data.auxiliary["other"].examples.inputs.shape == (4, 3, 8, 8)
+    assert data.auxiliary["other"].examples.inputs.float().mean() > 80
+    assert read_configuration(f"data: {{primary: {pictures}, image_size: 5}}").primary.examples.inputs.shape[2:] == (
+        5,
+        5,
+    )
+
+
+@pytest.mark.parametrize(("values", "wanted"), [([0, 1000, 65535], [0, 3, 255]), ([0, 100, 255], [0, 100, 255])])
+@pytest.mark.parametrize("format_", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_and_not_cut_off(values: list[int], wanted: list[int], format_: str) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.repeat(np.array([values], dtype=np.uint16), 3, 0)).save(file, format_)
+    assert decode(file.getvalue(), Pixels(1, 3), "here")[0, 0].tolist() == wanted
+    file = io.BytesIO()
+    Image.fromarray(np.full((3, 3), 0.5, dtype=np.float32)).save(file, "TIFF")
+    with pytest.raises(InputError, match=r"is damaged \(its pixels go from 0.5 to 0.5, not from 0 to 255"):
+        decode(file.getvalue(), Pixels(1, 3), "here")
+
+
+def test_shared_head(pictures: Path) -> None:
+    job = f"data: {{primary: {{path: {pictures}, train: 6}}, auxiliary: {{more: {{path: {pictures}, share_head: true, %s}}}}}}"
+    data = read_configuration(job % "weight: 1")
+    model = build_model(loads("model: {name: mlp, width: 4}").model, data, 0)
+    assert data.auxiliary["more"].head == "primary" and list(model.heads) == ["primary"]
+    with pytest.raises(InputError, match=r"share_head: its classes \(cat, dog\) are not those of the primary task"):
+        read_configuration(job % "exclude: [no]")
+
+
+def test_seeds_of_splits(pictures: Path) -> None:
+    def train(text: str, seed: int) -> list[int]:
+        rows: list[int] = read_configuration(f"data: {{primary: {{path: {pictures}, train: 9}}, {text}}}", seed).record[
+            "primary"
+        ]["train"]["rows"]
+        return rows
+
+    assert train("seed: 0", 1) == train("seed: 0", 2) != train("seed: 5", 1)
+    assert train("seed: null", 1) != train("seed: null", 2)
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of some bytes that announces so many pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("size", [(9000, 9000), (60000, 60000)])
+def test_decompression_bomb_is_refused(pictures: Path, size: tuple[int, int]) -> None:
+    (pictures / "cat" / "0.png").write_bytes(bomb(*size))
+    with pytest.raises(InputError, match=r"0\.png announces .* pixels"):
+        read_configuration(f"data: {{primary: {pictures}}}")
+
+
+def test_unreadable_images_are_named(pictures: Path) -> None:
+    for content in (b"no image", b"", encoded(1)[:60], encoded(3)[:150]):
+        (pictures / "dog" / "5.png").write_bytes(content)
+        with pytest.raises(InputError, match=r"dog/5\.png (cannot be read|is damaged) .*repair or remove it"):
+            read_configuration(f"data: {{primary: {pictures}}}")
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 320), (320, 390), (70, 64), (64, 64)])
+def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int) -> None:
+    y, x = np.mgrid[0:height, 0:width]
+    smooth = (127 + 60 * np.sin(x / width * 6) + 60 * np.cos(y / height * 6)).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(smooth).save(file, "JPEG", quality=95)
+    found = decode(file.getvalue(), Pixels(1, 64), "here")
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    whole = (
+        Image.fromarray(smooth).crop((left, top, left + side, top + side)).resize((64, 64), Image.Resampling.BILINEAR)
+    )
+    assert found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6

@@ -1,0 +1,167 @@
+"""How a path finds its source, a source from outside, and what does not fit into memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from attittud_lab import cli
+from attittud_lab.data import source as sources
+from attittud_lab.data.source import Columns, Listing, register_source
+from attittud_lab.errors import InputError
+from tests.helpers.data_files import read_path
+from tests.helpers.data_parts import numbered, read_primary, write
+from tests.helpers.data_sets import encoded, pictures, read_configuration, write_texts
+
+__all__ = ["pictures"]  # fixtures
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "x" * 300, "~nobody-of-this-name/x", "a/" + "y" * 5000, "/proc/self/mem", "\ud800"]
+)
+def test_names_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_path(name)
+    assert len(str(refused.value)) < 400
+
+
+def test_tables_that_do_not_fit_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that is repeated a million times takes some bytes of a parquet file."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["a"])}), path)
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(sources, "free_memory", lambda: 10e6)
+    with pytest.raises(InputError, match="its 1,000,000 rows would take"):
+        read_primary(f"path: {path}")
+    (tmp_path / "a.csv").write_bytes(b"text,label\n" + bytes(10**7))
+    with pytest.raises(InputError, match="the file would take"):
+        read_primary(f"path: {tmp_path}/a.csv")
+
+
+def test_free_memory_is_known() -> None:
+    assert sources.free_memory() > 2**20
+
+
+def test_a_path_is_read_once_for_all_that_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attittud_lab.data import tables
+
+    path = write(tmp_path / "a.parquet", numbered(0, ["a", "b"] * 20))
+    calls, original = [], tables.read_file
+    monkeypatch.setattr(tables, "read_file", lambda path: calls.append(path) or original(path))
+    read_primary(f"path: {path}, train: 8", f", auxiliary: {{x: {path}, y: {{path: {path}, objective: masked_lm}}}}")
+    assert calls == [path]
+
+
+# ------------------------------------------------------------------------------------------------ from outside
+
+
+def test_a_source_from_outside_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sources, "_SOURCES", list(sources._SOURCES))
+
+    @register_source
+    class Stripes:
+        """Images of stripes that lie or stand."""
+
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        @classmethod
+        def open(cls, name: str) -> Self | None:
+            return cls(int(name.removeprefix("stripes:"))) if name.startswith("stripes:") else None
+
+        @property
+        def splits(self) -> list[str]:
+            return []
+
+        def columns(self, split: str | None) -> list[str]:
+            return []
+
+        def listing(self, split: str | None, columns: Columns) -> Listing:
+            pixels = np.random.default_rng(0).integers(0, 99, (self.count, 1, 8, 8)).astype(np.uint8)
+            pixels[::2, :, ::2] += 150
+            pixels[1::2, :, :, ::2] += 150
+            labels = np.arange(self.count) % 2
+            return Listing("stripes", "image", self.count, lambda rows: list(pixels[rows]), labels, ["lie", "stand"])
+
+    (tmp_path / "job.yaml").write_text(
+        f"data: {{primary: {{path: 'stripes:120'}}, auxiliary: {{digits: digits}}}}\nmodel: mlp\nstrategy: multitask\n"
+        "training: {guided: {steps: 40, primary_batch: 16, batch_size: 8}, finetune: {steps: 5, primary_batch: 16}}\n"
+        f"output: {tmp_path}/runs\n"
+    )
+    with pytest.raises(SystemExit) as left:
+        cli.main(["train", str(tmp_path / "job.yaml"), "--quiet"])
+    assert left.value.code == 0, capsys.readouterr().err
+    result = json.loads((tmp_path / "runs/job/multitask/seed-0/result.json").read_text())
+    assert result["examples"] == {"train": 72, "validation": 24, "test": 24, "auxiliary/digits": 1797}
+    assert result["test"]["accuracy"] > 0.8
+
+
+def test_what_is_not_needed_is_not_imported() -> None:
+    """`datasets` takes two seconds to import, pyarrow half of one."""
+    code = (
+        "import sys\nfrom attittud_lab.config.schema import DataConfig\nfrom attittud_lab.data.prepare import prepare\n"
+    )
+    code += "prepare(DataConfig(), 0)\nprint(sorted({'datasets', 'pyarrow', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    # scikit-learn may ask for pandas and pyarrow if they are there; nobody asks for datasets.
+    assert "datasets" not in done.stdout
+
+
+def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(encoded(200))
+    link = pictures / "cat" / "link.png"
+    link.symlink_to(secret)
+    with pytest.raises(InputError, match=r"link\.png: is a link out of"):
+        read_configuration(f"data: {{primary: {pictures}}}")
+    link.unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (pictures / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="linked: is a link out of"):
+        read_configuration(f"data: {{primary: {pictures}}}")
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    write_texts(tmp_path / "private.csv", ["a", "b"])
+    (tables / "train.csv").symlink_to(tmp_path / "private.csv")
+    with pytest.raises(InputError, match=r"train\.csv: is a link out of"):
+        read_configuration(f"data: {{primary: {tables}}}")
+
+
+def test_paths_that_cannot_be_read_are_explained(tmp_path: Path, pictures: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "hollow" / "cat").mkdir(parents=True)
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "a.png").write_bytes(encoded(1))
+    (tmp_path / "notes.doc").write_text("x")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 nonsense")
+    (tmp_path / "broken.jsonl").write_text('{"text": ')
+    for path, message in {
+        tmp_path / "picturse": r"no such file or folder .* did you mean 'pictures'\?",
+        tmp_path / "empty": "the folder is empty; put one folder of images per class",
+        tmp_path / "hollow": "cat: there is no image in it",
+        tmp_path / "flat": "make one folder of images for each class",
+        tmp_path / "notes.doc": r"cannot read a \.doc",
+        tmp_path / "broken.parquet": "cannot be read as parquet",
+        tmp_path / "broken.jsonl": "cannot be read as jsonl",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            read_configuration(f"data: {{primary: {path}}}")
+    with pytest.raises(InputError, match=r"there is no class 'cta'; did you mean 'cat'\?"):
+        read_configuration(f"data: {{primary: {{path: {pictures}, classes: [cta, dog]}}}}")
+    with pytest.raises(InputError, match="there is no split 'trian'"):
+        read_configuration(f"data: {{primary: {{path: {pictures}, split: trian}}}}")
+    texts = write_texts(tmp_path / "texts.csv", ["a", "b"])
+    with pytest.raises(InputError, match="holds texts, but the primary source holds images"):
+        read_configuration(f"data: {{primary: {pictures}, auxiliary: {{t: {texts}}}}}")
+    with pytest.raises(InputError, match="expected hf:owner/name"):
+        read_configuration("data: {primary: 'hf:a/b/c'}")

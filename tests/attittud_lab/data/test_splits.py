@@ -1,0 +1,229 @@
+"""Stratified splits, groups that stay whole, and copies that are in two parts at once."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from attittud_lab.config.schema import DataConfig, PrimaryConfig
+from attittud_lab.data.parts import read_parts
+from attittud_lab.data.splits import MOST_COPIED, amount, strata, stratified
+from attittud_lab.errors import InputError
+from tests.helpers.data_parts import numbered, read_primary, write
+from tests.helpers.data_sets import pictures, read_configuration
+
+__all__ = ["pictures"]  # fixtures
+
+
+# ------------------------------------------------------------------------------------------------ copies
+
+
+def test_a_test_split_that_is_the_training_split_is_refused(tmp_path: Path) -> None:
+    rows = numbered(0, ["a", "b"] * 20)
+    for name in ("train", "test"):
+        write(tmp_path / f"{name}.jsonl", rows)
+    with pytest.raises(InputError, match=r"32 of the 40 test examples are also in train.*overlap: warn to go on"):
+        read_primary(f"path: {tmp_path}")
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_a_few_copies_are_a_warning_and_many_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, split: str, kind: str
+) -> None:
+    def write_splits(copied: int) -> None:
+        train, other = list(range(80)), [*range(copied), *range(100, 140 - copied)]
+        for name, numbers in {"train": train, split: other}.items():
+            if kind == "text":
+                write(tmp_path / f"{name}.jsonl", [(f"text number {n}", "ab"[n % 2]) for n in numbers])
+                continue
+            for n in range(140):
+                path = tmp_path / name / "ab"[n % 2] / f"{n}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                if n in numbers:
+                    pixels = np.random.default_rng(n).integers(0, 255, (6, 6), dtype=np.uint8)
+                    Image.fromarray(pixels).save(path)
+
+    whole = "validation: 1, " if split == "test" else "test: 1, "  # nearly all of train is trained on
+    write_splits(0)
+    read_primary(f"{whole}path: {tmp_path}")
+    assert "are also in" not in caplog.text
+    write_splits(3)
+    data = read_primary(f"{whole}path: {tmp_path}")
+    assert f"of the 40 {split} examples are also in train" in caplog.text
+    assert "copies" not in data.record  # so that runs of older versions can go on
+    write_splits(20)
+    with pytest.raises(InputError, match=rf"of the 40 {split} examples are also in train"):
+        read_primary(f"{whole}path: {tmp_path}")
+    caplog.clear()
+    data = read_primary(f"{whole}path: {tmp_path}, overlap: allow")
+    assert data.record["copies"][f"{split} in train"] >= 18 and caplog.text == ""
+    read_primary(f"{whole}path: {tmp_path}, overlap: warn")
+    assert "figures on them say little" in caplog.text
+
+
+def test_the_share_that_is_refused(tmp_path: Path) -> None:
+    def attempt(copied: int) -> None:
+        write(tmp_path / "train.jsonl", numbered(0, ["a", "b"] * 50))
+        write(tmp_path / "validation.jsonl", numbered(1000, ["a", "b"] * 10))
+        write(tmp_path / "test.jsonl", numbered(100 - copied, ["a", "b"] * 20))
+        read_primary(f"path: {tmp_path}")
+
+    attempt(int(40 * MOST_COPIED))
+    with pytest.raises(InputError, match="5 of the 40 test examples"):
+        attempt(int(40 * MOST_COPIED) + 1)
+
+
+def test_copies_of_texts_but_for_case_blanks_and_punctuation(tmp_path: Path) -> None:
+    texts = [f"Don't say: {word}!" for word in ("one", "two", "three", "vier", "f\u00fcnf", "\u0938\u0915", "7", "8")]
+    write(tmp_path / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(texts * 5)])
+    trivial = [f"  don t  SAY\n{text[11:].upper()}?? " for text in texts]
+    write(tmp_path / "test.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(trivial)])
+    with pytest.raises(InputError, match=r"8 of the 8 test examples are also in train \(8 of them but for case"):
+        read_primary(f"path: {tmp_path}, validation: 8, overlap: refuse")
+
+
+def test_texts_that_only_look_alike_are_no_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Vowel signs, sums, smileys and blank texts: nothing but punctuation, case and white space is looked through."""
+    pairs = [
+        ("3*4", "3/4"),
+        ("12 3", "1 23"),
+        ("\u0915\u093f", "\u0915\u093e"),
+        (":-)", ":-("),
+        ("", " "),
+        ("a+b", "a-b+"),
+    ]
+    write(
+        tmp_path / "train.jsonl",
+        [(text, "ab"[n % 2]) for n, (text, _) in enumerate(pairs)] + numbered(0, ["a", "b"] * 20),
+    )
+    write(tmp_path / "test.jsonl", [(text, "ab"[n % 2]) for n, (_, text) in enumerate(pairs)])
+    read_primary(f"path: {tmp_path}, validation: 2")
+    assert "are also in" not in caplog.text
+
+
+def test_auxiliary_texts_that_are_nearly_those_of_the_test_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "own" / "train.jsonl", numbered(0, ["a", "b"] * 20))
+    test = write(tmp_path / "own" / "test.jsonl", numbered(100, ["a", "b"] * 10))
+    rows = [json.loads(line)["text"] for line in test.read_text().splitlines()]
+    exact, near = rows[:4], [text.upper() + "." for text in rows[4:9]]
+    write(tmp_path / "more.jsonl", [(text, "x") for text in [*exact, *near, "something else"]])
+    more = f", auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}"
+    data = read_primary(f"path: {tmp_path}/own", more)
+    assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == 4
+    assert "data.auxiliary.lm: 5 of its texts are also in the primary test set, but for case" in caplog.text
+
+
+def test_looking_for_copies_takes_little_time_and_memory(tmp_path: Path) -> None:
+    rows = numbered(0, ["a", "b"] * 30_000)
+    write(tmp_path / "a.parquet", rows)
+    config = DataConfig(primary=PrimaryConfig(path=str(tmp_path / "a.parquet")))
+    begun = time.process_time()
+    assert sum(len(part.rows) for part in read_parts(config, 0).primary.values()) == 60_000
+    assert time.process_time() - begun < 10  # a second or less on a machine that is not busy
+
+
+def test_leaked_copies_are_left_out(pictures: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for folder in pictures.iterdir():
+        (copy / folder.name).mkdir(parents=True)
+        for image in folder.iterdir():
+            (copy / folder.name / f"renamed-{image.name}").write_bytes(image.read_bytes())
+    data = read_configuration(f"data: {{primary: {{path: {pictures}, train: 10}}, auxiliary: {{copy: {copy}}}}}")
+    assert len(data.auxiliary["copy"].examples) == 30 - 10 - 12
+    assert data.record["auxiliary"]["copy"]["left_out_as_primary"] == 22
+
+
+# ------------------------------------------------------------------------------------------------ splits
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 60), st.integers(0, 9))
+def test_splits_are_stratified(labels: list[int], size: int, seed: int) -> None:
+    size = min(size, len(labels))
+    marks = np.array(labels)
+    taken, left = stratified(len(labels), marks, size, seed)
+    assert sorted([*taken, *left]) == list(range(len(labels))) and len(taken) == size
+    for label in set(labels):
+        share = sum(marks[row] == label for row in taken)
+        assert abs(share - size * labels.count(label) / len(labels)) <= 1.5
+    again, _ = stratified(len(labels), marks, size, seed)
+    assert np.array_equal(taken, again)
+
+
+def test_amounts() -> None:
+    assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (7, 3, 4, 1)
+    for wrong, message in {
+        8: "only 7 are there",
+        -1: "negative",
+        1.5: "between 0 and 1",
+        1.0: "null takes all",
+    }.items():
+        with pytest.raises(InputError, match=f"here: .*{message}"):
+            amount(wrong, 7, "here")
+
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real data sets are not here")
+@pytest.mark.parametrize(
+    ("text", "sizes", "classes"),
+    [
+        (
+            "{path: %s/cifar10, classes: [cat, dog], train: 100, validation: 100, test: 200}",
+            (100, 100, 200),
+            ["cat", "dog"],
+        ),
+        ("{path: %s/nih_chest_xray, group: patient, train: 50, test: 60, validation: 70}", (50, 70, 60), None),
+        ("{path: %s/tiny_imagenet, train: 400, test: 200, validation: 200}", (400, 200, 200), None),
+        ("{path: %s/amazon_helpful, train: 100, test: 50, validation: 60}", (100, 60, 50), ["0", "1"]),
+    ],
+)
+def test_real_copies(text: str, sizes: tuple[int, int, int], classes: list[str] | None) -> None:
+    data = read_configuration(f"data: {{primary: {text % SHARED}}}")
+    assert (len(data.primary.examples), len(data.validation), len(data.test)) == sizes
+    assert classes is None or data.primary.classes == classes
+
+
+# ------------------------------------------------------------------------------------------------ splits
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 0.95))
+@settings(max_examples=60, deadline=None)
+def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> None:
+    random = np.random.default_rng(seed)
+    labels = (random.random((120, 5)) < [0.3, 0.2, 0.04, 0.5, 0.1]).astype(np.int64)
+    taken, left = stratified(120, labels, round(share * 120), seed)
+    assert sorted([*taken, *left]) == list(range(120))
+    counts = labels.sum(0)
+    rarest = int(counts.argmin())
+    assert abs(labels[taken, rarest].sum() - share * counts[rarest]) <= 1.5
+    # Strata are labels, so no label can go astray in combinations that occur once.
+    assert len(np.unique(strata(labels, 120))) <= 6
+
+
+def test_combinations_that_occur_once_do_not_all_land_in_one_part() -> None:
+    labels = np.array([[n >> bit & 1 for bit in range(6)] for n in range(64)])  # each combination once
+    taken, _ = stratified(64, labels, 16, 0)
+    assert all(4 <= count <= 12 for count in labels[taken].sum(0))
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_groups_stay_whole(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    groups = np.sort(random.integers(0, 25, 100))
+    labels = (random.random((100, 2)) < 0.2).astype(np.int64)
+    taken, left = stratified(100, labels, 30, seed, [str(group) for group in groups])
+    assert sorted([*taken, *left]) == list(range(100))
+    assert not set(groups[taken]) & set(groups[left])
+    smallest = np.bincount(groups)[np.unique(groups[left])].min()
+    assert 30 - smallest < len(taken) <= 30  # no group that is left would have fitted

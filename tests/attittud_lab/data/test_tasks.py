@@ -1,0 +1,124 @@
+"""The order of examples, losses per example, and an objective from outside."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attittud_lab import cli
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Objective, Order, Task, per_example_losses
+from attittud_lab.errors import InputError
+from tests.helpers.data_parts import numbered, read_primary, write
+from tests.helpers.multi_label import Fixed, task
+
+
+def test_a_batch_far_beyond_the_examples() -> None:
+    order = Order(10, 0, "guided/more")
+    assert len(order.batch(0, 640)) == 640
+    with pytest.raises(InputError, match=r"a batch of guided/more asks for 1,000,000,000 examples.* at most 10,000"):
+        order.batch(0, 10**9)
+
+
+def test_an_objective_from_outside_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which way up an image is: targets are made from images without labels."""
+
+    def turned(examples: Examples) -> tuple[Examples, list[str]]:
+        images = [examples.inputs.rot90(turns, (2, 3)) for turns in range(4)]
+        return Examples(torch.cat(images), torch.arange(4).repeat_interleave(len(examples))), ["0", "90", "180", "270"]
+
+    def losses(model: nn.Module, task: Task, images: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
+        assert targets is not None
+        return F.cross_entropy(model(images, head=task.head, detach=detach), targets, reduction="none")
+
+    monkeypatch.setitem(OBJECTIVES, "turned", Objective(losses, labelled=False, kinds=("image",), make=turned))
+    (tmp_path / "job.yaml").write_text(
+        "data: {primary: {path: digits, train: 100}, auxiliary: {up: {path: digits, objective: turned, examples: 50}}}\n"
+        "model: mlp\nstrategy: multitask\n"
+        "training: {guided: {steps: 5, primary_batch: 16, batch_size: 8}, finetune: {steps: 5, primary_batch: 16}}\n"
+        f"output: {tmp_path}/runs\n"
+    )
+    with pytest.raises(SystemExit) as left:
+        cli.main(["train", str(tmp_path / "job.yaml"), "--quiet"])
+    assert left.value.code == 0, capsys.readouterr().err
+    result = json.loads((tmp_path / "runs/job/multitask/seed-0/result.json").read_text())
+    record = json.loads((tmp_path / "runs/job/multitask/seed-0/data.json").read_text())
+    assert result["examples"]["auxiliary/up"] == 4 * record["auxiliary"]["up"]["count"] > 50
+
+
+def test_objectives_that_are_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", numbered(0, ["a", "b"] * 20))
+    for name, message in {
+        "maskedlm": "there is no objective 'maskedlm'; did you mean 'masked_lm'",
+        "multi_label": "there is no objective 'multi_label'. Choose one of classify, masked_lm",
+    }.items():
+        with pytest.raises(InputError, match=f"data.auxiliary.x.objective: {message}"):
+            read_primary(f"path: {path}", f", auxiliary: {{x: {{path: {path}, objective: {name}}}}}")
+    with pytest.raises(InputError, match="masked_lm needs texts, but digits holds images"):
+        read_primary("path: digits", ", auxiliary: {x: {path: digits, objective: masked_lm}}")
+
+
+# ------------------------------------------------------------------------------------------------ similar lengths
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_batches_of_similar_lengths() -> None:
+    lengths = torch.randint(1, 200, (500,), generator=torch.Generator().manual_seed(0))
+    order = Order(500, 3, "s", lengths=lengths)
+    walk = [order.batch(step, 16) for step in range(94)]  # just over three epochs
+    flat = torch.cat(walk).tolist()
+    for epoch in range(3):
+        assert sorted(flat[500 * epoch : 500 * (epoch + 1)]) == list(range(500))
+    assert flat[:500] != flat[500:1000]
+    spread = torch.stack([lengths[rows].float().std() for rows in walk]).median()
+    plain = Order(500, 3, "s")
+    usual = torch.stack([lengths[plain.batch(step, 16)].float().std() for step in range(94)]).median()
+    assert spread < usual / 5
+    # Long and short batches take turns, and the first rows of a batch are not its shortest.
+    means = torch.tensor([float(lengths[rows].float().mean()) for rows in walk])
+    assert abs(float(torch.corrcoef(torch.stack([means[:-1], means[1:]]))[0, 1])) < 0.35
+    first = torch.tensor([float((lengths[rows[0]] > lengths[rows]).float().mean()) for rows in walk])
+    assert 0.35 < float(first.mean()) < 0.65
+    # Entered anywhere, and known on the host.
+    assert torch.equal(Order(500, 3, "s", lengths=lengths).batch(40, 16), walk[40])
+    assert torch.equal(order.batch(40, 16, in_memory=True), walk[40])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_texts_are_cut_to_their_batch() -> None:
+    inputs = torch.zeros(4, 50, dtype=torch.int32)
+    examples = Examples(inputs, None, torch.tensor([3, 32, 33, 50]), bucket=32)
+    widths = [examples.width(torch.tensor(rows)) for rows in ([0], [0, 1], [0, 2], [3])]
+    assert widths == [32, 32, 50, 50]
+    assert examples.take(torch.tensor([0, 1]), 32)[0].shape == (2, 32)
+    assert Examples(inputs, None).width(torch.tensor([0])) is None
+
+
+def test_losses_are_means_over_labels() -> None:
+    torch.manual_seed(1)
+    outputs, targets = torch.randn(7, 3), torch.randint(0, 2, (7, 3))
+    found = per_example_losses(Fixed(), task(outputs, targets)[0], outputs, targets)
+    chance = 1 / (1 + torch.exp(-outputs.double()))
+    wanted = -(targets * chance.log() + (1 - targets) * (1 - chance).log()).mean(1)
+    torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
+    one_by_one = [
+        per_example_losses(Fixed(), task(o, t)[0], o, t)
+        for o, t in zip(outputs.split(1), targets.split(1), strict=True)
+    ]
+    torch.testing.assert_close(torch.cat(one_by_one), found)
+
+
+# ------------------------------------------------------------------------------------------------ order
+
+
+def test_order_visits_everything_once_in_an_epoch() -> None:
+    order = Order(10, 3, "s")
+    walk = torch.cat([order.batch(step, 4) for step in range(5)]).tolist()
+    assert sorted(walk[:10]) == sorted(walk[10:]) == list(range(10)) and walk[:10] != walk[10:]
+    assert Order(10, 3, "s").batch(3, 4).tolist() == walk[12:16]  # entered anywhere
+    assert Order(10, 3, "t").batch(0, 10).tolist() != walk[:10]
+    assert len(Order(3, 0, "s").batch(1, 8)) == 8

@@ -1,0 +1,141 @@
+"""From texts to tensors: tokenised once, kept under a checksum, packed without loss."""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save
+
+from attittud_lab.data.texts import SHORTEST, Reader, tokenised
+from attittud_lab.errors import InputError
+from attittud_lab.training.train import load_data
+from tests.helpers.tokens import text_job
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+
+
+class Letters:
+    """Every letter is a word; 1 and 2 are put around a text."""
+
+    vocabulary, pad, prefix, suffix = 300, 0, [1], [2]
+
+    def __init__(self, shift: int = 0) -> None:
+        self.shift, self.calls = shift, 0
+
+    @property
+    def fingerprint(self) -> str:
+        return f"letters {self.shift}"
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        self.calls += 1
+        return [[ord(letter) + self.shift for letter in text] for text in texts]
+
+
+# ------------------------------------------------------------------------------------------------ tokenised once
+
+
+def test_tokens_are_kept_under_a_checksum(tmp_path: Path) -> None:
+    words, texts = Letters(), ["abc", "", "de"]
+    first = tokenised(words, texts, tmp_path)
+    assert [row.tolist() for row in first] == [[97, 98, 99], [], [100, 101]]
+    again = tokenised(words, texts, tmp_path)
+    assert words.calls == 1 and [row.tolist() for row in again] == [row.tolist() for row in first]
+    # Another tokenizer, another text, another cut between the same letters: other files.
+    assert [row.tolist() for row in tokenised(Letters(1), texts, tmp_path)][2] == [101, 102]
+    tokenised(words, ["abd", "", "de"], tmp_path)
+    tokenised(words, ["ab", "c", "de"], tmp_path)
+    assert words.calls == 3 and len(list(tmp_path.iterdir())) == 4
+    assert [row.tolist() for row in tokenised(words, texts, None)] == [row.tolist() for row in first]
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the end", "all"])
+def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    words, texts = Letters(), ["abc" * 100, "de"]
+    before = tokenised(words, texts, tmp_path)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    if damage == "a bit":
+        content[-20] ^= 1
+    path.write_bytes({"a bit": bytes(content), "the end": bytes(content[:-7]), "all": b"{}"}[damage])
+    with caplog.at_level(logging.WARNING, "attittud"):
+        after = tokenised(words, texts, tmp_path)
+    assert "does not fit its own checksum" in caplog.text and words.calls == 2
+    assert [row.tolist() for row in after] == [row.tolist() for row in before]
+    assert tokenised(words, texts, tmp_path) is not None and words.calls == 2
+
+
+def test_a_foreign_file_in_the_place_of_tokens(tmp_path: Path) -> None:
+    words, texts = Letters(), ["abc", "de"]
+    tokenised(words, texts, tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(save({name: np.array(3) for name in ("numbers", "ends", "sha256")}))
+    again = [row.tolist() for row in tokenised(words, texts, tmp_path)]
+    assert again == [[97, 98, 99], [100, 101]] and words.calls == 2
+
+
+def test_another_process_may_be_writing_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has half-written is not taken away from it."""
+
+    def flush(_: int) -> None:
+        monkeypatch.setattr(os, "fsync", lambda _: None)
+        tokenised(Letters(), ["of the other process"], tmp_path)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    tokenised(Letters(), ["abc"], tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_tokens_that_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"choose another folder by data\.cache=FOLDER"):
+        tokenised(Letters(), ["abc"], tmp_path / "file")
+
+
+def test_rows_are_the_beginnings_of_texts() -> None:
+    inputs, lengths = Reader(Letters(), 8, pack=True).rows(["abc", "abcdefghij", ""])
+    assert inputs.tolist() == [[1, 97, 98, 99, 2, 0, 0, 0], [1, *range(97, 103), 2], [1, 2, 0, 0, 0, 0, 0, 0]]
+    assert lengths.tolist() == [5, 8, 2]
+    with pytest.raises(InputError, match="no room for words"):
+        Reader(Letters(), 2, pack=True).rows(["abc"])
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_blocks_hold_every_word_once(pack: bool) -> None:
+    texts = [chr(97 + n % 26) * size for n, size in enumerate([1, 30, 0, 5, 100, 2, 2, 2, 61, 7] * 5)]
+    inputs, lengths = Reader(Letters(), 32, pack=pack).blocks(texts)
+    assert torch.equal(lengths, (inputs != 0).sum(1)) and int(lengths.max()) == 32
+    kept = inputs[(inputs > 2)]
+    assert kept.tolist() == [ord(letter) for text in texts for letter in text]
+    starts, ends = (inputs == 1).sum(1), (inputs == 2).sum(1)
+    assert torch.equal(starts, ends) and (starts > 1).any() == pack and (inputs[:, 0] == 1).all()
+    # A text that is cut goes on with a frame of its own; between frames there is one text.
+    for row in inputs:
+        pieces = "".join(chr(64 + token) if token < 3 else chr(token) for token in row.tolist() if token)
+        for piece in pieces.split("A")[1:]:
+            assert piece.endswith("B") and len(set(piece[:-1])) == 1
+    if pack:  # full, but for what is too little for a text
+        assert (lengths[:-1] > 32 - 2 - SHORTEST).all()
+    with pytest.raises(InputError, match="not a single word"):
+        Reader(Letters(), 32, pack=pack).blocks(["", ""])
+
+
+@pytest.mark.parametrize("part", ["labelled", "plain"])
+def test_texts_without_a_word_are_refused(tmp_path: Path, part: str) -> None:
+    """Some may be empty, not all: nothing could be learned from them, whether they have labels or not."""
+    job, path = text_job(tmp_path, "text-cnn"), tmp_path / f"{part}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def write(kept: int) -> None:
+        texts = [row["text"] if number < kept else " \n" for number, row in enumerate(rows)]
+        path.write_text("\n".join(json.dumps(row | {"text": t}) for row, t in zip(rows, texts, strict=True)))
+
+    write(kept=len(rows) // 2)
+    load_data(job)
+    write(kept=0)
+    with pytest.raises(InputError, match=rf"{part}\.jsonl: there is not a single word in its texts; .* by input:"):
+        load_data(job)

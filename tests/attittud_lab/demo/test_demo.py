@@ -1,0 +1,92 @@
+"""The runs of `attittud demo`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import attittud
+from attittud_lab.config.load import load
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.demo import CONFIG, QUALITIES, ROWS, config, measure, run_all
+from attittud_lab.output.progress import Progress
+from attittud_lab.training.train import load_data
+
+RIGHT, RANDOM, SHIFTED = QUALITIES
+
+
+def data(row: str, quality: str, seed: int) -> Prepared:
+    return load_data(config((row, quality, seed), 200))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_image_is_in_one_part(seed: int) -> None:
+    found = data("multitask", RIGHT, seed)
+    assert found.primary.examples.targets.bincount().tolist() == [10] * 10
+    assert found.validation.targets.bincount().tolist() == [5] * 10
+    rows = [set(found.record["primary"][name]["rows"]) for name in ("train", "validation", "test")]
+    rows.append(set(found.record["auxiliary"]["others"]["rows"]))
+    assert sum(map(len, rows)) == len(set.union(*rows)) == 1797 and len(rows[2]) == 500
+
+
+def test_test_images_are_the_same_for_all_seeds_and_the_clean_ones_are_not() -> None:
+    first, second = (data("multitask", RIGHT, seed).record["primary"] for seed in (0, 1))
+    assert first["test"]["rows"] == second["test"]["rows"]
+    assert first["train"]["rows"] != second["train"]["rows"]
+
+
+def test_only_auxiliary_labels_are_made_wrong() -> None:
+    right, shifted, random = (data("multitask", quality, 0) for quality in QUALITIES)
+    for other in (random, shifted):
+        assert other.primary.examples.targets.tolist() == right.primary.examples.targets.tolist()
+        assert other.test.targets.tolist() == right.test.targets.tolist()
+        assert other.auxiliary["others"].examples.inputs.equal(right.auxiliary["others"].examples.inputs)
+    truth, moved = (found.auxiliary["others"].examples.targets for found in (right, random))
+    touched = truth != moved
+    assert int(touched.sum()) == round(len(truth) / 2) and moved[touched].equal((truth[touched] + 1) % 10)
+
+
+def test_every_preset_has_a_row() -> None:
+    assert set(attittud.presets()) <= set(ROWS)
+    for row in ROWS:
+        assert config((row, SHIFTED, 3), 7).strategy.name == ("multitask" if row == "own_head" else row)
+
+
+def test_rows_take_as_many_steps() -> None:
+    for row in ROWS:
+        training = config((row, RIGHT, 0), 10).training
+        counts = [training.guided.steps, *([training.finetune.steps] if training.mode == "two_phase" else [])]
+        assert sum(counts) == 10 and (row == "pretrain") == (counts == [5, 5])
+
+
+def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_output_layer(tmp_path: Path) -> None:
+    alone = [measure(("primary_only", quality, 0), 4, tmp_path)[0] for quality in QUALITIES]
+    assert alone[0].test == alone[1].test == alone[2].test
+    shared, own = (measure((row, RIGHT, 0), 4, tmp_path)[0].parameters for row in ("multitask", "own_head"))
+    assert own - shared == 65 * 10
+
+
+def test_the_result_is_a_comparison_with_a_table_for_each_quality(tmp_path: Path) -> None:
+    calls = []
+
+    class Watched(Progress):
+        def comparison(self, runs: int) -> None:
+            assert runs == 2 * (1 + 3 * (len(ROWS) - 1))
+
+        def end(self) -> None:
+            calls.append(1)
+
+    result = run_all(2, 4, 2, tmp_path, Watched())
+    json.dumps(result, allow_nan=False)
+    assert len(calls) == 62 and result["seeds"] == [0, 1] and result["took"]["processor_seconds"] > 0
+    assert [table["name"] for table in result["tables"]] == list(QUALITIES)
+    for table in result["tables"]:
+        assert [row["label"] for row in table["rows"]] == list(ROWS)
+        assert all((tmp_path / path).is_dir() for row in table["rows"] for path in row["runs"].values())
+    (flip,) = (row for row in result["tables"][2]["rows"] if row["label"] == "flip")
+    again = [measure(("flip", SHIFTED, seed), 4, tmp_path / "again")[0].test["accuracy"] for seed in range(2)]
+    assert [value["test"] for value in flip["values"].values()] == again
+
+
+def test_the_configuration_can_be_compared() -> None:
+    assert load(CONFIG).compare.seeds == 6 and load(CONFIG, ["strategy=flip"]).strategy.name == "flip"

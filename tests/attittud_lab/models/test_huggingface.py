@@ -1,0 +1,363 @@
+"""Hugging Face networks as a shared body: their heads, packed texts, offline use, and nothing foreign is run."""
+
+import json
+import pickle
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attittud.autograd.layout import Layout
+from attittud.engine import make_engine
+from attittud_lab.config.schema import ModelConfig
+from attittud_lab.data.tasks import per_example_losses
+from attittud_lab.errors import InputError
+from attittud_lab.models import Wanted
+from attittud_lab.models.huggingface import Encoder, hf_body, hf_words
+from attittud_lab.models.network import Network, build_model
+from attittud_lab.models.text import Hidden, hide, masked_losses
+from attittud_lab.training.train import load_data, run
+from tests.helpers.networks import Payload, images, model_config, two_texts_job
+from tests.helpers.oracle import flatten, gradients
+from tests.helpers.texts import tiny_encoder
+from tests.helpers.tokens import text_job
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_tokenizers_own_padding_is_overruled(tmp_path: Path) -> None:
+    words = hf_words(str(tiny_encoder(tmp_path, fixed_padding=16)))
+    assert words is not None
+    assert words.encode(["good film", "a " * 40])[0] == [5, 15] and len(words.encode(["a " * 40])[0]) == 40
+    assert (words.prefix, words.suffix, words.pad) == ([2], [3], 0)
+    plain = hf_words(str(tiny_encoder(tmp_path / "plain")))
+    assert plain is not None and plain.fingerprint == words.fingerprint  # the same words
+    before = words.fingerprint
+    words.encode(["changes the tokenizer's settings"])
+    assert words.fingerprint == before
+    stored = json.loads((tmp_path / "tokenizer.json").read_text())
+    stored["model"]["vocab"] |= {"good": 6, "great": 5}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    changed = hf_words(str(tmp_path))
+    assert changed is not None and changed.fingerprint != before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert"])
+def test_a_stored_head_is_taken_over(tmp_path: Path, kind: str) -> None:
+    """Against the logits of transformers, which ties the decoder in its own way."""
+    import transformers
+
+    folder = tiny_encoder(tmp_path / "encoder", kind, masked=True)
+    job = text_job(tmp_path, folder, pack=False)
+    model = build_model(job.model, load_data(job), 0).eval()
+    original = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    inputs = torch.randint(5, 29, (3, 12))
+    with torch.no_grad():
+        states = model.body.tokens(inputs)
+        found = model.heads["lm"](states, model.body.table)
+        torch.testing.assert_close(found, original(input_ids=inputs).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_head_is_tied_and_not_stored_twice(tmp_path: Path) -> None:
+    job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
+    data = load_data(job)
+    model = build_model(job.model, data, 0)
+    assert set(model.heads["lm"].state_dict()) == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias"}
+    inputs, _ = data.auxiliary["lm"].examples.take(torch.arange(8))
+    model.masked_losses(inputs, "lm").mean().backward()
+    table = model.body.table
+    # Words that are in no input learn too: as what was not the answer.
+    missing = sorted(set(range(29)) - set(inputs.flatten().tolist()) - {4})
+    assert missing and (table.grad[missing].abs().sum(1) > 0).all()
+
+
+def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tensor:
+    """Losses of rows that are alone, and no wider than they must be if `cut`."""
+    losses = []
+    for row in range(len(hidden.inputs)):
+        last = int(hidden.segments[row].nonzero().max()) + 1 if cut else hidden.inputs.shape[1]
+        kept = hidden.asked[row]
+        alone = Hidden(
+            hidden.inputs[row : row + 1, :last],
+            hidden.segments[row : row + 1, :last],
+            hidden.positions[row : row + 1, kept],
+            hidden.asked[row : row + 1, kept],
+            hidden.wanted[row : row + 1, kept],
+        )
+        losses.append(masked_losses(model.body, model.heads[head], alone))
+    return torch.cat(losses)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "DistilBert", "text-cnn"])
+def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, pack: bool) -> None:
+    folder = name if name == "text-cnn" else tiny_encoder(tmp_path / "encoder", name)
+    job = text_job(tmp_path, folder, pack=pack)
+    data = load_data(job)
+    if pack and isinstance(folder, Path) and not _packs(job):
+        with pytest.raises(InputError, match=r"cannot be kept from mixing .* set data\.pack=false"):
+            build_model(job.model, data, 0)
+        return
+    model = build_model(job.model, data, 0).eval()
+    examples = data.primary.examples
+    assert examples.lengths is not None and len(examples.lengths.unique()) > 5
+    rows = torch.arange(16)
+    losses = per_example_losses(model, data.primary, *examples.take(rows))
+    alone = [
+        per_example_losses(model, data.primary, *examples.take(rows[i : i + 1], int(examples.lengths[i]))) for i in rows
+    ]
+    torch.testing.assert_close(losses, torch.cat(alone), rtol=1e-5, atol=1e-6)
+    # Masked words too, with the same ones hidden.
+    inputs, _ = data.auxiliary["lm"].examples.take(torch.arange(12))
+    hidden = hide(inputs, model.body)
+    together = masked_losses(model.body, model.heads["lm"], hidden)
+    torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
+    # What stands behind the padding sign is of no consequence: the test above could fail.
+    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")))
+    assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "ModernBert"])
+def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) -> None:
+    """ModernBERT sees some words at a time: masks of ours must not replace those of its own."""
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    folder = tiny_encoder(tmp_path, kind)
+    own = transformers.AutoModel.from_pretrained(folder).eval()
+    body = Encoder(
+        transformers.AutoModel.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    ).eval()
+    assert body.packs == (kind != "ModernBert")
+    inputs = torch.randint(5, 29, (2, 60))
+    inputs[1, 45:] = 0
+    present = inputs != 0
+    with torch.no_grad():
+        wanted = own(input_ids=inputs, attention_mask=present.long()).last_hidden_state
+        torch.testing.assert_close(body.tokens(inputs)[present], wanted[present], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
+def test_dropout_is_that_of_the_configuration(tmp_path: Path, kind: str) -> None:
+    folder = str(tiny_encoder(tmp_path, kind))
+    own, ours = (hf_body(Wanted(ModelConfig(dropout=share), (), "text"), folder).model for share in (0.0, 0.4))
+    found = [{part.p for part in model.modules() if isinstance(part, nn.Dropout)} for model in (own, ours)]
+    assert 0.4 in found[1] and 0.4 not in found[0]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_network_without_dropout_and_a_tokenizer_without_padding(tmp_path: Path) -> None:
+    """Refused: a setting without effect, and a word that would be taken for padding."""
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    sizes = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1]}
+    transformers.ResNetModel(transformers.ResNetConfig(**sizes)).save_pretrained(tmp_path / "image")
+    with pytest.raises(InputError, match=r"image has no dropout .* leave model\.dropout at 0"):
+        hf_body(Wanted(ModelConfig(dropout=0.1), (), "image"), str(tmp_path / "image"))
+    folder = tiny_encoder(tmp_path / "text")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).exists():
+            stored = json.loads((folder / name).read_text())
+            stored["pad_token"] = None
+            (folder / name).write_text(json.dumps(stored))
+    with pytest.raises(InputError, match=r"its tokenizer has no sign for padding"):
+        hf_words(str(folder))
+
+
+def _packs(job) -> bool:
+    from attittud_lab.models.huggingface import hf_body
+
+    body = hf_body(Wanted(job.model, (), "text"), job.model.name.removeprefix("hf:"))
+    return bool(getattr(body, "packs", False))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
+def test_packed_texts_do_not_see_each_other(tmp_path: Path, kind: str) -> None:
+    """The states of a text in a full block are those that transformers gives for it alone."""
+    job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder", kind))
+    data = load_data(job)
+    model = build_model(job.model, data, 0).eval()
+    body = model.body
+    assert isinstance(body, Encoder) and data.auxiliary["lm"].packed
+    inputs = data.auxiliary["lm"].examples.inputs
+    segments = body.segments(inputs)
+    assert int(segments.max()) > 1
+    with torch.no_grad():
+        states = body.tokens(inputs, segments)
+        for row, numbers, own in zip(inputs[:10], segments[:10], states[:10], strict=True):
+            for number in range(1, int(numbers.max()) + 1):
+                text = row[numbers == number]
+                alone = body.model(input_ids=text[None].long()).last_hidden_state[0]
+                torch.testing.assert_close(own[numbers == number], alone, rtol=1e-4, atol=1e-5)
+        # Without segments they do.
+        assert not torch.allclose(body.tokens(inputs), states, atol=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------ engines
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("positions", ["of each row", "of all rows"])
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+def test_engines_agree_on_the_encoder(tmp_path: Path, engine: str, positions: str) -> None:
+    """In float32, on texts of unequal lengths; also where transformers makes position embeddings of batch dimension 1."""
+    job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
+    data = load_data(job)
+    model = build_model(job.model, data, 0).eval()
+    if positions == "of all rows":
+        model.body.first = None
+    rows = torch.arange(8)
+    names = [name for name, _ in model.named_parameters() if name.startswith("body") and "word_embeddings" not in name]
+    J = torch.stack([
+        flatten(gradients(per_example_losses(model, data.primary, *data.primary.examples.take(rows[i : i + 1]))[0], model), names)
+        for i in rows
+    ])  # fmt: skip
+    layout = Layout((name, parameter) for name, parameter in model.named_parameters() if name in names)
+    used = make_engine(engine)
+    weights = torch.randn(4, 8)
+    with used.watch(model):
+        losses = per_example_losses(model, data.primary, *data.primary.examples.take(rows))
+        used.seen()
+        jacobian = used.jacobian(losses, layout)
+        found = jacobian.left(weights)
+        gram = jacobian.gram()
+    expected = weights @ J
+    assert float((found - expected).norm() / expected.norm()) < 1e-4
+    assert float((gram - (J @ J.T)).norm() / (J @ J.T).norm()) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("planted", ["weights", "adapter", "code", "tokenizer"])
+def test_nothing_that_comes_with_a_hugging_face_folder_is_run(planted: str, tmp_path: Path) -> None:
+    folder, ran = tmp_path / "bert", tmp_path / "ran"
+    folder.mkdir()
+    hugging_face_text(folder)
+    payload = pickle.dumps(Payload(ran))
+    code = f"import pathlib\npathlib.Path({str(ran)!r}).touch()\nclass Mine: pass\n"
+    if planted == "weights":
+        (folder / "model.safetensors").unlink()
+        torch.save(Payload(ran), folder / "pytorch_model.bin")
+    elif planted == "adapter":
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "target_modules": ["query"], "r": 1}
+        (folder / "adapter_config.json").write_text(json.dumps(settings))
+        torch.save(Payload(ran), folder / "adapter_model.bin")
+    elif planted == "code":
+        config = json.loads((folder / "config.json").read_text())
+        config["auto_map"] = dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "mine.Mine")
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
+        (folder / "mine.py").write_text(code)
+    else:
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        config |= {"auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}, "tokenizer_class": "Mine"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "mine.py").write_text(code)
+    for name in ("vocab.pkl", "optimizer.pt", "scheduler.pt", "training_args.bin", "spiece.model"):
+        (folder / name).write_bytes(payload)
+    job = two_texts_job(tmp_path, f"hf:{folder}")
+    with suppress(InputError):
+        build_model(job.model, load_data(job), 0)
+    assert not ran.exists()
+
+
+def hugging_face_text(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "good",
+        "bad",
+        "film",
+        "story",
+        ",",
+        "what",
+        "really",
+        "again",
+    ]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    settings: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=32, **settings)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hugging_face_text_model(tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    hugging_face_text(folder)
+    job = two_texts_job(tmp_path, f"hf:{folder}")
+    data = load_data(job)
+    model = build_model(job.model, data, 0)
+    stored = torch.nn.Module.state_dict(model)
+    from safetensors.torch import load_file
+
+    original = load_file(folder / "model.safetensors")
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(stored[f"body.model.{name}"], original[f"bert.{name}"])
+    assert data.primary.examples.inputs[0, 0] == 2  # [CLS]
+    result = run(job, run_dir=tmp_path / "run", data=data)
+    assert 0 <= result.test["macro_f1"] <= 1
+    longer = replace(job, data=replace(job.data, max_length=64))
+    with pytest.raises(InputError, match=r"cannot read texts of size 6\d .*data\.max_length"):
+        build_model(job.model, load_data(longer), 0)
+    for name in ("tokenizer.json", "vocab.txt"):  # without them transformers makes a tokenizer that knows no words
+        (folder / name).unlink(missing_ok=True)
+    with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
+        load_data(job)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")  # pickles are not opened
+    with pytest.raises(InputError, match="the network cannot be loaded"):
+        build_model(job.model, data, 0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hugging_face_image_model(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    settings: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    config = transformers.ViTConfig(image_size=16, patch_size=8, **settings)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    for channels in (3, 1):  # grey pictures too
+        data = images(channels)
+        model = build_model(model_config(f"'hf:{tmp_path}'").model, data, 0)
+        inputs, targets = data.primary.examples.take(torch.arange(4))
+        assert per_example_losses(model, data.primary, inputs, targets).shape == (4,)
+    with pytest.raises(InputError, match=r"cannot read images of size 3x24x24 .*data\.image_size"):
+        build_model(model_config(f"'hf:{tmp_path}'").model, images(size=24), 0)
+
+
+def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    hub = pytest.importorskip("huggingface_hub", reason="comes with transformers")
+    folder = tmp_path / "models--owner--net"
+    settings: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=8, **settings)
+    transformers.ViTForImageClassification(config).save_pretrained(folder / "snapshots" / ("b" * 40))
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("b" * 40)
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the network was asked"))
+    build_model(model_config("'hf:owner/net'").model, images(), 0)
+    with pytest.raises(
+        InputError, match=r"no such folder here and nothing of this name in the cache; .*: hf download owner/other"
+    ):
+        build_model(model_config("'hf:owner/other'").model, images(), 0)

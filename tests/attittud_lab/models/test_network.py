@@ -1,0 +1,52 @@
+"""A body with its heads: normalisation, initial weights, and a body from an earlier run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from attittud_lab.data.tasks import Examples
+from attittud_lab.errors import InputError
+from attittud_lab.models.network import build_model, statistics
+from tests.helpers.networks import images, model_config
+
+
+@pytest.mark.parametrize(("init", "std"), [("kaiming", 1.0), ("zero", 0.0)])
+def test_head_init(init: str, std: float) -> None:
+    model = build_model(model_config(f"{{name: small-cnn, width: 256, head_init: {init}}}").model, images(), 0)
+    head = model.heads["primary"]
+    assert isinstance(head, nn.Linear)
+    # Fan-out of 2 classes: the standard deviation of 1.0 that the paper's release has.
+    assert float(head.weight.detach().std()) == pytest.approx(std, abs=0.1)
+
+
+def test_normalisation() -> None:
+    pixels = torch.randint(256, (50, 3, 4, 4), dtype=torch.uint8)
+    mean, std = statistics(pixels)
+    torch.testing.assert_close(mean, (pixels / 255).mean((0, 2, 3)))
+    torch.testing.assert_close(std, (pixels / 255).std((0, 2, 3), correction=0))
+    assert statistics(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))[1] > 0
+    data = images()
+    more = torch.randint(100, (9, 3, 16, 16), dtype=torch.uint8)
+    data.auxiliary["other"].examples = Examples(more, torch.arange(9) % 8)
+    network = build_model(model_config("{name: mlp, width: 8}").model, data, 0)
+    torch.testing.assert_close(network.mean.flatten(), statistics(more)[0])  # of the larger set
+
+
+def test_body_from_an_earlier_run(tmp_path: Path) -> None:
+    data, config = images(), model_config("{name: mlp, width: 8}").model
+    source = build_model(config, data, 1)
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    model = build_model(model_config(f"{{name: mlp, width: 8, weights: {tmp_path}/w.safetensors}}").model, data, 2)
+    assert torch.equal(model.body.layers[1].weight, source.body.layers[1].weight)
+    assert not torch.equal(model.heads["primary"].weight, source.heads["primary"].weight)
+    with pytest.raises(InputError, match=r"model.weights: .* this model needs"):
+        build_model(model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model, data, 2)
+    (tmp_path / "p.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR.")
+    header = b'{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}'
+    (tmp_path / "q.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0000")
+    for path in (tmp_path / "p.safetensors", tmp_path / "q.safetensors", tmp_path, "/dev/zero"):
+        with pytest.raises(InputError, match="cannot read these weights"):
+            build_model(model_config(f"{{name: mlp, weights: {path}}}").model, data, 2)

@@ -1,0 +1,56 @@
+"""Networks by name: what they start from, and those that memory cannot hold."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attittud_lab.errors import InputError
+from attittud_lab.models.network import build_model
+from tests.helpers.networks import images, model_config
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    data, config = images(), model_config("{name: small-cnn, width: 8}").model
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second, other = (build_model(config, data, seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["heads.primary.weight"], other["heads.primary.weight"])
+
+
+def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_path: Path) -> None:
+    data, config = images(), model_config("{name: mlp, width: 8}").model
+    sources = {seed: build_model(config, data, 10 + seed) for seed in (0, 1)}
+    for seed, source in sources.items():
+        save_file(source.state_dict(), tmp_path / f"{seed}.safetensors")
+    job = model_config(f'{{name: mlp, width: 8, weights: "{tmp_path}/{{seed}}.safetensors"}}').model
+    for seed, source in sources.items():
+        model, wanted = build_model(job, data, seed).state_dict(), source.state_dict()
+        assert torch.equal(model["body.layers.1.weight"], wanted["body.layers.1.weight"])
+        assert torch.equal(model["heads.other.weight"], wanted["heads.other.weight"])
+        assert not torch.equal(model["heads.primary.weight"], wanted["heads.primary.weight"])
+    data.auxiliary["other"] = replace(data.primary, name="other", classes=["a", "b", "c", "d", "e"])
+    assert build_model(job, data, 0).heads["other"].weight.shape == (5, 8)  # another task: a head of its own
+
+
+@pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18"])
+def test_a_network_that_memory_cannot_hold_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is allocated, and with the width that fits."""
+    monkeypatch.setattr("attittud_lab.models.network.free_memory", lambda: 20 * 50_000)
+    for width in (10**7, 10**12):
+        config = model_config(f"{{name: {name}, width: 64}}").model
+        with pytest.raises(InputError, match=r"parameters, .* enough to train about 5e\+04") as caught:
+            build_model(replace(config, width=width), images(), 0)
+    if name == "resnet-18":
+        assert "choose a smaller model" in str(caught.value)
+        return
+    fits = int(str(caught.value).rpartition(" ")[2])
+    assert f"lower model.width from {width} to at most {fits}" in str(caught.value)
+    body = build_model(replace(config, width=fits), images(), 0).body
+    assert 40_000 < sum(parameter.numel() for parameter in body.parameters()) <= 50_000
+    with pytest.raises(InputError, match=f"at most {fits}"):
+        build_model(replace(config, width=fits + 1), images(), 0)

@@ -1,0 +1,36 @@
+"""Image networks: their shapes and their number of parameters."""
+
+import pytest
+import torch
+from torch import nn
+
+from attittud_lab.data.tasks import per_example_losses
+from attittud_lab.models.network import build_model
+from tests.helpers.networks import images, model_config
+
+
+@pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18", "wideresnet-10-1", "wideresnet-16-2"])
+def test_image_models(name: str) -> None:
+    data = images()
+    model = build_model(model_config(name).model, data, 0)
+    for task in (data.primary, *data.auxiliary.values()):
+        losses = per_example_losses(model, task, *task.examples.take(torch.arange(4)))
+        assert losses.shape == (4,) and losses.isfinite().all()
+        losses.mean().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    # Only the head learns when its features are detached.
+    model.zero_grad()
+    inputs, targets = data.primary.examples.take(torch.arange(4))
+    per_example_losses(model, data.primary, inputs, targets, detach=True).mean().backward()
+    assert {n for n, p in model.named_parameters() if p.grad is not None} == {
+        "heads.primary.weight",
+        "heads.primary.bias",
+    }
+
+
+def test_wide_residual_network_is_the_papers() -> None:
+    model = build_model(model_config("wideresnet-22-4").model, images(size=32), 0)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(4.299e6, abs=500)
+    assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in model.modules()) == 1 + 3 * 3 * 2
+    stem = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
+    assert float(stem.weight.detach().std()) == pytest.approx((2 / (16 * 9)) ** 0.5, rel=0.2)  # Kaiming, fan-out

@@ -1,0 +1,64 @@
+"""Signals while torch is imported, and in worker processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """The demo leaves a report where one works."""
+    monkeypatch.chdir(tmp_path)
+
+
+SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
+)
+@pytest.mark.parametrize(
+    "command",
+    [["demo"], ["train", "a.yaml"], ["compare", "a.yaml"], ["diagnose", "a.yaml"]],
+    ids=lambda words: words[0],
+)
+def test_a_signal_while_torch_is_imported(command, number, code, word, tmp_path):
+    """That takes seconds, in which nothing of a command has run yet."""
+    (tmp_path / "torch.py").write_text("import time\nopen('reached', 'w').close()\ntime.sleep(60)\n")
+    Path("attittud").write_text(SCRIPT + "main()\n")
+    with subprocess.Popen(
+        [sys.executable, "attittud", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    ) as process:
+        while not Path("reached").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, f"attittud: {word} while starting; nothing has been done\n")
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")], ids=str)
+def test_worker_processes_print_nothing_at_a_signal(number, word, tmp_path):
+    """Ctrl-C reaches every process of a terminal's group, also those that are at their first imports."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "attittud", "demo", "--steps", "50", "--folder", tmp_path / "page"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not (tmp_path / "page").is_dir() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(1)
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert err == f"attittud: {word}; the demo has no result before its end, the same command starts over\n"

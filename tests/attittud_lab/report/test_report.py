@@ -1,0 +1,265 @@
+"""HTML reports: what is on the page, that it stays small, and that a browser is happy with it."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attittud_lab.config.load import loads
+from attittud_lab.report import LARGEST, NORMAL, render, write_page, write_report
+from attittud_lab.report.collect import collect
+from attittud_lab.training.train import run
+from tests.helpers.browser import browser, show
+from tests.helpers.made_up import made_up
+from tests.helpers.reports import JOB, comparison, run_dir
+
+__all__ = ["browser", "comparison", "run_dir"]  # fixtures
+EVIL = "<script>alert('x')</script>&\"'</style>"
+
+
+def test_page_of_a_comparison(comparison: Path) -> None:
+    page = (comparison / "report.html").read_text()
+    result = json.loads((comparison / "comparison.json").read_text())
+    assert len(page.encode()) < NORMAL
+    for text in ("Equal steps", "Equal seconds", "primary_only", "multitask", "flip", "drop_harmful"):
+        assert text in page
+    assert result["decision"]["text"].replace("'", "&#x27;") in page
+    assert f"{100 * result['tables'][0]['rows'][2]['test']['mean']:.1f}" in page
+    assert "primary_batch: 16" in page and result["made_with"]["torch"] in page
+    # One file: nothing is fetched from anywhere.
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:)", page) and "@import" not in page
+    assert "default-src 'none'" in page
+    data = json.loads((comparison / "report.json").read_text())
+    assert [row["label"] for row in data["curves"][0]] == ["primary_only", "multitask", "flip", "drop_harmful"]
+
+
+def _large(run_dir: Path, rows: int, points: int) -> dict[str, Any]:
+    data = collect(run_dir, 1000)
+    one = data["curves"][0][0]
+    series = {name: [0.12345] * min(points, 5000) for name in one["train"]}
+    return {**data, "curves": [[{**one, "label": f"s{i}", "train": series, "logged": 5000} for i in range(rows)]]}
+
+
+def test_size_is_bounded(run_dir: Path, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def content(points: int) -> dict[str, Any]:
+        asked.append(points)
+        return _large(run_dir, 40, points)
+
+    page = write_page(tmp_path, content)
+    assert page.stat().st_size <= NORMAL and asked == [240, 120, 60]
+    page = write_page(tmp_path, lambda _: _large(run_dir, 800, 15))
+    assert page.stat().st_size < LARGEST and "left out" in page.read_text()
+
+
+def test_page_of_a_run_and_of_an_unfinished_one(run_dir: Path, tmp_path: Path) -> None:
+    finished = collect(run_dir, 100)
+    result = json.loads((run_dir / "result.json").read_text())
+    assert finished["title"] == "Run: flip, seed 0" and finished["decision"] is None
+    assert ["accuracy", f"{result['validation']['accuracy']:.4f}", f"{result['test']['accuracy']:.4f}"] in [
+        row["cells"] for row in finished["tables"][0]["rows"]
+    ]
+    for name in ("run.json", "config.yaml"):
+        (tmp_path / name).write_bytes((run_dir / name).read_bytes())
+    text = (run_dir / "metrics.jsonl").read_text()
+    (tmp_path / "metrics.jsonl").write_text(text[: len(text) // 2])  # in the middle of a line
+    page = write_report(tmp_path)
+    assert "unfinished" in page.read_text()
+
+
+def test_what_users_wrote_is_text(run_dir: Path) -> None:
+    data = collect(run_dir, 100)
+    data["title"] = data["subtitle"] = data["config"] = EVIL
+    data["notes"] = [EVIL]
+    data["provenance"] = {EVIL: EVIL}
+    data["curves"][0][0]["label"] = EVIL
+    data["tables"][0] |= {"name": EVIL, "about": EVIL, "columns": [EVIL], "rows": [{"cells": [EVIL], "interval": None}]}
+    data["decision"] = {"outcome": "use", "about": EVIL, "text": EVIL}
+    page = render(data)
+    assert EVIL not in page and "alert('x')" not in page.replace("\\u003cscript>alert('x')", "")
+    assert page.count("<script") == 3 and page.count("</style>") == 1
+
+
+BASE, GAIN, LOSS = [0.70, 0.71, 0.72, 0.71], [0.80, 0.81, 0.82, 0.80], [0.60, 0.61, 0.63, 0.60]
+
+
+def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
+    """flip gains at equal steps and loses at equal seconds."""
+    steps, seconds = ({"primary_only": BASE, "multitask": [0.5] * 4, "flip": flip} for flip in (GAIN, LOSS))
+    made_up(tmp_path, steps, seconds)
+    found = collect(tmp_path, 10)
+    assert found["open"] == 1 and found["decision"]["about"] == "Decision at equal seconds"
+    chosen = [[row["cells"][0] for row in table["rows"] if row["chosen"]] for table in found["tables"]]
+    assert chosen == [[], ["primary_only"]]
+    page = render(found)
+    assert page.count("class=chosen") == 1
+    assert '<tr class=chosen><th scope="row">primary_only <span class="badge">◀ decision</span></th>' in page
+    assert [re.findall(r'class="bar (\w+)"', table) for table in page.split('<div class="table">')[1:]] == [
+        ["below", "above"],
+        ["below", "below"],
+    ]
+    # A file of an earlier version says neither which table nor which row.
+    result = json.loads((tmp_path / "comparison.json").read_text())
+    del result["decision"]["table"], result["decision"]["row"]
+    (tmp_path / "comparison.json").write_text(json.dumps(result))
+    assert collect(tmp_path, 10)["open"] == 1
+
+
+def test_colours_of_bars_follow_the_corrected_p_values(tmp_path: Path) -> None:
+    base = [0.70, 0.72, 0.71, 0.70, 0.72]
+    gain = [value + more for value, more in zip(base, (0.05, 0.02, 0.06, 0.01, 0.04), strict=True)]
+    rows = {"primary_only": base, "multitask": [0.5] * 5, **{f"flip rank={i}": gain for i in range(8)}}
+    made_up(tmp_path, rows)
+    table = collect(tmp_path, 10)["tables"][0]
+    assert all(row["interval"]["low"] > 0 for row in table["rows"][2:])  # each row alone would be significant
+    assert re.findall(r'class="bar (\w+)"', render(collect(tmp_path, 10))) == ["below", *["around"] * 8]
+
+
+def test_two_seeds_are_dots_without_an_interval(tmp_path: Path) -> None:
+    made_up(tmp_path, {"primary_only": [0.45, 0.60], "multitask": [0.40, 0.50], "flip": [0.6, 0.9]})
+    found = collect(tmp_path, 10)
+    assert found["tables"][0]["rows"][2]["interval"]["values"] == pytest.approx([0.15, 0.3])
+    page = render(found)
+    bars = re.findall(r'<div class="bar around">(.*?)</div>', page)
+    assert [(bar.count("<b"), bar.count("<i")) for bar in bars] == [(2, 0), (2, 0)]
+    assert "60.0 / 90.0" in page and "+15.0 / +30.0" in page and "nan" not in "".join(bars)
+
+
+# ---------------------------------------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture
+def clean(browser: Any) -> Iterator[Any]:
+    """A browser whose console and network must have stayed silent."""
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    yield browser
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert not [url for url in asked if url.startswith(("http", "ws"))]
+
+
+def texts(browser: Any, selector: str) -> list[str]:
+    return [element.text for element in browser.find_elements("css selector", selector)]
+
+
+def click(browser: Any, text: str, place: str = "body") -> None:
+    for button in browser.find_elements("css selector", f"{place} button"):
+        if button.text.strip() == text:
+            button.click()
+            return
+    raise AssertionError(f"no button {text!r}")
+
+
+def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
+    show(clean, comparison / "report.html")
+    assert texts(clean, "#charts h2")[:3] == [
+        "Learning curves",
+        "What the primary task sees in the auxiliary gradient",
+        "Captured norm",
+    ]
+    assert len(clean.find_elements("css selector", ".uplot canvas")) == 4
+    assert clean.find_elements("css selector", ".heat .cell")
+    # The table that decided is open, with a mark at the row that the decision is about.
+    decision = json.loads((comparison / "comparison.json").read_text())["decision"]
+    for name, visible in ((None, [False, True]), ("Equal steps", [True, False]), ("Equal seconds", [False, True])):
+        if name:
+            click(clean, name)
+        assert [table.is_displayed() for table in clean.find_elements("css selector", ".table")] == visible
+        assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (name or "Equal seconds")
+    assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ decision"]
+    assert texts(clean, ".decision strong") == [f"Decision at {decision['table'].lower()}"]
+    for name in ("validation loss", "primary training loss", "more loss", "by second", "neutral", "helpful", "by step"):
+        click(clean, name, "#charts")
+        assert len(clean.find_elements("css selector", ".uplot canvas")) == 4
+    click(clean, "flip", ".legend")  # hides a curve, and shows it again
+    assert clean.find_elements("css selector", ".legend [aria-pressed=false]")
+    click(clean, "flip", ".legend")
+    assert not clean.find_elements("css selector", ".legend [aria-pressed=false]")
+    clean.execute_script(
+        "const s = document.querySelector('[data-choose=row]'); s.value = 'drop_harmful'; s.dispatchEvent(new Event('change'))"
+    )
+    assert any("drop_harmful: share" in text for text in texts(clean, "#charts .about"))
+    for summary in clean.find_elements("css selector", "summary"):
+        summary.click()
+    assert "primary_batch: 16" in texts(clean, "pre")[0]
+
+
+def test_a_single_logged_step_is_seen(clean: Any, run_dir: Path, tmp_path: Path) -> None:
+    show(clean, write_page(tmp_path, lambda _: collect(run_dir, 1)))
+    painted = clean.execute_script(
+        """
+        const canvas = document.querySelectorAll(".uplot canvas")[1], ctx = canvas.getContext("2d");
+        const pixels = ctx.getImageData(0, 0, canvas.width, canvas.height).data;
+        return ["helpful", "harmful", "neutral"].map((part) => {
+          ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${part}`).trim();
+          const [r, g, b] = [1, 3, 5].map((at) => parseInt(ctx.fillStyle.slice(at, at + 2), 16));
+          let count = 0;
+          for (let i = 0; i < pixels.length; i += 4)
+            count += pixels[i] === r && pixels[i + 1] === g && pixels[i + 2] === b && pixels[i + 3] === 255;
+          return count;
+        });
+        """
+    )
+    assert min(painted) > 5, painted
+
+
+def test_weights_of_auto_over_time_and_in_words(clean: Any, tmp_path: Path) -> None:
+    run(loads(JOB, ["data.auxiliary.less={path: digits, examples: 100}"]), strategy="auto", run_dir=tmp_path)
+    show(clean, write_report(tmp_path))
+    titles = [title for title in texts(clean, "#charts h2") if title.startswith("Weights")]
+    assert titles == [f"Weights that the parts have earned: {source}" for source in ("more", "less")]
+    words = [text for text in texts(clean, "#charts .about") if "1: a part counts as in multitask training" in text]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for source, found in zip(("more", "less"), words, strict=True):
+        last = [line for line in lines if f"attittud/{source}/weight_neutral" in line][-1]
+        for part in ("neutral", "helpful", "harmful"):
+            weight = last[f"attittud/{source}/weight_{part}"]
+            meant = "counts in full" if weight >= 0.75 else "counts in part" if weight >= 0.25 else "is dropped"
+            assert f"the {part} part {meant}" in found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_follow_the_system(clean: Any, comparison: Path, dark: bool) -> None:
+    show(clean, comparison / "report.html", dark=dark)
+    back, ink = (
+        sum(map(int, re.findall(r"\d+", clean.execute_script(f"return getComputedStyle(document.body).{name}"))[:3]))
+        for name in ("backgroundColor", "color")
+    )
+    assert (back < 150 < 600 < ink) if dark else (ink < 150 < 600 < back)
+
+
+def test_a_phone_need_not_scroll_sideways(clean: Any, comparison: Path) -> None:
+    show(clean, comparison / "report.html", width=375)
+    assert clean.execute_script("return document.documentElement.scrollWidth") <= 375
+    widths = clean.execute_script(
+        "return [...document.querySelectorAll('.uplot')].map((e) => e.getBoundingClientRect().right)"
+    )
+    assert len(widths) == 4 and max(widths) <= 375
+
+
+def test_markup_in_names_stays_text_in_the_browser(clean: Any, run_dir: Path, tmp_path: Path) -> None:
+    def content(points: int) -> dict[str, Any]:
+        data = collect(run_dir, points)
+        row = data["curves"][0][0]
+        train = row["train"] | {f"loss/auxiliary/{EVIL}": row["train"]["loss/primary"]}
+        evil = {
+            **row,
+            "label": EVIL,
+            "train": train,
+            "layers": {**row["layers"], "names": [EVIL] * len(row["layers"]["names"])},
+        }
+        return {**data, "title": EVIL, "curves": [[evil, {**evil, "label": "other"}]]}
+
+    show(clean, write_page(tmp_path, content))
+    click(clean, EVIL + " loss")
+    assert (
+        texts(clean, "h1") == [EVIL]
+        and EVIL in texts(clean, ".heat .name")
+        and EVIL in texts(clean, ".legend button")[0]
+    )

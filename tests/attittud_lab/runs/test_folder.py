@@ -1,0 +1,92 @@
+"""The folder of a run holds everything, and belongs to one configuration."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from attittud_lab.config.load import load
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
+from attittud_lab.models.network import load_weights
+from attittud_lab.training.train import run
+from tests.helpers.interrupted_runs import train_to_end, unfinished
+from tests.helpers.runs import job
+
+__all__ = ["job"]  # fixtures
+
+
+def test_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:
+    result = run(job, 3, "flip", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".lock",
+        "config.yaml",
+        "run.json",
+        "data.json",
+        "metrics.jsonl",
+        "weights.safetensors",
+        "result.json",
+    }
+    assert load(tmp_path / "config.yaml").seed == 3 and load(tmp_path / "config.yaml").strategy.name == "flip"
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["torch"] in torch.__version__ and about["cores"] and about["device"] == "cpu"
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in lines if "loss/primary" in line]
+    assert [line["step"] for line in logged if line["phase"] == "guided"] == [4, 8, 12]
+    assert {"attittud/neutral", "attittud/helpful", "attittud/harmful", "loss/auxiliary/more"} <= logged[0].keys()
+    looked = [line for line in lines if line["phase"] == "guided" and "validation/accuracy" in line]
+    assert [line["step"] for line in looked] == [4, 8, 12]
+    assert load_weights(tmp_path / "weights.safetensors")["heads.primary.weight"].shape == (10, 16)
+    data = json.loads((tmp_path / "data.json").read_text())
+    rows = [set(data["primary"][part]["rows"]) for part in ("train", "validation", "test")]
+    assert [len(part) for part in rows] == [60, 60, 200] and not rows[0] & rows[1] and not rows[2] & (rows[0] | rows[1])
+    # No auxiliary example is a primary one under another name.
+    assert not set(data["auxiliary"]["more"]["rows"]) & set().union(*rows)
+    again = run(job, 3, "flip", tmp_path)
+    assert again.skipped and again == result
+
+
+def test_other_configuration_is_refused(job: Config, tmp_path: Path) -> None:
+    run(job, 0, "primary_only", tmp_path)
+    with pytest.raises(InputError, match=r"another configuration \(seed: 0 there, 1 here"):
+        run(job, 1, "primary_only", tmp_path)
+    assert run(job, 1, "primary_only", tmp_path, fresh=True).seed == 1
+
+
+def test_runs_of_a_version_with_fewer_settings_are_kept(job: Config, tmp_path: Path) -> None:
+    run(job, 0, "primary_only", tmp_path)
+    about = json.loads((tmp_path / "run.json").read_text())
+    del about["config"]["checkpoint_every"], about["config"]["training"]["guided"]["clip"]
+    for source in about["config"]["data"]["auxiliary"].values():
+        del source["weight"]
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    assert run(job, 0, "primary_only", tmp_path).skipped
+    about["config"]["training"]["guided"]["gone"] = 3  # a setting that there is no more
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="another configuration"):
+        run(job, 0, "primary_only", tmp_path)
+
+
+def test_links_are_not_written_through(tmp_path: Path) -> None:
+    """A folder from somebody else, whose metrics lead to a file of ours."""
+    diary = tmp_path / "diary"
+    diary.write_text("my words")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").symlink_to(diary)
+    with pytest.raises(InputError, match=r"metrics\.jsonl: is a link"):
+        train_to_end(tmp_path / "run")
+    assert diary.read_text() == "my words"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_and_folders_in_place_of_files_are_refused(tmp_path: Path) -> None:
+    """Reading a pipe would wait for ever."""
+    for number, name in enumerate(("run.json", "checkpoint.safetensors", "metrics.jsonl", "result.json")):
+        folder = tmp_path / str(number)
+        unfinished(folder)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name) if number % 2 else (folder / name).mkdir()
+        with pytest.raises(InputError, match=rf"{name}: is no plain file; .* remove it"):
+            train_to_end(folder)

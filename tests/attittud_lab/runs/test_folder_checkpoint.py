@@ -1,0 +1,237 @@
+"""Checkpoints of runs: what they hold, and how damaged or foreign ones are refused."""
+
+import json
+import pickle
+import random
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Progress
+from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
+from attittud_lab.training.train import load_data, run
+from tests.helpers.interrupted_runs import JOB, train_to_end, unfinished
+
+
+def test_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1  # one bit of one weight
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"the checkpoint is damaged .*checksum.* delete this file"):
+        train_to_end(tmp_path)
+    for broken in (b"", b"\xff" * 100, bytes(content[:1000]), b"\x80\x04cos\nsystem\n(S'echo'\ntR."):
+        path.write_bytes(broken)
+        with pytest.raises(InputError, match="the checkpoint is damaged"):
+            train_to_end(tmp_path)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    save_file({"a": torch.zeros(2)}, path)
+    with pytest.raises(InputError, match="the checkpoint is damaged"):
+        train_to_end(tmp_path)
+    state = {"summaries": [], "validation": {}, "metrics_bytes": 0, "model": {"x": torch.zeros(3)}, "phase": {}}
+    for wrong in (state, {}, {**state, "summaries": [1, 2, 3]}, {**state, "model": 5}):
+        save_checkpoint(path, wrong)
+        with pytest.raises(InputError, match="does not fit this run"):
+            train_to_end(tmp_path)
+
+
+SMALL = """
+data: {primary: {path: digits, train: 40, validation: 20, test: 30}, auxiliary: {more: {path: digits, examples: 60}}}
+model: {name: mlp, width: 4}
+training:
+  guided: {steps: 6, evaluations: 2, primary_batch: 8, batch_size: 8}
+  finetune: {steps: 4, evaluations: 2, primary_batch: 8}
+log_every: 1
+checkpoint_every: 2
+strategy: {rank: 2, refresh_every: 2}
+"""
+
+
+class StopAt(Progress):
+    """Ctrl-C after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def advance(self, steps: int, values: Any) -> None:
+        self.left -= steps
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+def small(folder: Path, strategy: str, stop: int | None = None) -> tuple[Config, Prepared]:
+    """A little run in a folder, ended after so many of its 10 steps."""
+    config = loads(SMALL, [f"strategy.name={strategy}"])
+    data = load_data(config)
+    with suppress(KeyboardInterrupt):
+        run(config, run_dir=folder, data=data, progress=None if stop is None else StopAt(stop))
+    return config, data
+
+
+def paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Everything in a nested state but its root."""
+    for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield (*path, key)
+        yield from paths(item, (*path, key))
+
+
+def with_value(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with one thing replaced, or without it for a value of `...`."""
+    if not path:
+        return value
+    items = list(tree.items() if isinstance(tree, dict) else enumerate(tree))
+    found = [(key, with_value(item, path[1:], value) if key == path[0] else item) for key, item in items]
+    found = [(key, item) for key, item in found if item is not ...]
+    return dict(found) if isinstance(tree, dict) else [item for _, item in found]
+
+
+WRONG = (None, "x", -1, 3.5, [], {}, True, 10**30, torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64), [[1]], ...)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "bloop"])
+@pytest.mark.parametrize("stop", [5, 9], ids=["guided", "finetune"])
+def test_wrong_types_in_a_checkpoint(strategy: str, stop: int, tmp_path: Path) -> None:
+    """Its checksum is right. What is not refused has no effect, or is a value that a run could have written."""
+    config, data = small(tmp_path / "run", strategy, stop)
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    state, files = load_checkpoint(checkpoint), {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    cases = [(path, wrong) for path in paths(state) for wrong in WRONG if "param_groups" not in path]
+    words = []
+    for path, wrong in random.Random(stop).sample(cases, 40):
+        for name, content in files.items():
+            name.write_bytes(content)
+        save_checkpoint(checkpoint, with_value(state, path, wrong))
+        try:
+            run(config, run_dir=tmp_path / "run", data=data)
+            (tmp_path / "run" / "result.json").unlink()
+        except InputError as error:
+            words.append(str(error))
+            assert all(name.read_bytes() == content for name, content in files.items() if name != checkpoint)
+    refusals = r"does not fit this run|is damaged|of another model|lines are missing"
+    assert len(words) > 25 and all(re.search(refusals, said) for said in words)
+    for path, wrong in {
+        ("phase", "state", "step"): "3",
+        ("phase", "best", "body.layers.1.weight"): torch.zeros(3),
+        ("phase", "optimizer", "state", 0, "exp_avg"): torch.zeros(1),
+        ("phase", "strategy"): {"mean": torch.zeros(3)} if strategy == "bloop" else {"version": 1},
+        ("metrics_bytes",): 3.5,
+    }.items():
+        if stop == 9 and path == ("phase", "strategy"):
+            continue  # fine-tuning keeps nothing
+        for name, content in files.items():
+            name.write_bytes(content)
+        save_checkpoint(checkpoint, with_value(state, path, wrong))
+        with pytest.raises(InputError):
+            run(config, run_dir=tmp_path / "run", data=data)
+
+
+def damages(content: bytes, seed: int) -> Iterator[bytes]:
+    draw, ran = random.Random(seed), Path("ran")
+    yield from (
+        b"",
+        draw.randbytes(200),
+        content[: len(content) // 2],
+        b"\xff\xfe",
+        b"null",
+        b"[1]",
+        b"{}",
+        b"1" * 5000,
+    )
+    yield from (b"[" * depth + b"]" * depth for depth in (900, 100_000))
+    yield from (b'{"config":' * depth + b"1" + b"}" * depth for depth in (900, 100_000))
+    yield pickle.dumps(Payload(ran)) + b"\n"
+    yield f"!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{ran}]]\n".encode()
+    for _ in range(3):
+        bits = bytearray(content)
+        bits[draw.randrange(len(bits))] ^= 1 << draw.randrange(8)
+        yield bytes(bits)
+
+
+class Payload:
+    """Pickled, it makes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("stop", [5, None], ids=["unfinished", "finished"])
+def test_damaged_files_of_every_kind(stop: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paragraph and nothing lost, or the run ends as it should; no code in them is run."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    config, data = small(tmp_path / "whole", "flip")
+    small(folder, "flip", stop)
+    files = {path: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+    refused = set()
+    for number, (path, content) in enumerate(files.items()):
+        for damaged in damages(content, number):
+            for old in folder.iterdir():
+                old.unlink()
+            for name, whole in files.items():
+                name.write_bytes(damaged if name == path else whole)
+            try:
+                result = run(config, run_dir=folder, data=data)
+            except InputError:
+                refused.add(path.name)
+                assert all(name.read_bytes() == whole for name, whole in files.items() if name != path)
+            else:
+                assert json.loads((folder / "result.json").read_text())["seed"] == result.seed == 0
+    # The others are written for readers, not read again.
+    expected = (
+        {"run.json", "checkpoint.safetensors", "metrics.jsonl", "data.json"} if stop else {"run.json", "result.json"}
+    )
+    assert refused == expected
+    assert not (tmp_path / "ran").exists()
+
+
+def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    save_checkpoint(path, {**load_checkpoint(path), "metrics_bytes": 10**6})
+    with pytest.raises(InputError, match="lines are missing that the checkpoint counts on"):
+        train_to_end(tmp_path)
+    (tmp_path / "result.json").write_text('{"strategy": "flip"}')
+    with pytest.raises(InputError, match=r"result\.json: is not what a run writes"):
+        train_to_end(tmp_path)
+    for content in ("[1]", "{", "{}"):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(InputError, match=r"run\.json"):
+            train_to_end(tmp_path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(InputError, match="no whole run folder"):
+        train_to_end(tmp_path)
+    # None of this is in the way of a fresh start.
+    assert run(loads(JOB, ["model=mlp"]), run_dir=tmp_path, fresh=True).steps == 40
+
+
+def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
+    shared = torch.randn(3)
+    state = {"a": [1, 2.5, None, True, "x"], "b": {0: {"c": shared, "d": shared[:0]}, "e": (shared, torch.tensor(2))}}
+    save_checkpoint(tmp_path / "c", state)
+    found = load_checkpoint(tmp_path / "c")
+    assert found["a"] == state["a"] and torch.equal(found["b"][0]["c"], shared)
+    assert found["b"][0]["d"].shape == (0,) and found["b"]["e"][1].shape == ()
+    with pytest.raises(TypeError, match="cannot be saved"):
+        save_checkpoint(tmp_path / "c", {"f": object()})
+
+
+def test_what_a_checkpoint_held_lies_as_torch_would_lay_it(tmp_path: Path) -> None:
+    """Else a dot product may add up in another order than before the interruption."""
+    save_checkpoint(tmp_path / "c", {str(size): torch.randn(size) for size in range(1, 20)})
+    assert {tensor.data_ptr() % 64 for tensor in load_checkpoint(tmp_path / "c").values()} == {0}

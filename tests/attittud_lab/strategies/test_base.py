@@ -1,0 +1,61 @@
+"""What strategies declare, names that are unknown, and a strategy from outside."""
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import attittud_lab.models
+import attittud_lab.strategies.base
+from attittud_lab.config.schema import StrategyConfig
+from attittud_lab.errors import InputError
+from attittud_lab.models.network import load_weights
+from attittud_lab.strategies import find, make_strategy, names
+from tests.helpers.commands import JOB, call
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def test_a_strategy_and_a_model_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script that CONTRIBUTING.md shows, through the command."""
+    for registry in (attittud_lab.strategies.base, attittud_lab.models):  # afterwards nobody shall find them
+        monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    text = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
+    script = text.partition("# mine.py")[2].partition("```")[0]
+    exec(compile(f"#{script}", "mine.py", "exec"), {"__name__": "mine"})
+    assert call("train", "job.yaml", "strategy=half", "model.name=linear") == 0
+    assert "half, seed 0: 10 steps" in capsys.readouterr().out
+    shapes = {
+        name: tensor.shape for name, tensor in load_weights(Path("runs/job/half/seed-0/weights.safetensors")).items()
+    }
+    assert shapes["body.layer.1.weight"] == (8, 64) and shapes["heads.primary.weight"] == (10, 8)
+    assert attittud_lab.strategies.names()["half"] == "half of the auxiliary gradient"
+    with pytest.raises(ValueError, match="there is a strategy 'half' already"):
+        attittud_lab.strategies.register("half", "", attittud_lab.strategies.Strategy)
+
+
+def test_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"Did you mean 'drop_harmful'"):
+        make_strategy(StrategyConfig(name="drop_harmfull"), nn.Linear(1, 1), weights={}, seed=0)
+    with pytest.raises(InputError, match="needs its three weights"):
+        make_strategy(StrategyConfig(name="custom"), nn.Linear(1, 1), weights={}, seed=0)
+    assert {"primary_only", "pretrain", "multitask", "replay", "pcgrad", "bloop", "torchjd_upgrad"} <= names().keys()
+
+
+def test_what_strategies_declare() -> None:
+    declared = {
+        name: make_strategy(StrategyConfig(name=name), nn.Linear(4, 4), weights={"a": 1.0}, seed=0)
+        for name in ("auto", "flip", "multitask", "primary_only", "pretrain_as_released")
+    }
+    assert {name for name, found in declared.items() if found.uses_held_out} == {"auto"}
+    assert {name for name, found in declared.items() if not found.needs_auxiliary} == {"primary_only"}
+    assert {name for name, found in declared.items() if not found.trains_head} == {"pretrain_as_released"}
+    assert {name for name, found in declared.items() if found.needs_shared} == {"auto", "flip"}
+    fixed = {"primary_only", "pretrain", "pretrain_as_released", "replay"}
+    assert {name for name in names() if not find(name).tunes_primary_weight} == fixed

@@ -1,0 +1,115 @@
+"""Strategies that are a guide: their settings reach it, and presets are what they say."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from attittud import Guide, preset, presets
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import EtaWeights, StrategyConfig
+from attittud_lab.errors import InputError
+from attittud_lab.report.collect import curves
+from attittud_lab.strategies import find, make_strategy
+from attittud_lab.strategies.guided import SETTINGS, Guided
+from attittud_lab.training.train import run
+from tests.helpers.judges import AUTO_JOB
+from tests.helpers.strategies import body_update, setting
+
+WEIGHTS = {"a": 1.0, "b": 0.5}
+
+
+@pytest.mark.parametrize("name", ["multitask", "pretrain"])
+def test_heads_and_sums_are_those_of_a_guide(name: str) -> None:
+    model, losses, _, _ = setting()
+    make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
+    mine = {key: parameter.grad.clone() for key, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    guide = Guide(model, **preset(name), rank=2, auxiliary_weight=WEIGHTS)
+    guide.backward(losses.primary(), losses.auxiliary())
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(mine[key], parameter.grad)
+
+
+def test_settings_reach_the_guide() -> None:
+    model, _, _, _ = setting()
+    config = StrategyConfig(name="flip", primary_weight=0.25, basis="svd", rank=3, refresh_every=7, include_mean=True)
+    strategy = make_strategy(config, model, weights={"a": 2.0, "b": 3.0}, seed=5)
+    assert isinstance(strategy, Guided)
+    guide = strategy.guide
+    assert (guide.primary_weight, guide.basis.name, guide.rank, guide.refresh_every) == (0.25, "svd", 3, 7)
+    assert guide.include_mean and guide.seed == 5 and guide.auxiliary_weight == {"a": 2.0, "b": 3.0}
+    own = StrategyConfig(name="custom", eta=EtaWeights(0.5, 1.0, -2.0), auxiliary_weight=0.1)
+    strategy = make_strategy(own, model, weights={"a": 2.0}, seed=0)
+    assert isinstance(strategy, Guided) and strategy.guide.auxiliary_weight == {"a": 0.2}
+
+
+@pytest.mark.parametrize("engine", ["hooks", "implicit"])
+@pytest.mark.parametrize("basis_batch", [None, 6])
+def test_engines_that_see_the_forward_pass(engine: str, basis_batch: int | None) -> None:
+    """The update is that of the engine which needs nothing but the losses, whether or not the basis has its own batch."""
+    updates = []
+    for name in (engine, "loop"):
+        model, losses, _, _ = setting(-1.0)
+        config = StrategyConfig(
+            name="flip", basis="exact", rank=3, refresh_every=1, engine=name, basis_batch=basis_batch
+        )
+        make_strategy(config, model, weights=WEIGHTS, seed=0).step(losses)
+        updates.append(body_update(model))
+    torch.testing.assert_close(*updates)
+
+
+def test_an_engine_that_cannot_take_the_model_is_the_users_choice() -> None:
+    torch.manual_seed(0)
+    model, losses, _, _ = setting()
+    losses.primary = lambda **_: model(losses.x["primary"], "primary").square().mean(1).cumsum(0)
+    strategy = make_strategy(StrategyConfig(name="flip", engine="hooks"), model, weights=WEIGHTS, seed=0)
+    with pytest.raises(InputError, match=r"strategy\.engine=hooks cannot be used"):
+        strategy.step(losses)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_pcgrad_is_one_sided_and_never_stale(sign: float) -> None:
+    model, losses, _, _ = setting(sign)
+    strategy = make_strategy(StrategyConfig(name="pcgrad"), model, weights=WEIGHTS, seed=0)
+    strategy.step(losses)
+    losses.x["primary"] = losses.x["primary"] * 2 - 1  # another primary gradient in the second step
+    model.zero_grad()
+    strategy.step(losses)
+    body, tasks = list(model.body.parameters()), losses.auxiliary()
+    p = torch.cat([g.reshape(-1) for g in torch.autograd.grad(losses.primary().mean(), body)])
+    expected = p
+    for name, weight in WEIGHTS.items():
+        a = torch.cat([g.reshape(-1) for g in torch.autograd.grad(tasks[name], body)])
+        expected = expected + weight * (a if a @ p >= 0 else a - (a @ p) / (p @ p) * p)
+    torch.testing.assert_close(body_update(model), expected)
+
+
+def test_what_a_preset_fixes_is_not_inherited() -> None:
+    """A strategy of a comparison takes the rest from the section `strategy`."""
+    for name in presets():
+        inherited = find(name).inherits
+        assert not (preset(name).keys() & set(inherited)), name
+    assert find("flip").inherits == find("auto").inherits == SETTINGS and find("multitask").inherits == ()
+
+
+def test_a_run_with_auto_reports_its_weights(tmp_path: Path):
+    config = loads(AUTO_JOB)
+    assert config.strategy.name == "auto"  # the default
+    run(config, run_dir=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in lines if line["phase"] == "guided" and "loss/primary" in line]
+    for source in ("more", "less"):
+        for part in ("neutral", "helpful", "harmful"):
+            weights = [line[f"attittud/{source}/weight_{part}"] for line in logged]
+            assert all(0 <= w <= 1 for w in weights)
+        assert all(math.isfinite(line[f"attittud/{source}/score_auxiliary"]) for line in logged)
+    series = curves([tmp_path], 100)["train"]
+    assert "attittud/more/weight_neutral" in series
+
+
+def test_weights_are_not_given(tmp_path):
+    with pytest.raises(InputError, match="strategy auto finds the weights itself"):
+        run(loads(AUTO_JOB, ["strategy.eta={neutral: 1}"]), run_dir=tmp_path)

@@ -1,0 +1,159 @@
+"""The command line as a person uses it: how commands are found, and how they end."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from attittud_lab import cli, demo
+from attittud_lab.errors import InputError
+from tests.helpers.command_line import interrupted, run
+
+COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "schema"]
+QUICK = ["demo", "--seeds", "2", "--steps", "2"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """The demo leaves a report where one works."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["demo", "--seeds", "0"], "--seeds"),
+        (["demo", "--seeds", "many"], "--seeds"),
+        (["demo", "--steps", "1"], "--steps"),
+        (["demo", "--workers", "-1"], "--workers"),
+        (["demo", "--colour"], "--colour"),
+        (["demo", "surplus"], "surplus"),
+        (["demos"], "demos"),
+        ([*QUICK, "--out", "no/such/folder/result.json"], "no/such/folder"),
+        ([*QUICK, "--out", "."], "'.'"),
+    ],
+)
+def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*arguments, capsys=capsys)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("attittud: ") and err.count("\n") == 1
+    assert culprit in err and "--help" in err
+
+
+def test_a_missing_library_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    code, _, err = run("demo", capsys=capsys)
+    assert code == 2
+    assert "'typer'" in err and "attittud[cli]" in err
+
+
+def test_an_interrupt_while_libraries_are_imported(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "build", interrupted)
+    assert run("demo", capsys=capsys) == (130, "", "attittud: interrupted; no file is left half-written\n")
+
+
+@pytest.mark.parametrize("what", [typer.Abort, KeyboardInterrupt], ids=["older typer", "this typer"])
+def test_an_interrupt_that_a_command_does_not_handle(what, monkeypatch, capsys):
+    """An older typer raises an Abort of its own, a newer one returns 130."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise what
+
+    if what is typer.Abort:
+        monkeypatch.setattr(cli, "build", lambda: stop)
+    else:
+        monkeypatch.setattr("attittud_lab.config.schema.json_schema", stop)
+    code, out, err = run("schema", capsys=capsys)
+    assert (code, out, err.strip()) == (130, "", "attittud: interrupted; no file is left half-written")
+
+
+SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
+
+
+@pytest.mark.parametrize("command", [["--version"], *([*name.split(), "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_needs_no_torch(command, tmp_path):
+    """It takes seconds to import, and somebody who asks for help has nothing to compute."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch is imported')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT + "main()\n", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout
+
+
+def test_sigterm_in_a_command_without_a_message_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr("attittud_lab.config.schema.json_schema", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert run("schema", capsys=capsys) == (143, "", "attittud: terminated; no file is left half-written\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+LONG, NUL = "x" * 300, "a\0b"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", LONG],
+        ["compare", LONG],
+        ["diagnose", LONG],
+        ["report", LONG],
+        ["init", "image", "--primary", LONG],
+        ["init", "image", "--primary", "~no_such_user/x"],
+        ["init", "image", "--primary", "digits", "--auxiliary", LONG],
+        ["init", "image", "--primary", "digits", "-o", LONG],
+        ["compare", "--primary", LONG, "--auxiliary", "digits"],
+        ["schema", "-o", LONG],
+        *([*words, NUL] for words in (["train"], ["report"], ["schema", "-o"], ["init", "image", "--primary"])),
+        ["train", "a.yaml", "seed=" + "1" * 50_000],
+        ["train", "--" + "x" * 50_000],
+        ["x" * 50_000],
+        ["init", "x" * 50_000, "--primary", "digits"],
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_paths_that_no_file_can_have_and_values_without_end(command, capsys):
+    code, _, err = run(*command, capsys=capsys)
+    assert code == 2 and err.startswith("attittud: ") and err.count("\n") == 1 and len(err) < 1000
+    assert list(Path().iterdir()) == []
+
+
+def test_a_missing_module_of_ours_is_a_bug_and_not_hidden(monkeypatch):
+    monkeypatch.setitem(sys.modules, "attittud_lab.commands.demo", None)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["demo"])
+
+
+def test_messages_about_bad_input_reach_the_user(monkeypatch, capsys):
+    def refuse(*_: object) -> None:
+        raise InputError("the digits are\nmissing; find them")
+
+    monkeypatch.setattr(demo, "run_all", refuse)
+    assert run(*QUICK, capsys=capsys) == (2, "", "attittud: the digits are missing; find them\n")
+
+
+def test_a_file_that_may_not_be_read_is_named(monkeypatch, capsys):
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "cat/1.png")
+
+    monkeypatch.setattr(demo, "run_all", refuse)
+    code, _, err = run(*QUICK, capsys=capsys)
+    assert code == 2 and err.startswith("attittud: cat/1.png: may not be read (Permission denied); ")
+
+
+def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(demo, "run_all", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(QUICK)

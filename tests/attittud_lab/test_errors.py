@@ -1,0 +1,22 @@
+"""Messages about bad input: the culprit, the reason and the cure."""
+
+from attittud_lab.errors import InputError, needs, one_line, short, unknown
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all_others():
+    error = unknown("strategy", "flipp", ["flip", "multitask"])
+    assert isinstance(error, InputError)
+    assert str(error) == "unknown strategy 'flipp'. Did you mean 'flip'? Choose one of flip, multitask."
+    assert "Did you mean" not in str(unknown("strategy", "zzz", ["flip", "multitask"]))
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it():
+    assert "pip install 'attittud[hub]'" in str(needs("hub", "datasets", "hf: names"))
+    assert str(needs(None, "wandb", "that log")).endswith("run: pip install wandb")
+
+
+def test_words_of_others_are_cut_and_stay_on_one_line():
+    assert one_line(ValueError("two\n   lines")) == "two lines"
+    assert one_line(ValueError("abcdef"), most=3) == "abc"
+    assert short("a" * 100, most=10) == "a" * 10 + "... (100 characters)"
+    assert short("brief") == "brief"

@@ -1,0 +1,86 @@
+"""Files are whole or absent, whatever happens while they are written; one process at a time in a folder."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attittud_lab import files
+from attittud_lab.errors import InputError
+from tests.helpers.interrupted_runs import train_to_end
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_full_disk_leaves_nothing_half_written(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text("old")
+
+    def full(_handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    expected = {errno.ENOSPC: "the disk is full; free some space", errno.EACCES: "may not be written"}
+    with pytest.raises(InputError, match=expected.get(number, "cannot be written")):
+        files.write_json(tmp_path / "a.json", {"new": 1})
+    assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_json(tmp_path / "a.json", {"new": 1})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
+    try:
+        with pytest.raises(InputError, match=r"may not be written .* output=FOLDER"):
+            train_to_end(tmp_path / "run")
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_settings: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(InputError, match=r"may not be written \(Read-only file system\); choose another folder"):
+        train_to_end(tmp_path / "run")
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot be written .* output=FOLDER"):
+        train_to_end(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    for attempt in (files.make_folder, lambda path: files.write_json(path, {})):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+            attempt(tmp_path / name)
+
+
+def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
+    code = "import sys, pathlib\nfrom attittud_lab.files import only_one_process\n"
+    code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin and other.stdout and other.stdout.readline()
+        with (
+            pytest.raises(InputError, match="another process is training in this folder"),
+            files.only_one_process(tmp_path),
+        ):
+            pass
+        other.stdin.close()
+    with files.only_one_process(tmp_path):
+        pass

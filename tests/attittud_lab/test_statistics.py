@@ -1,0 +1,185 @@
+"""The statistics of comparisons against scipy's own tests, definitions written out, and simulation."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.stats import binomtest
+
+from attittud_lab.statistics import (
+    ALPHA,
+    MOST_SEEDS,
+    POWER,
+    PROPORTION,
+    batch_means,
+    differences,
+    holm,
+    mark,
+    paired,
+    seeds_needed,
+    sign_test,
+    summarise,
+)
+
+figures = st.floats(-100, 100).map(lambda x: round(x, 3))
+pairs = st.lists(st.tuples(figures, figures), min_size=3, max_size=12)
+
+
+@given(pairs)
+def test_paired_difference_is_scipys_t_test(values: list[tuple[float, float]]) -> None:
+    first, second = zip(*values, strict=True)
+    found = paired(first, second)
+    differences = np.subtract(first, second)
+    assert found.mean == pytest.approx(differences.mean(), abs=1e-9)
+    assert found.std == pytest.approx(differences.std(ddof=1), abs=1e-9)
+    if differences.std(ddof=1) > 1.5e-4:  # else the sign test
+        expected = stats.ttest_rel(first, second)
+        interval = expected.confidence_interval(0.95)
+        assert found.p == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-12)
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-9, abs=1e-9)
+        # The interval and the test say the same.
+        if abs(found.p - 0.05) > 1e-6:
+            assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
+
+
+def test_students_sleep_data() -> None:
+    """Student (1908): extra hours of sleep under two drugs; t = -4.0621, p = 0.002833 in every textbook."""
+    first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+    second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+    found = paired(first, second)
+    assert found.p == pytest.approx(0.002833, abs=5e-7)
+    assert (found.low, found.high) == pytest.approx((-2.4598858, -0.7001142), abs=1e-7)
+
+
+@given(st.lists(figures, min_size=3, max_size=12), st.floats(-50, 50), st.floats(0.1, 10))
+def test_summary_moves_and_scales_with_its_values(values: list[float], shift: float, factor: float) -> None:
+    before, after = summarise(values), summarise([factor * value + shift for value in values])
+    assert after.mean == pytest.approx(factor * before.mean + shift, abs=1e-6)
+    assert after.std == pytest.approx(factor * before.std, abs=1e-6)
+    assert after.high - after.low == pytest.approx(factor * (before.high - before.low), abs=1e-5)
+    assert before.low <= before.mean <= before.high
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_or_two_seeds_have_no_interval_and_no_p_value(n: int) -> None:
+    found = paired([0.9, 0.95][:n], [0.8, 0.8][:n])
+    assert found.n == n and all(map(math.isnan, (found.low, found.high, found.p))) and math.isnan(found.std) == (n == 1)
+    assert mark(found.mean, found.p) == "?"
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=12))
+def test_an_interval_is_cut_to_the_range_of_its_values(values: list[float]) -> None:
+    """Nothing else changes: where the true mean is in the range, it is covered as often as before."""
+    free, cut = summarise(values), summarise(values, PROPORTION)
+    assert (cut.mean, cut.std) == (free.mean, free.std)
+    assert (cut.low, cut.high) == (max(0.0, free.low), min(1.0, free.high))
+
+
+def test_cut_intervals_cover_as_often_as_they_say() -> None:
+    """Accuracies near 1, where half of the t-intervals of three seeds reach beyond it."""
+    draws = np.random.default_rng(0).beta(20, 1.5, size=(4000, 3))
+    found = [summarise(row, PROPORTION) for row in draws.tolist()]
+    free = [summarise(row) for row in draws.tolist()]
+    covered, before = ([f.low <= 20 / 21.5 <= f.high for f in some] for some in (found, free))
+    assert covered == before and np.mean(covered) > 0.9
+    assert np.mean([f.high > 1 for f in free]) > 0.4 and all(f.high <= 1 for f in found)
+
+
+@given(pairs)
+def test_a_difference_that_is_cut_still_agrees_with_its_test(values: list[tuple[float, float]]) -> None:
+    first, second = ([value / 200 + 0.5 for value in side] for side in zip(*values, strict=True))
+    free, cut = paired(first, second), paired(first, second, PROPORTION)
+    assert cut.p == free.p and -1 <= cut.low <= cut.high <= 1
+    assert (cut.low > 0, cut.high < 0) == (free.low > 0, free.high < 0)
+
+
+def test_differences_are_corrected_and_marked() -> None:
+    base = {0: 0.5, 1: 0.52, 2: 0.49, 3: 0.51}
+    rows = {"base": base, "far": {s: v + 0.1 + s / 1000 for s, v in base.items()}, "near": {0: 0.51, 1: 0.5, 3: 0.52}}
+    found = differences(rows, "base", PROPORTION)
+    alone = [paired([rows[name][s] for s in rows[name]], [base[s] for s in rows[name]]) for name in ("far", "near")]
+    assert [difference.p for difference in found.values()] == holm([difference.p for difference in alone])
+    assert found["near"].n == 3
+    assert {name: mark(f.mean, f.p) for name, f in found.items()} == {"far": "▲", "near": "="}
+    assert mark(-0.1, 0.049) == "▼" and mark(0.1, ALPHA) == "=" and mark(0.1, None) == "?"
+
+
+@pytest.mark.parametrize("n", [3, 5, 6, 9])
+def test_equal_differences_are_held_to_the_sign_test(n: int) -> None:
+    base = [0.1 * i for i in range(n)]
+    found = paired([float(np.float32(value + 0.1)) for value in base], base)  # equal but for rounding
+    assert found.p == pytest.approx(stats.binomtest(n, n).pvalue)
+    assert paired(base, base).p == 1.0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_holm_is_the_closed_test_of_bonferroni(ps: list[float]) -> None:
+    """By definition: a row is rejected when Bonferroni rejects every set of rows that it is in."""
+    everything = range(len(ps))
+    for i, adjusted in enumerate(holm(ps)):
+        sets = [s for size in range(1, len(ps) + 1) for s in combinations(everything, size) if i in s]
+        assert adjusted == pytest.approx(max(min(1.0, len(s) * min(ps[j] for j in s)) for s in sets))
+
+
+def test_holm_leaves_out_what_was_not_tested() -> None:
+    adjusted = holm([0.01, math.nan, 0.04])
+    assert adjusted[::2] == [0.02, 0.04] and math.isnan(adjusted[1])
+
+
+@pytest.mark.parametrize(("std", "effect", "tests"), [(1.0, 1.0, 1), (2.0, 1.0, 1), (1.0, 0.7, 4), (0.1, 5.0, 1)])
+def test_seeds_needed_reach_the_power_in_simulation(std: float, effect: float, tests: int) -> None:
+    n = seeds_needed(std, effect, tests=tests)
+    assert n is not None
+    generator = np.random.default_rng(0)
+
+    def power(size: int) -> float:
+        draws = generator.normal(effect, std, (40_000, size))
+        found = stats.ttest_1samp(draws, 0, axis=1)
+        return float(np.mean((found.pvalue < ALPHA / tests) & (found.statistic > 0)))
+
+    assert power(n) > POWER - 0.01
+    assert n == 2 or power(n - 1) < POWER + 0.01
+
+
+def test_seeds_needed_has_bounds() -> None:
+    assert seeds_needed(1.0, 1e-6) is None
+    assert seeds_needed(1.0, 0.0) is None
+    assert seeds_needed(0.0, 1.0) == 6  # 2 / 2^6 < 0.05 <= 2 / 2^5
+    assert seeds_needed(0.0, 1.0, tests=4) == 8
+    needed = [seeds_needed(1.0, effect) or MOST_SEEDS for effect in (0.1, 0.2, 0.5, 1.0, 3.0, 100.0)]
+    assert needed == sorted(needed, reverse=True) and needed[-1] == 2
+
+
+def test_sign_test() -> None:
+    exact = binomtest(61, 100, 0.52, alternative="greater").pvalue
+    assert sign_test([61], [100], chance=0.52).p == pytest.approx(exact)
+    assert sign_test([16, 15, 15, 15], [25] * 4, chance=0.52).p == pytest.approx(exact)  # they scatter less than coins
+    assert sign_test([10] * 5, [10] * 5).p == pytest.approx(0.5**50) and sign_test([0], [4]).p == 1
+    assert sign_test([], []).p == 1
+    # Ten signs that always turn together are worth one.
+    draws = np.random.default_rng(0).integers(2, size=(400, 20)) * 10
+    found = [sign_test(row.tolist(), [10] * 20) for row in draws]
+    assert np.median([test.effective_n for test in found]) == pytest.approx(20, rel=0.1)
+    assert np.mean([test.p < 0.05 for test in found]) < 0.09
+    naive = [binomtest(int(row.sum()), 200, alternative="greater").pvalue < 0.05 for row in draws]
+    assert np.mean(naive) > 0.2
+
+
+def test_intervals_allow_for_neighbours_being_alike() -> None:
+    random = np.random.default_rng(0)
+    covered, naive = [], []
+    for _ in range(300):
+        values = [0.0]
+        for step in random.normal(size=220):
+            values.append(0.6 * values[-1] + step)
+        series = values[21:]
+        found, plain = batch_means(series, 10), summarise(series)
+        assert found.mean == pytest.approx(plain.mean) and found.n == 20
+        covered.append(found.low < 0 < found.high)
+        naive.append(plain.low < 0 < plain.high)
+    assert np.mean(covered) > 0.88 > 0.75 > np.mean(naive)
+    assert batch_means(range(7), 5).n == 2

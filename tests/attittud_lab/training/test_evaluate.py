@@ -1,0 +1,59 @@
+"""Areas under the ROC curve, and figures that do not depend on the order of texts."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from attittud_lab.data.tasks import Examples
+from attittud_lab.models.network import build_model
+from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.train import load_data
+from tests.helpers.multi_label import Fixed, task
+from tests.helpers.texts import tiny_encoder
+from tests.helpers.tokens import text_job
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_looking_at_texts_by_length_changes_no_figure(tmp_path: Path) -> None:
+    job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
+    data = load_data(job)
+    model = build_model(job.model, data, 0)
+    plain = Examples(data.test.inputs, data.test.targets)
+    with torch.no_grad():  # outputs that tell the texts apart
+        head = model.heads["primary"]
+        head.weight.mul_(1000)
+        head.bias.sub_(model.eval()(plain.inputs, head="primary").mean(0))
+    found = evaluate(model, data.primary, data.test, torch.device("cpu"), batch_size=5)
+    assert 0 < found["accuracy"] < 1 and found["loss"] > 0.1
+    assert found == pytest.approx(evaluate(model, data.primary, plain, torch.device("cpu")), rel=1e-5)
+
+
+def pairwise(scores: list[float], labels: list[int]) -> float:
+    """How often a positive example has the higher score, ties counting half."""
+    positive = [s for s, y in zip(scores, labels, strict=True) if y]
+    negative = [s for s, y in zip(scores, labels, strict=True) if not y]
+    return sum((p > n) + 0.5 * (p == n) for p in positive for n in negative) / (len(positive) * len(negative))
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_areas_are_shares_of_ordered_pairs(labels: int) -> None:
+    torch.manual_seed(0)
+    outputs = torch.randint(-4, 5, (40, labels)).float()  # whole numbers: there are ties
+    targets = torch.randint(0, 2, (40, labels))
+    found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
+    wanted = [pairwise(outputs[:, i].tolist(), targets[:, i].tolist()) for i in range(labels)]
+    assert [found[f"auc/l{i}"] for i in range(labels)] == pytest.approx(wanted, abs=1e-12)
+    assert found["auc"] == pytest.approx(sum(wanted) / labels, abs=1e-12)
+    predicted = (outputs > 0).long()
+    hits = (predicted * targets).sum(0).double()
+    f1 = 2 * hits / (predicted.sum(0) + targets.sum(0))
+    assert found["macro_f1"] == pytest.approx(float(f1.mean()))
+
+
+def test_a_label_with_one_kind_of_examples_has_no_area() -> None:
+    targets = torch.tensor([[0, 1, 0], [1, 1, 0], [1, 1, 0]])
+    outputs = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
+    found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
+    assert found["auc/l0"] == found["auc"] == 0.5 and math.isnan(found["auc/l1"]) and math.isnan(found["auc/l2"])

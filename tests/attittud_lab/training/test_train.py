@@ -1,0 +1,70 @@
+"""Whole runs on the embedded digits: every strategy trains, and a run folder holds what it promises."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.errors import InputError
+from attittud_lab.strategies import names
+from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.train import load_data, run
+from tests.helpers.runs import JOB, job, own
+
+__all__ = ["job"]  # fixtures
+
+
+@pytest.mark.filterwarnings("ignore:.*(ECOS|not DPP):UserWarning")  # cvxpy's, about how TorchJD's Nash-MTL uses it
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate:UserWarning")
+@pytest.mark.parametrize("name", names())
+def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
+    if name.startswith("torchjd_"):
+        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
+    try:
+        result = run(job, 0, own(name), tmp_path)
+    except InputError as error:
+        # TorchJD has extras of its own for some aggregators.
+        if name.startswith("torchjd_") and "requires" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert result.strategy == name and result.steps == 18
+    assert 0.2 < result.test["accuracy"] <= 1 and result.validation["loss"] > 0
+
+
+@pytest.mark.parametrize("strategy", ["flip", "auto", "pretrain_as_released"])
+def test_the_test_set_is_read_once_at_the_end(
+    job: Config, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, read = load_data(job), list[Examples]()
+
+    def noted(model: nn.Module, task: Task, examples: Examples, device: torch.device) -> dict[str, float]:
+        read.append(examples)
+        return evaluate(model, task, examples, device)
+
+    for module in ("train", "phase"):
+        monkeypatch.setattr(f"attittud_lab.training.{module}.evaluate", noted)
+    result = run(job, 0, own(strategy), tmp_path, data=data)
+    assert [examples is data.test for examples in read] == [False] * 5 + [True]
+    assert all(examples is data.validation for examples in read[:-1])
+    assert result.validation != result.test
+
+
+def test_strategies_of_a_seed_share_initialisation_and_batches(job: Config, tmp_path: Path) -> None:
+    data = load_data(job)
+    first = {}
+    for name in ("primary_only", "multitask", "drop_harmful"):
+        run(job, 1, own(name), tmp_path / name, data=data)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        first[name] = json.loads(lines[0])
+    # The same batches, though another model by then.
+    job1 = loads(JOB, ["log_every=1", "training.guided.steps=1"])
+    losses = set()
+    for name in ("primary_only", "multitask", "drop_harmful"):
+        run(job1, 1, own(name), tmp_path / f"{name}-1", data=data)
+        losses.add(json.loads((tmp_path / f"{name}-1" / "metrics.jsonl").read_text().splitlines()[0])["loss/primary"])
+    assert len(losses) == 1

@@ -1,0 +1,143 @@
+"""Interrupted runs: killed at any moment, continued to the same result; damage is noticed, not trusted."""
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attittud_lab import files
+from attittud_lab.cli import main
+from attittud_lab.errors import InputError
+from tests.helpers.interrupted_runs import JOB, outcome, train_to_end, unfinished
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train_to_end(folder)
+    return folder
+
+
+def _written(folder: Path) -> int | None:
+    """When the checkpoint was written; None without one."""
+    try:
+        return (folder / "checkpoint.safetensors").stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def train_by_command(folder: Path, strategy: str | None = None, model: str = "mlp") -> None:
+    """The same through `attittud train`, into folder/job/STRATEGY/seed-0."""
+    torch.set_num_threads(1)
+    job = folder.parent / "job.yaml"
+    job.write_text(JOB)
+    with suppress(SystemExit), redirect_stdout(StringIO()):
+        main(["train", str(job), "--quiet", f"output={folder}", f"strategy.name={strategy}", f"model.name={model}"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
+@pytest.mark.parametrize(("train", "strategy", "wanted"), [(train_to_end, None, 20), (train_by_command, "auto", 10)])
+def test_kills_change_nothing(train: Any, strategy: str | None, wanted: int, tmp_path: Path) -> None:
+    whole, tmp_path = tmp_path / "undisturbed" / "x", tmp_path / "killed" / "x"
+    whole.parent.mkdir()
+    tmp_path.parent.mkdir()
+    train(whole, strategy, "wideresnet-10-1")
+    inner = "job/auto/seed-0" if strategy else ""
+    killed, undisturbed = tmp_path / inner, whole / inner
+    # A server that has imported everything: a child is there at once, and most of its life is training.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["attittud_lab.cli", "attittud_lab.training.train", "attittud.guide", "torch._dynamo", "sklearn.metrics"]
+    )
+    moments = random.Random(0)
+    kills = attempts = 0
+    while kills < wanted:
+        attempts += 1
+        assert attempts < 60, "the run is over too early to be killed so often"
+        process = context.Process(target=train, args=(tmp_path, strategy, "wideresnet-10-1"))
+        before = _written(killed)
+        process.start()
+        if attempts % 2:  # while it trains, however slow the machine is
+            while process.is_alive() and _written(killed) == before:
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.3))
+        else:  # anywhere: while it reads, too
+            time.sleep(moments.uniform(0.05, 0.6))
+        if process.is_alive():
+            os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
+            kills += 1
+            # What a killed process leaves is whole, or not there.
+            for path in killed.glob("*.json"):
+                json.loads(path.read_text())
+        elif (killed / "result.json").exists():
+            (killed / "result.json").unlink()  # it was faster than the kill: its last part is done again
+    train(tmp_path, strategy, "wideresnet-10-1")
+    assert outcome(killed) == outcome(undisturbed)
+    assert not list(tmp_path.rglob(".*.part"))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "bloop", "multitask", "torchjd_gradvac"])
+def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if strategy.startswith("torchjd"):
+        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
+    train_to_end(tmp_path / "whole", strategy)
+    saved = files.write_atomically
+
+    def interrupted(path: Path, content: bytes) -> None:
+        saved(path, content)
+        interrupted.count += path.name.startswith("checkpoint")
+        if interrupted.count in (5, 9, 13, 17):
+            interrupted.count += 1
+            raise KeyboardInterrupt
+
+    interrupted.count = 0
+    monkeypatch.setattr("attittud_lab.runs.folder.write_atomically", interrupted)
+    times = 0
+    while not (tmp_path / "parts" / "result.json").exists():
+        try:
+            train_to_end(tmp_path / "parts", strategy)
+        except KeyboardInterrupt:
+            times += 1
+    assert times >= 1
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
+def test_full_disk_in_mid_run(undisturbed: Path, tmp_path: Path) -> None:
+    """The run fails with a cure; with space again it ends as if nothing had been."""
+    original = os.fsync
+    calls = 0
+
+    def full(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(handle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InputError, match="the disk is full"):
+            train_to_end(tmp_path)
+    train_to_end(tmp_path)
+    assert outcome(tmp_path) == outcome(undisturbed)
+
+
+def test_changed_data_are_noticed(tmp_path: Path) -> None:
+    unfinished(tmp_path)
+    record = json.loads((tmp_path / "data.json").read_text())
+    record["primary"]["train"]["rows"][0] += 1
+    (tmp_path / "data.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match="the data have changed"):
+        train_to_end(tmp_path)

@@ -1,0 +1,296 @@
+"""Text classification with masked language modelling through the whole product, with a tiny encoder made on the spot."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attittud_lab.cli import main
+from attittud_lab.compare.run import compare
+from attittud_lab.config.load import changed, load, loads
+from attittud_lab.config.schema import Config
+from attittud_lab.diagnose import diagnose
+from attittud_lab.errors import InputError
+from attittud_lab.models.network import build_model
+from attittud_lab.report import write_report
+from attittud_lab.training.phase import Phase
+from attittud_lab.training.train import load_data, run
+from tests.helpers.interrupted_runs import outcome
+from tests.helpers.text_jobs import write_job
+from tests.helpers.texts import tiny_encoder, write_reviews
+
+torch.set_num_threads(1)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return load(write_job(tmp_path_factory.mktemp("texts")))
+
+
+# ------------------------------------------------------------------------------------------------ the paper's settings
+
+
+def test_word_embeddings_are_not_decomposed(job: Config) -> None:
+    """They receive the auxiliary gradient as it is, the other shared parameters do not."""
+    torch.manual_seed(0)
+    data = load_data(job)
+    updates = {}
+    for name, eta in (
+        ("flip", "{neutral: 1, helpful: 1, harmful: -1}"),
+        ("sum", "{neutral: 1, helpful: 1, harmful: 1}"),
+    ):
+        config = loads(
+            f"strategy: {{name: custom, eta: {eta}, primary_weight: 0.1, rank: 3, exclude: ['*word_embeddings*']}}"
+        )
+        config = Config(data=job.data, model=job.model, training=job.training, strategy=config.strategy)
+        model = build_model(job.model, data, 0)
+        phase = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1")
+        phase.streams.load(0)
+        phase.strategy.step(phase.streams)
+        updates[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        assert not any("word_embeddings" in n for n in phase.strategy.guide.subspace.layout.names)
+    differs = {n for n, gradient in updates["flip"].items() if not torch.equal(gradient, updates["sum"][n])}
+    assert "body.model.embeddings.word_embeddings.weight" not in differs
+    assert any("position_embeddings" in n for n in differs) and any("layer.1" in n for n in differs)
+    assert "heads.lm.dense.weight" not in differs
+
+
+def test_patterns_must_fit_something(job: Config, tmp_path: Path) -> None:
+    changed = loads("strategy: {name: flip, exclude: ['*no_such_thing*']}").strategy
+    with pytest.raises(InputError, match=r"strategy\.exclude: no parameter has a name like '\*no_such_thing\*'"):
+        run(job, strategy=changed, run_dir=tmp_path)
+
+
+@pytest.mark.parametrize("strategy", ["flip", "auto", "torchjd_mgda", "diagnose", "pretrain"])
+def test_a_frozen_body_leaves_nothing_to_decompose(job: Config, strategy: str, tmp_path: Path) -> None:
+    frozen = changed(job, ["model.freeze=['body.*']", "strategy.exclude=[]"])
+    nothing = pytest.raises(InputError, match=r"leave no parameter that is trained and that the tasks share")
+    with nothing if strategy != "pretrain" else contextlib.nullcontext():
+        if strategy == "diagnose":
+            diagnose(changed(frozen, ["strategy.name=multitask"]), tmp_path)
+        else:
+            run(frozen, strategy=strategy, run_dir=tmp_path)
+    with pytest.raises(InputError, match=r"model\.freeze: .* leaves nothing to train"):
+        run(changed(job, ["model.freeze=['*']"]), run_dir=tmp_path / "all")
+
+
+@pytest.mark.parametrize("strategy", ["flip", "auto", "multitask", "primary_only", "bloop", "torchjd_mgda", "replay"])
+def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
+    if strategy.startswith("torchjd"):
+        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
+    weights = []
+    for parts in (1, 4):
+        config = loads(
+            f"""
+            data:
+              primary: {{path: digits, train: 60, validation: 40, test: 40}}
+              auxiliary: {{more: {{path: digits, examples: 100}}}}
+            model: {{name: mlp, width: 16}}
+            training:
+              guided: {{steps: 5, evaluations: 1, primary_batch: 16, batch_size: 24, accumulate: {parts}, optimizer: sgd}}
+              finetune: {{steps: 2, evaluations: 1, primary_batch: 16, accumulate: {parts}, optimizer: sgd}}
+            strategy: {{name: {strategy}, rank: 3, refresh_every: 2, engine: hooks, ratio: 0.4}}
+            """
+        )
+        run(config, run_dir=tmp_path / str(parts))
+        weights.append(load_file(tmp_path / str(parts) / "weights.safetensors"))
+        losses = [json.loads(line) for line in (tmp_path / str(parts) / "metrics.jsonl").read_text().splitlines()]
+        assert all("loss/primary" in line for line in losses if "lr" in line)
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
+
+
+def test_micro_batches_have_noise_of_their_own(job: Config) -> None:
+    """Else accumulation would hide the same places in all of them, and drop the same units."""
+    config = changed(job, ["training.guided.accumulate=2", "model.dropout=0.5"])
+    data = load_data(config)
+    for examples in (data.primary.examples, data.auxiliary["lm"].examples):  # the same text everywhere
+        examples.inputs[:] = examples.inputs[0]
+    assert data.primary.examples.targets is not None
+    data.primary.examples.targets[:] = 0
+    model = build_model(config.model, data, 0).train()
+    streams = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1").streams
+    streams.load(0)
+    first, second = streams.micro
+    assert not torch.allclose(first.primary(), second.primary(), rtol=1e-3)
+    assert not torch.allclose(first.auxiliary()["lm"], second.auxiliary()["lm"], rtol=1e-3)
+
+
+def test_a_tokenizer_with_more_words_than_the_network(job: Config, tmp_path: Path) -> None:
+    """Found before training, though only one text has such a word."""
+    folder = tiny_encoder(tmp_path / "encoder")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["zebra"] = 40
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    rows = [{"text": f"good film {'zebra' if n == 50 else ''}"} for n in range(60)]
+    (tmp_path / "plain.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = changed(
+        job,
+        [f"model.name=hf:{folder}", f"data.auxiliary.lm={{path: {tmp_path / 'plain.jsonl'}, objective: masked_lm}}"],
+    )
+    with pytest.raises(InputError, match="gave the number 40 to a word, but the network knows only 29 words"):
+        run(config, run_dir=tmp_path / "run")
+
+
+def test_micro_batches_have_to_be_equal(job: Config, tmp_path: Path) -> None:
+    odd = loads(f"{(Path(job.output).parent / 'job.yaml').read_text()}", ["training.guided.accumulate=3"])
+    with pytest.raises(InputError, match=r"accumulate: training\.guided\.primary_batch is 8, .* multiple of 3"):
+        run(odd, run_dir=tmp_path)
+    svd = loads(
+        (Path(job.output).parent / "job.yaml").read_text(), ["training.guided.accumulate=2", "strategy.basis=svd"]
+    )
+    with pytest.raises(InputError, match=r"basis svd cannot be built from 2 micro-batches; set strategy\.basis_batch"):
+        run(svd, run_dir=tmp_path)
+    run(loads((Path(job.output).parent / "job.yaml").read_text(), ["training.guided.accumulate=2"]), run_dir=tmp_path)
+
+
+def test_a_head_that_was_trained_alone_is_a_start(job: Config, tmp_path: Path) -> None:
+    """`model.freeze` keeps the encoder as it is, `model.weights` takes the trained masked-word head over."""
+    text = (Path(job.output).parent / "job.yaml").read_text()
+    first = loads(
+        text, ["model.freeze=['body.*']", "strategy=pretrain", "training.mode=joint", "training.guided.select=last"]
+    )
+    run(first, run_dir=tmp_path / "head")
+    weights = load_file(tmp_path / "head" / "weights.safetensors")
+    data = load_data(job)
+    fresh = build_model(job.model, data, 0).state_dict()
+    assert all(torch.equal(weights[name], fresh[name]) for name in fresh if name.startswith("body."))
+    assert not torch.equal(weights["heads.lm.bias"], fresh["heads.lm.bias"])
+    start = loads(text, [f"model.weights={tmp_path}/head/weights.safetensors"]).model
+    begun = build_model(start, data, 0).state_dict()
+    assert torch.equal(begun["heads.lm.bias"], weights["heads.lm.bias"])
+    assert torch.equal(begun["heads.primary.weight"], fresh["heads.primary.weight"])  # as without these weights
+    with pytest.raises(InputError, match=r"model\.freeze: no parameter has a name like 'bdy\.\*'"):
+        build_model(loads(text, ["model.freeze=['bdy.*']"]).model, data, 0)
+
+
+def test_two_splits_are_read_as_one(tmp_path: Path) -> None:
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    write_reviews(folder / "train.jsonl", 40, 0)
+    write_reviews(folder / "unsupervised.jsonl", 25, 1, labelled=False)
+    write_reviews(folder / "test.jsonl", 20, 2)
+    text = f"""
+    data:
+      primary: {{path: {folder}, validation: 10}}
+      auxiliary: {{lm: {{path: {folder}, split: train+unsupervised, objective: masked_lm}}}}
+    model: {{name: text-cnn, width: 8}}
+    output: {tmp_path}/runs
+    """
+    record = load_data(loads(text)).record
+    # Its own training texts may be used again, but not those that choose and judge the model.
+    assert record["auxiliary"]["lm"]["count"] == 40 + 25 - 10 and record["auxiliary"]["lm"]["left_out_as_primary"] == 10
+    with pytest.raises(InputError, match="there is no split 'more'"):
+        load_data(loads(text, ["data.auxiliary.lm.split=train+more"]))
+
+
+# ------------------------------------------------------------------------------------------------ the commands
+
+
+def train_to_end(config: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    run(load(Path(config)), run_dir=folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
+def test_kills_change_nothing(job: Config, tmp_path: Path) -> None:
+    """Masks, dropout, buckets and the cache of tokens included."""
+    config = Path(job.output).parent / "job.yaml"
+    run(job, run_dir=tmp_path / "undisturbed")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attittud_lab.training.train", "attittud.guide", "torch._dynamo", "transformers"])
+    killed, moments, kills = tmp_path / "killed", random.Random(0), 0
+    path = killed / "checkpoint.safetensors"
+    for _ in range(12):
+        process = context.Process(target=train_to_end, args=(str(config), str(killed)))
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        process.start()
+        while process.is_alive():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime_ns != before:
+                    time.sleep(moments.uniform(0, 0.03))
+                    process.kill()
+            time.sleep(0.002)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        if kills == 2:
+            break
+        if (killed / "result.json").exists():
+            (killed / "result.json").unlink()  # it was faster than the kill: its last part is done again
+    assert kills == 2
+    run(job, run_dir=killed)
+    assert outcome(killed) == outcome(tmp_path / "undisturbed")
+
+
+def test_compare_and_report(job: Config, tmp_path: Path) -> None:
+    result = compare(job, tmp_path / "compare")
+    assert result["metric"] == "macro_f1"
+    labels = {row["label"] for row in result["tables"][0]["rows"]}
+    assert labels == {"primary_only", "multitask", "flip primary_weight=0.1", "pretrain", "auto"}
+    # What is left open about the decomposition is taken over from the strategy above.
+    echo = next((tmp_path / "compare").glob("runs/auto/*/*/seed-0/run.json"))
+    assert json.loads(echo.read_text())["config"]["strategy"]["exclude"] == ["*word_embeddings*"]
+    page = write_report(tmp_path / "compare", tmp_path / "page.html").read_text()
+    assert "macro_f1" in page or "macro-F1" in page
+
+
+def test_diagnose(job: Config, tmp_path: Path) -> None:
+    text = (Path(job.output).parent / "job.yaml").read_text()
+    found = diagnose(loads(text, ["training.guided.steps=20"]), tmp_path, steps=20)
+    assert found["steps"] == 20 and "lm" in json.dumps(found)
+    layers = json.dumps(found["sources"])
+    assert "position_embeddings" in layers and "word_embeddings" not in layers
+
+
+def test_init_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_reviews(tmp_path / "labelled.jsonl", 60, 0)
+    write_reviews(tmp_path / "plain.jsonl", 30, 1, labelled=False)
+    tiny_encoder(tmp_path / "encoder")
+    with pytest.raises(SystemExit) as left:
+        main(["init", "text", "--primary", "labelled.jsonl", "--auxiliary", "plain.jsonl", "-o", "job.yaml"])
+    assert not left.value.code
+    short = [
+        "training.guided.steps=3",
+        "training.finetune.steps=2",
+        "training.guided.evaluations=1",
+        "strategy.rank=2",
+        "data.max_length=24",
+    ]
+    for model in ("text-cnn", "hf:encoder"):
+        with pytest.raises(SystemExit) as left:
+            main(["train", "job.yaml", f"model.name={model}", f"output=runs-{model[:2]}", *short])
+        assert not left.value.code, capsys.readouterr()
+        (written,) = Path(f"runs-{model[:2]}").rglob("result.json")
+        assert json.loads(written.read_text())["metric"] == "macro_f1"  # what document classification is judged by
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*")
+@pytest.mark.parametrize("strategy", ["flip", "pretrain", "multitask"])
+def test_captured_text_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
+    job: Config, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Masked words, packed blocks, several lengths and refreshes by hooks; nothing is run eagerly for want of a capture."""
+    text = (Path(job.output).parent / "job.yaml").read_text()
+    more = [f"strategy.name={strategy}", "strategy.engine=hooks", "strategy.basis_batch=8", "training.guided.steps=60"]
+    more += ["training.deterministic=true", "training.cuda_graph=true", "training.precision=bf16", "device=cuda"]
+    weights = []
+    for name, warm_up in (("captured", 3), ("again", 3), ("eager", 1000)):
+        monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", warm_up)
+        run(loads(text, more), run_dir=tmp_path / name)
+        weights.append((tmp_path / name / "weights.safetensors").read_bytes())
+    assert "cannot be captured" not in caplog.text
+    assert weights[0] == weights[1] == weights[2]

@@ -1,0 +1,135 @@
+"""What README and docs/auto.md tell about the paper's experiments is what the committed results give."""
+
+import re
+import statistics
+
+from attittud_lab.config.load import load
+from experiments.paper import printed, table1, table3
+from experiments.paper.claims import Claim, against_paper, judged, spread_falls
+from experiments.paper.figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, by_samples, rank_rows, samples_rows
+from experiments.paper.rows import HERE
+from experiments.paper.table2 import CHOSEN, CHOSEN_CLAIMS, MORE_CLAIMS, TABLE2_CLAIMS, everything, with_chosen
+from experiments.paper.table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, shares
+
+
+def read(name: str) -> str:
+    return " ".join((HERE.parent / name).read_text(encoding="utf-8").split())
+
+
+def test_commands_in_docs_name_configurations_that_can_be_run() -> None:
+    """A file that others have as their base cannot, where it leaves the search to them."""
+    found = [
+        command.split()
+        for path in (HERE.parent / "docs").glob("*.md")
+        for command in re.findall(
+            r"attittud (?:train|compare|diagnose) (experiments/[^`#]*)", read(f"docs/{path.name}")
+        )
+    ]
+    assert ["strategy=auto" in words for _, *words in found] == [True]
+    for file, *words in found:
+        load(HERE.parent / file, words)
+
+
+def test_the_readme_says_what_tables_1_and_3_show() -> None:
+    assert "pre-training and guidance gained nothing over no auxiliary data" in read("README.md")
+    verdicts = [said for _, _, said in judged(table3.CLAIMS, table3.rows().rows)]
+    assert verdicts and set(verdicts) == {"not significant"}
+    said = [
+        verdict
+        for task in ("imdb", "amazon")
+        for labels_ in ("500", "full")
+        for _, _, verdict in judged(table1.claims(task), table1.column(task, labels_).rows)
+    ]
+    assert f"none of {len(said)} comparisons on IMDB and Amazon reviews" in read("README.md")
+    assert set(said) == {"not significant"}
+
+
+def test_the_readme_says_what_bases_show() -> None:
+    said = {claim.text: verdict for claim, _, verdict in judged(TABLE4_CLAIMS, best_rows())}
+    assert "a basis from primary examples beats the canonical one" in read("README.md")
+    assert said.pop("`sketch` beats `canonical`") == "holds"
+    assert "but it is no more accurate than these two" in read("README.md")
+    assert set(said.values()) == {"not significant"}
+    assert "holds far more of both gradients than a random one or the mean" in read("README.md")
+    assert {verdict for *_, verdict in judged(FIGURE3_CLAIMS, shares())} == {"holds"}
+    tested = "neither its rank (5 against 40) nor the examples behind it (5 against 100) make a significant difference"
+    assert f"{tested}; rank 1 does better than 40, as was seen afterwards" in read("README.md")
+    assert {verdict for *_, verdict in judged(RANK_CLAIMS, rank_rows())} == {"not significant"}
+    seen = [rank_rows()[f"{size}/1"].minus(rank_rows()[f"{size}/40"]) for size in (50, 1000)]
+    assert all(found is not None and found.p < 0.05 and found.mean > 0 for found in seen)
+    assert [verdict for *_, verdict in judged(SAMPLES_CLAIMS, samples_rows())] == [
+        "not significant, as the paper has it"
+    ]
+    assert spread_falls(by_samples())[1] == "not significant"
+
+
+def test_the_readme_says_what_table_2_shows() -> None:
+    rows, said = with_chosen(everything()), read("README.md")
+    of_paper = {label: rows[label].summary for label in printed.TABLE2}
+    assert {summary.n for summary in of_paper.values()} == {15}
+    met = {against_paper(of_paper[label], mean, half) for label, (_, mean, half) in printed.TABLE2.items()}
+    assert met == {"agrees", "above"}
+    assert "with fifteen seeds all five means agree with the paper's or are above" in said
+
+    found = {
+        (claim.first, claim.second): (100 * difference.mean, verdict)
+        for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS, MORE_CLAIMS)
+        for claim, difference, verdict in judged(claims, rows)
+        if difference is not None
+    }
+    to_multitask = {label: result for (label, second), result in found.items() if second == "multitask"}
+    assert all(verdict != "holds" for _, verdict in to_multitask.values())
+    below, chosen, above = (to_multitask[label] for label in ("orthogonal", CHOSEN, "drop_harmful"))
+    assert {verdict for _, verdict in (below, chosen, above)} == {"not significant"}
+    assert max(to_multitask.values()) == above
+    figures = f"{-below[0]:.1f} points below it, the row that validation chose {-chosen[0]:.1f} below"
+    best = f"the best of all, (1, 1, 0), {above[0]:.1f} above, none of it significant"
+    assert f"but no row of ATTITTUD beats a tuned multitask: (1, 0, 0) is {figures}, {best}" in said
+
+    reversing = [result for label, result in to_multitask.items() if "flip" in label]
+    lost = [-points for points, _ in reversing]
+    assert (len(reversing), sum("opposite" in verdict for _, verdict in reversing)) == (4, 3)
+    assert all(len(rows[label].test) == 5 for label in to_multitask if "flip" in label)
+    assert (
+        f"reverse the harmful part lose {min(lost):.1f} to {max(lost):.1f} (five seeds), three of four significantly"
+        in said
+    )
+    for page, words in (
+        ("docs/theory.md", "paper's four Etas beat a tuned multitask on its own Cat-vs-Dog; those that turn"),
+        ("docs/coming-from.md", "neither one-sided PCGrad nor any of its four Etas beats a tuned multitask"),
+    ):
+        assert words in read(page)
+    over = rows["pcgrad"].minus(rows["multitask"])
+    assert over is not None and over.p > 0.05
+
+    leads = [
+        each for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS) for each in judged(claims, rows) if "ATTITTUD" in each[0].text
+    ]
+    points = sorted(claim.points for claim, *_ in leads if claim.points is not None)
+    assert (
+        f"leads as large as the paper's ({points[0]} to {points[-1]} points) are outside of our 95 % intervals" in said
+    )
+    assert all(100 * found.high < points[0] for _, found, _ in leads if found is not None) and len(points) == 6
+
+    released = rows["pretrain_as_released"].test
+    fair = statistics.fmean(rows["pretrain"].test[seed] for seed in released)
+    figures = f"{100 * statistics.fmean(released.values()):.1f} % stopped as released and {100 * fair:.1f} by the rule"
+    assert f"which the paper's row beats by 2.6, has {figures} that all methods share (five seeds, significant)" in said
+    assert len(released) == 5 and found["pretrain", "pretrain_as_released"][1] == "holds"
+
+
+def test_the_docs_report_auto_on_cat_vs_dog_correctly() -> None:
+    rows = everything().rows
+    seeds = rows["auto"].test  # other rows have more of them, and means of other seeds are no comparison
+    auto, alone, multitask, pretrain = (
+        f"{100 * statistics.fmean(rows[name].test[seed] for seed in seeds):.1f}"
+        for name in ("auto", "primary_only", "multitask", "pretrain")
+    )
+    in_short = f"{auto} %, as without auxiliary data ({alone}), where tuned multitask has {multitask}"
+    assert in_short in read("README.md")
+    ((_, found, said),) = judged([Claim("auto beats multitask", "auto", "multitask")], rows)
+    assert found is not None and "opposite is significant" in said
+    assert f"and {-100 * found.mean:.1f} on the paper's Cat-vs-Dog, where it finds nothing" in read("README.md")
+    means = f"{auto} %, `primary_only` {alone}, multitask with one tuned weight {multitask} and pre-training {pretrain}"
+    ends = f"{100 * found.mean:.1f}, from {100 * found.low:.1f} to {100 * found.high:.1f}"
+    assert f"`auto` has {means} (five seeds, `auto` less multitask {ends})" in read("docs/auto.md")

@@ -1,0 +1,134 @@
+"""A loop of one's own under Accelerate: the documented example, which is all the adapter there is."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
+
+
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+
+from attittud import preset
+from tests.helpers.hostile import payloads
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+sys.path.insert(0, str(EXAMPLES))
+
+
+import accelerate_loop  # noqa: E402 - the path is set above
+
+pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {examples!r})
+from accelerate_loop import train
+train(Path({folder!r}), after_step=lambda step: step == 8 and os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_train_kill_resume(tmp_path: Path) -> None:
+    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["step_5"]
+    resumed = accelerate_loop.train(tmp_path, resume=True)
+    whole = accelerate_loop.train(tmp_path / "whole")
+    assert len(resumed) == 7 and resumed == whole[5:]
+
+
+def test_planted_and_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
+    """What the guide adds to a checkpoint is safetensors and JSON, without one of Accelerate's pickles."""
+    accelerate_loop.train(tmp_path, steps=5)
+    folder, mark = tmp_path / "step_5", tmp_path / "ran"
+    assert not list(folder.glob("custom_checkpoint*"))
+    files = sorted(path for path in (folder / "guide").rglob("*") if path.is_file())
+    assert [path.name for path in files] == ["rows.safetensors", "guide.json"]
+    for file in files:
+        honest = file.read_bytes()
+        for content in (*list(payloads(mark))[:4], b"", honest[:50]):
+            file.write_bytes(content)
+            with pytest.raises(ValueError, match=f"^{file}: .*another copy"):
+                accelerate_loop.train(tmp_path, steps=6, resume=True)
+            assert not mark.exists()
+        file.write_bytes(honest)
+    assert len(accelerate_loop.train(tmp_path, steps=6, resume=True)) == 1
+
+
+class Plain:
+    """What Accelerate's users do without a Guide: backward of each loss, gradients add up."""
+
+    def __init__(self, model: Any, **settings: Any) -> None:
+        self.settings = settings
+
+    def primary(self, losses: Any) -> None:
+        losses.mean().backward()
+
+    def auxiliary(self, loss: Any) -> None:
+        loss.backward()
+
+    def combine(self) -> Any:
+        return SimpleNamespace(refreshed=True, tasks={}, to_dict=lambda: defaultdict(float))
+
+
+def test_equal_weights_reproduce_plain_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guided = accelerate_loop.train(tmp_path, strategy=preset("multitask"))
+    monkeypatch.setattr(accelerate_loop, "Guide", Plain)
+    monkeypatch.setattr(accelerate_loop.checkpoint, "save", lambda *_: None)
+    assert guided == pytest.approx(accelerate_loop.train(tmp_path), rel=1e-4)
+
+
+def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    accelerate_loop.train(tmp_path, steps=3)
+    lines = capsys.readouterr().out.splitlines()
+    for line in lines:
+        shares = [float(share) for share in re.findall(r"(?:neutral|helpful|harmful) ([\d.]+)", line)]
+        assert len(shares) == 3 and sum(shares) == pytest.approx(1, abs=0.02)
+    assert len(lines) == 3
+
+
+def test_loops_that_were_copied_from_an_earlier_example_still_import() -> None:
+    code = "from attittud.integrations.logs import Latest as old; from attittud.integrations import Latest; assert old is Latest"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_bf16(tmp_path: Path) -> None:
+    full = accelerate_loop.train(tmp_path)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    half = accelerate_loop.train(tmp_path, mixed_precision="bf16")
+    assert half != full and half == pytest.approx(full, rel=0.05)
+
+
+def test_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a scaler put in by hand, which Accelerate makes for GPUs alone."""
+
+    def scaling(**settings: Any) -> Accelerator:
+        accelerator = Accelerator(**settings)
+        accelerator.scaler, accelerator.native_amp = torch.amp.GradScaler("cpu", init_scale=2.0**10), True
+        accelerator.state._mixed_precision = "fp16"
+        return accelerator
+
+    full = accelerate_loop.train(tmp_path)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setattr(accelerate_loop, "Accelerator", scaling)
+    half = accelerate_loop.train(tmp_path)
+    assert half != full and half == pytest.approx(full, rel=0.02)

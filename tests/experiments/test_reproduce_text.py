@@ -1,0 +1,206 @@
+"""Table 1: which runs it is made of, what they start from, and the section that comes of them."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attittud_lab.compare.candidates import Budget, candidates, job, variants
+from attittud_lab.config.schema import Config
+from attittud_lab.data.parts import read_parts
+from attittud_lab.data.prepare import split_seed
+from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Progress
+from attittud_lab.training.train import run
+from experiments.paper import rows as reader
+from experiments.paper import table1
+from experiments.paper.claims import judged
+from experiments.reproduce.experiments import EXPERIMENTS
+from experiments.reproduce.fingerprint import fingerprint
+from experiments.reproduce.results import read_lines
+from experiments.reproduce.run import QUICK, parts, read_part, reproduce
+from experiments.reproduce.text import QUICK_PARTS, write_encoder, write_texts
+from tests.helpers.reproduction import line
+
+CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+
+
+def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
+    """Paths are no part of a fingerprint, so tasks and texts have to differ in other ways."""
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    folder = write_texts(tmp_path)
+    seen: dict[str, str] = {}
+    for name, config in parts("table1-text", folder, CONFIGS, [f"model.name=hf:{tmp_path}/encoder"]).items():
+        assert [c.label for c in candidates(config)] == [
+            "primary_only",
+            "multitask",
+            "flip",
+            "orthogonal",
+            "pretrain",
+            "auto",
+        ]
+        tries = [variants(c.strategy, config.compare, tuned=c.tuned) for c in candidates(config)]
+        assert {len(some) for some in tries} == {3}  # an equal search
+        for candidate, some in zip(candidates(config), tries, strict=True):
+            for variant in some:
+                found = fingerprint(job(config, candidate, variant, Budget(4, 2)))
+                # Plain fine-tuning is the same whatever the auxiliary text is: trained once, for both columns.
+                place = name.removesuffix("-swapped") if candidate.label == "primary_only" else name
+                assert seen.setdefault(found, place) == place, f"{name} and {seen[found]}: {candidate.label}"
+    assert len(set(seen.values())) == 8 and len(seen) == 8 * 6 * 3 - 4 * 3
+    # The encoder's name counts, its place does not.
+    one, same, other = (
+        fingerprint(next(iter(parts("table1-text", folder, CONFIGS, [f"model.name=hf:{place}"]).values())))
+        for place in ("/a/minilm", "/b/minilm", "/a/roberta")
+    )
+    assert one == same != other
+
+
+def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    torch.set_num_threads(1)
+    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path / "results", "work": tmp_path / "work"}
+    # The guided phase does not move, as its rate is 0 in 32 bits, and fine-tuning leaves the heads of texts alone: they stay what
+    # they began with.
+    still = ["compare.space={training.guided.lr: [1e-60]}", "training.guided.weight_decay=0"]
+    reproduce(["table1-text"], None, progress=Progress(), overrides=still, quick=True, **options)
+    lines = read_lines(tmp_path / "results" / "table1-text.jsonl")
+    assert {found["part"] for found in lines} == {"start", *QUICK_PARTS}
+    assert all(found["result"]["metric"] == "macro_f1" for found in lines)
+    folder = tmp_path / "work" / "table1-text"
+    (start,) = folder.glob("start/runs/start/*/seed-1/weights.safetensors")
+    heads = load_file(start)
+    assert {name.split(".")[1] for name in heads if name.startswith("heads.")} == {
+        "primary",
+        "imdb_text",
+        "amazon_text",
+    }
+    # The encoder did not move: plain fine-tuning begins where it would have without a start.
+    (encoder,) = (tmp_path / "work").glob("miniature-encoder/model.safetensors")
+    own = {f"body.model.{name}": weights for name, weights in load_file(encoder).items() if "pooler" not in name}
+    assert len(own) > 15 and all(torch.equal(weights, heads[name]) for name, weights in own.items())
+    for part, text_name in zip(QUICK_PARTS, ("imdb_text", "imdb_text"), strict=True):
+        found = [load_file(path) for path in (folder / part).glob("runs/*/**/seed-1/weights.safetensors")]
+        assert len(found) == 4
+        for weights, name in itertools.product(found, heads):
+            if name.startswith(f"heads.{text_name}."):
+                assert torch.equal(weights[name], heads[name]), name
+        echo = next((folder / part).glob("runs/flip/**/seed-1/run.json"))
+        strategy = json.loads(echo.read_text())["config"]["strategy"]
+        assert (strategy["exclude"], strategy["refresh_every"], strategy["engine"]) == (
+            ["*word_embeddings*"],
+            4,
+            "hooks",
+        )
+
+
+def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -> None:
+    """The start is trained once for all parts, so each has to hold out the same reviews with the same seed."""
+    folder = write_texts(tmp_path)
+    few = ["data.primary.validation=40", "model.name=hf:encoder"]
+    start = read_part(CONFIGS, EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"])  # type: ignore[misc]  # it has one
+
+    def read(config: Config, seed: int) -> tuple[set[object], set[object]]:
+        found = read_parts(config.data, split_seed(config.data, seed))
+        held_out = {text for name in ("validation", "test") for text in found.primary[name].raws()}
+        return held_out, {text for part in found.auxiliary.values() for text in part.raws()}
+
+    starts = {seed: read(start, seed)[1] for seed in range(5)}
+    fewer = parts("table1-text", folder, CONFIGS, [*few, "data.primary.train=60"])
+    for name, found in parts("table1-text", folder, CONFIGS, few).items():
+        config = found if found.data.primary.train is None else fewer[name]
+        for seed, texts in starts.items():
+            held_out, own = read(config, seed)
+            assert len(held_out) > 60 and len(own) > 100 and len(texts) > 200
+            assert not held_out & own, name
+            assert not held_out & texts, f"{name}, seed {seed}"
+
+
+def test_auxiliary_text_leaves_no_trace_in_plain_fine_tuning(tmp_path: Path) -> None:
+    """Else one run could not stand for both columns."""
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    experiment = EXPERIMENTS["table1-text"]
+    assert experiment.encoder is not None
+    encoder, folder = experiment.encoder(tmp_path), experiment.miniature(tmp_path)
+    settings = [*QUICK, *experiment.quick, f"model.name=hf:{encoder}", "strategy.name=primary_only"]
+    runs = [
+        run(replace(config, model=replace(config.model, weights=None)), run_dir=tmp_path / name)
+        for name, config in parts("table1-text", folder, CONFIGS, settings).items()
+        if name.startswith("table1-text-imdb-500")
+    ]
+    assert len(runs) == 2 and runs[0].test == runs[1].test
+    weights = [load_file(Path(found.run_dir) / "weights.safetensors") for found in runs]
+    shared = [name for name in weights[0] if name in weights[1]]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in shared) and len(shared) > 15
+
+
+def test_the_tiny_encoder_is_the_same_from_every_process(tmp_path: Path) -> None:
+    """Each writes it, while others may read it."""
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    files = []
+    for _ in range(2):
+        torch.rand(1)
+        state = torch.get_rng_state()
+        place = write_encoder(tmp_path)
+        assert torch.equal(torch.get_rng_state(), state)
+        files.append({path.name: path.read_bytes() for path in place.iterdir()})
+    assert files[0] == files[1] and "model.safetensors" in files[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["miniature-encoder"]
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": Progress()}
+    data = write_texts(tmp_path)
+    with pytest.raises(InputError, match=r"--model is not given; table1-text needs one"):
+        reproduce(["table1-text"], data, overrides=[], **options)
+    with pytest.raises(InputError, match=r"there is no folder imdb in it; it has to hold imdb and amazon_helpful"):
+        reproduce(["table1-text"], tmp_path, overrides=[], model=tmp_path, **options)
+
+
+def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "RESULTS", tmp_path)
+    own = {"primary_only": 0.60, "multitask": 0.62, "flip": 0.66, "orthogonal": 0.64, "pretrain": 0.63, "auto": 0.61}
+    swapped = {
+        "primary_only": 0.60,
+        "multitask": 0.61,
+        "flip": 0.60,
+        "orthogonal": 0.65,
+        "pretrain": 0.59,
+        "auto": 0.62,
+    }
+    lines = []
+    for name, values in (("table1-text-amazon-500", own), ("table1-text-amazon-500-swapped", swapped)):
+        for label, value in values.items():
+            # On validation (1, 1, -1) is the better one with own text, and the other one with swapped text.
+            for draw in range(3):
+                for seed in range(5 if draw == 0 else 1):
+                    figure = value + 0.001 * ((7 * seed + len(label)) % 5)
+                    run_name = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
+                    tested = figure + 0.05 * (values is own and label == "orthogonal")  # which must not choose it
+                    lines.append(line(name, run_name, seed, figure - 0.1 * (draw > 0), tested))
+    lines += [line("start", "start", seed, 0.5, 0.5) for seed in range(5)]
+    (tmp_path / "table1-text.jsonl").write_text("\n".join(lines) + "\n")
+    found = table1.column("amazon", "500")
+    assert found.rows["ours"].label == "flip" and found.rows["swapped, ours"].label == "orthogonal"
+    said = {claim.text: (claim.points, verdict) for claim, _, verdict in judged(table1.claims("amazon"), found.rows)}
+    assert said["TAPT beats plain fine-tuning"] == (3.3, "holds")
+    assert said["swapped text: ours beats TAPT"] == (0.7, "holds")
+    assert said["swapped text: TAPT beats plain fine-tuning"] == (0.8, "does not hold: the opposite is significant")
+    assert said["TAPT beats ours"] == (0.2, "does not hold: the opposite is significant")
+    assert [claim.text for claim in table1.claims("imdb")][3] == "swapped text: plain fine-tuning beats TAPT"
+    section = table1.section()
+    assert "| Ours, swapped text | 68.5 ± 1.01 | 65.2 |" in section and "not run yet" in section
+    # Plain fine-tuning reads neither text: where one part lacks seeds of it, those of the other part are it.
+    kept = [some for some in lines if "-swapped" in some or '"primary_only/' not in some or '"seed": 0' in some]
+    assert len(kept) == len(lines) - 4
+    (tmp_path / "table1-text.jsonl").write_text("\n".join(kept) + "\n")
+    again = table1.column("amazon", "500")
+    assert again.rows["primary_only"].test == found.rows["primary_only"].test
+    assert "| Amazon helpfulness, 500 labels | 84 | 42.0 | NVIDIA H200 |" in section
+    assert "| masked-word heads, once for all columns | 5 | 2.5 | NVIDIA H200 |" in section

@@ -1,0 +1,1 @@
+"""What tests share: models, oracles, made-up data, worker processes."""

@@ -1,0 +1,39 @@
+"""A comparison and a run to report on."""
+
+from pathlib import Path
+
+import pytest
+
+from attittud_lab.compare.run import compare
+from attittud_lab.config.load import loads
+from attittud_lab.report import write_report
+
+JOB = """
+data:
+  primary: {path: digits, train: 60, validation: 100, test: 200}
+  auxiliary: {"more": {path: digits, examples: 300}}
+model: {name: mlp, width: 8}
+training:
+  guided: {steps: 24, evaluations: 4, primary_batch: 16, batch_size: 16, lr: 0.02}
+  finetune: {steps: 8, evaluations: 2, primary_batch: 16, lr: 0.01}
+strategy: {name: flip, rank: 3}
+log_every: 2
+compare: {seeds: 2, tuning_seeds: 1, strategies: [drop_harmful], weights: [0.3, 1]}
+"""
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits") / "compare"
+    compare(loads(JOB), folder)
+    write_report(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_dir(comparison: Path) -> Path:
+    (found,) = comparison.glob("runs/flip/weight-1/steps-24-8/seed-0")
+    return found
+
+
+"""Values that are somewhere in a file where another one should be."""

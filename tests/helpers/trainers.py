@@ -1,0 +1,97 @@
+"""Small models, data and a stock step on the summed objective, for the tests of the trainers."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import Trainer
+
+from attittud import Eta
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+from transformers_trainer import NUMBERS, make_trainer, sequences  # noqa: E402 - the path is set above
+
+__all__ = [
+    "EXAMPLES",
+    "NUMBERS",
+    "SUM",
+    "WARNINGS",
+    "arguments",
+    "curve",
+    "llama",
+    "make_trainer",
+    "sequences",
+    "summed",
+]
+
+SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
+WARNINGS = [
+    pytest.mark.filterwarnings(
+        "ignore:There is a performance drop because we have not yet implemented the batching rule"
+    ),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+]
+
+
+def llama() -> transformers.PreTrainedModel:
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=NUMBERS,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def arguments(folder: Path, cls: Any = transformers.TrainingArguments, **settings: Any) -> Any:
+    defaults = {
+        "per_device_train_batch_size": 4,
+        "max_steps": 6,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "use_cpu": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "bf16": False,
+    }
+    return cls(str(folder), **(defaults | settings))
+
+
+def curve(trainer: Trainer, name: str = "loss") -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def summed(guided: type[Trainer], stock: type[Trainer]) -> type[Trainer]:
+    """The stock step on the summed objective: one loss, one backward; only the data is drawn by the adapter."""
+
+    class Summed(guided):
+        training_step = stock.training_step
+
+        def get_batch_samples(self, *args: Any) -> Any:
+            self.micro_batch = 0
+            return super().get_batch_samples(*args)
+
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            for batches, items in self._window.values():
+                batch = self._prepare_inputs(batches[self.micro_batch])
+                loss = loss + super().compute_loss(model, batch, num_items_in_batch=items)
+            self.micro_batch += 1
+            return loss
+
+    return Summed

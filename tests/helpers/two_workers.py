@@ -1,0 +1,256 @@
+"""Run by test_integrations_workers.py in each of two processes: the examples under Hugging Face, Lightning and Accelerate."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+
+def workers() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+@contextmanager
+def fsdp2_on_cpu() -> Iterator[None]:
+    """Accelerate takes CPU workers for DDP whatever they ask for. Told that they are GPUs it runs all its code for FSDP2."""
+    from accelerate import PartialState
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
+
+    def set_device(state: PartialState) -> None:
+        state.device = torch.device("cpu")
+
+    several = {"_prepare_backend": lambda *_: ("gloo", DistributedType.MULTI_GPU), "set_device": set_device}
+    # (It also writes into the environment that it is to use FSDP.)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    with mock.patch.multiple(PartialState, **several), mock.patch.dict(os.environ):
+        yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def hugging_face_trainer(folder: str, **settings: Any) -> Any:
+    from transformers_trainer import make_trainer
+
+    defaults = {"max_steps": 4, "gradient_accumulation_steps": 2, "save_strategy": "no", "disable_tqdm": True}
+    backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
+    batch = 8 // workers()
+    trainer = make_trainer(folder, use_cpu=True, per_device_train_batch_size=batch, **(defaults | backend | settings))
+    for module in trainer.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # workers draw other masks than one process does
+    return trainer
+
+
+def logged(trainer: Any, *, since_refresh: bool = True) -> list[float]:
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    for entry in logs:
+        # Replicas know norms in steps with a refresh only, and show those of the last one.
+        assert "attittud/share_harmful" in entry or not since_refresh
+        assert abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"]) < 1e-4 * entry["loss"]
+    return [entry["loss"] for entry in logs]
+
+
+def resumed(folder: str, **settings: Any) -> tuple[Any, list[float]]:
+    """Saved in the middle of an interval between refreshes, and resumed: the same losses as undisturbed."""
+    settings |= {"save_strategy": "steps", "save_steps": 2}
+    whole, again = (hugging_face_trainer(folder, **settings) for _ in range(2))
+    whole.train()
+    again.train(resume_from_checkpoint=f"{folder}/checkpoint-2")
+    assert logged(again, since_refresh=False) == logged(whole)
+    return whole, logged(whole)
+
+
+def hugging_face(folder: str) -> list[float]:
+    return resumed(f"{folder}/ddp")[1]
+
+
+def hugging_face_fsdp2(folder: str) -> list[float]:
+    if workers() == 1:
+        return hugging_face(folder)
+    config = {
+        "version": 2,
+        "transformer_layer_cls_to_wrap": ["GPT2Block"],
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "reshard_after_forward": True,
+    }
+    with fsdp2_on_cpu():
+        trainer, losses = resumed(f"{folder}/fsdp2", fsdp=True, fsdp_config=config)
+    assert trainer.guide.sharded
+    return losses
+
+
+def trl(folder: str) -> list[float]:
+    """SFT of a LoRA model."""
+    return lora(f"{folder}/trl")
+
+
+def trl_fsdp2(folder: str) -> list[float]:
+    if workers() == 1:
+        return trl(folder)
+    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    with fsdp2_on_cpu():
+        return lora(f"{folder}/trl_fsdp2", fsdp=True, fsdp_config=config)
+
+
+def lora(folder: str, **settings: Any) -> list[float]:
+    from peft import LoraConfig
+    from trl_trainers import DEFAULTS, GUIDE, GuidedSFT, SFTConfig, make_model, make_tokenizer, text
+
+    defaults = {"max_steps": 3, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "learning_rate": 0.05}
+    backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
+    batch = {"per_device_train_batch_size": 8 // workers()}
+    model = make_model()  # which seeds the adapters too
+    trainer = GuidedSFT(
+        model=model,
+        args=SFTConfig(folder, **(DEFAULTS | defaults | backend | batch | settings)),
+        train_dataset=text(16, [1], seed=1),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=2, target_modules=["q_proj", "v_proj"]),
+        auxiliary_datasets={"updown": text(64, [1, -1], seed=2)},
+        guide=GUIDE,
+    )
+    trainer.train()
+    assert all("lora_" in name for name in trainer.guide.shared_parameters)
+    return logged(trainer)
+
+
+def lightning_module(**guide: Any) -> Any:
+    from lightning.pytorch import seed_everything
+    from lightning_module import Closer, points
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    class Ordered(Closer):
+        """The sampler deals examples out to the workers in turns, so the basis must not depend on their order: exact."""
+
+        def train_dataloader(self) -> dict[str, DataLoader]:
+            data = {"primary": points(32, wrong=0, seed=1), "auxiliary": points(32, wrong=0.33, seed=2)}
+            number = dist.get_rank() if workers() > 1 else 0
+            samplers = {name: DistributedSampler(part, workers(), number, shuffle=False) for name, part in data.items()}
+            return {name: DataLoader(data[name], 8 // workers(), sampler=samplers[name]) for name in data}
+
+    class Sharded(Ordered):
+        def configure_model(self) -> None:
+            from torch.distributed.fsdp import FSDPModule, fully_shard
+
+            for part in (self.body, *self.heads.values()):
+                if not isinstance(part, FSDPModule):
+                    fully_shard(part, mesh=self.device_mesh["data_parallel"])
+
+    seed_everything(0, verbose=False)
+    return (Sharded if guide.pop("sharded", False) else Ordered)(basis="exact", **guide)
+
+
+def fit(module: Any, folder: str, *, epochs: int = 2, resume: bool = False, **settings: Any) -> list[float]:
+    from lightning_module import make_trainer
+
+    quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "devices": workers()}
+    trainer = make_trainer(folder, max_epochs=epochs, **quiet, **settings)
+    trainer.fit(module, ckpt_path=f"{folder}/last.ckpt" if resume else None)
+    return [
+        float((p.full_tensor() if hasattr(p, "full_tensor") else p).detach().double().abs().sum())
+        for p in module.parameters()
+    ]
+
+
+def lightning(folder: str) -> list[float]:
+    return fit(lightning_module(), folder, **({"strategy": "ddp"} if workers() > 1 else {}))
+
+
+def lightning_fsdp2(folder: str) -> list[float]:
+    """Resumed where a refresh is due: the basis is not in the checkpoint."""
+    four = {"refresh_every": 4}  # steps, as many as in an epoch
+    if workers() == 1:
+        return fit(lightning_module(**four), folder)
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    def run(**settings: Any) -> list[float]:
+        module = lightning_module(sharded=True, **four)
+        strategy = ModelParallelStrategy(data_parallel_size=workers(), tensor_parallel_size=1)
+        found = fit(module, f"{folder}/fsdp2", strategy=strategy, **settings)
+        assert module.guide.sharded
+        return found
+
+    whole = run()
+    run(epochs=1)
+    assert run(resume=True) == whole
+    return whole
+
+
+def accelerate(folder: str, **settings: Any) -> list[float]:
+    from accelerate_loop import train
+
+    return train(Path(folder), steps=4, batch_size=8 // workers(), cpu=True, **settings)
+
+
+def accelerate_fsdp2(folder: str) -> list[float]:
+    if workers() == 1:
+        return accelerate(folder)
+    from accelerate import FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    with fsdp2_on_cpu():
+        losses = accelerate(folder, fsdp_plugin=plugin)
+        check_hooks(folder, plugin)
+    return losses
+
+
+def check_hooks(folder: str, plugin: Any) -> None:
+    """What docs/integrations.md says about checkpoints holds under FSDP2: the sharded basis comes back."""
+    from accelerate import Accelerator
+    from accelerate_loop import Model
+
+    from attittud import Guide, checkpoint, preset
+
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    model = Model()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    guide = Guide(model, rank=3, refresh_every=1, **preset("flip"))
+    accelerator.register_save_state_pre_hook(lambda _, __, path: checkpoint.save(guide, f"{path}/guide"))
+    accelerator.register_load_state_pre_hook(lambda _, path: checkpoint.load(guide, f"{path}/guide"))
+
+    def step() -> torch.Tensor:
+        x = torch.randn(8, 6)
+        losses, loss = (model(x, head=name).square().mean(1) for name in ("primary", "auxiliary"))
+        guide.backward(primary=losses, auxiliary=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return guide.subspace.rows.clone()
+
+    before = step()
+    accelerator.save_state(f"{folder}/hooks")
+    assert not torch.equal(step(), before)
+    accelerator.load_state(f"{folder}/hooks")
+    assert torch.equal(guide.subspace.rows, before)
+
+
+RUNS = {
+    run.__name__: run
+    for run in (
+        hugging_face,
+        hugging_face_fsdp2,
+        *((trl, trl_fsdp2) if find_spec("trl") and find_spec("peft") else ()),
+        lightning,
+        lightning_fsdp2,
+        accelerate,
+        accelerate_fsdp2,
+    )
+}
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    found = {name: run(folder) for name, run in RUNS.items()}
+    Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()

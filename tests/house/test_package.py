@@ -1,0 +1,165 @@
+"""The wheel, installed outside the checkout: what a user gets from `pip install attittud`."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+
+
+# Warnings are errors, but for torch's own at its import when there is no numpy.
+STRICT = ["-W", "error", "-W", "ignore:Failed to initialize NumPy:UserWarning"]
+
+
+STEP = """
+import torch
+from attittud import Eta, Guide
+
+model = torch.nn.Linear(3, 2)
+guide = Guide(model, eta=Eta(neutral=1, helpful=1, harmful=-1), rank=2)
+primary, auxiliary = model(torch.randn(4, 3)), model(torch.randn(4, 3))
+guide.backward(primary=primary.square().mean(1), auxiliary=auxiliary.mean())
+assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+"""
+
+
+def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder that is not the checkout, with nothing of it on the path."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert not check or result.returncode == 0, f"{command} failed:\n{result.stdout}{result.stderr}"
+    return result
+
+
+def needs(requirements: Iterable[str], extra: str = "") -> Iterator[Requirement]:
+    """The requirements that hold here."""
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def closure(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
+    """The installed distributions that pip would install for `requirements`, by name."""
+    found: dict[str, Distribution] = {}
+    waiting = [(requirement.name, extra) for requirement in requirements for extra in ("", *requirement.extras)]
+    seen = set()
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        found[canonicalize_name(name)] = installed = distribution(name)
+        waiting += [(r.name, e) for r in needs(installed.requires or [], extra) for e in ("", *r.extras)]
+    return found
+
+
+def install(wheel: Path, folder: Path, *, extra: str = "") -> Path:
+    """A fresh environment with the wheel and exactly the dependencies it declares; returns its `bin` folder.
+
+    The dependencies are links to the copies that the tests run with: to install torch again would take a minute.
+    """
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder.parent)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (metadata,) = site.glob("attittud-*.dist-info")
+    for dependency in closure(needs(Distribution.at(metadata).requires or [], extra)).values():
+        for top in {file.parts[0] for file in dependency.files or []} - {"..", "__pycache__"}:
+            link = site / top
+            if not link.exists():  # namespace packages are shared
+                link.symlink_to(Path(str(dependency.locate_file(top))))
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the source distribution, so that both are shown to be complete."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    assert len(list(folder.glob("*.tar.gz"))) == 1
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def torch_only(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`pip install attittud`."""
+    return install(wheel, tmp_path_factory.mktemp("core") / "venv")
+
+
+@pytest.fixture(scope="module")
+def with_cli(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`pip install attittud[cli]`."""
+    return install(wheel, tmp_path_factory.mktemp("cli") / "venv", extra="cli")
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"attittud", "attittud_lab"}
+    assert "attittud/py.typed" in names
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
+
+
+def test_metadata(torch_only: Path) -> None:
+    (path,) = torch_only.parent.rglob("attittud-*.dist-info")
+    installed = Distribution.at(path)
+    assert {"ATTITTUD", "ATTITUD"} <= set(installed.metadata["Keywords"].split(","))
+    assert [requirement.name for requirement in needs(installed.requires or [])] == ["torch"]
+    scripts = {entry.name: entry.value for entry in installed.entry_points.select(group="console_scripts")}
+    assert scripts == {"attittud": "attittud_lab.cli:main", "attitud": "attittud_lab.cli:main"}
+
+
+def test_description_is_the_readme(torch_only: Path) -> None:
+    (path,) = torch_only.parent.rglob("attittud-*.dist-info")
+    description = Distribution.at(path).metadata.json.get("description", "")
+    assert str(description).strip() == (ROOT / "README.md").read_text().strip()
+
+
+def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -> None:
+    files = [Path(name) for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
+    # The kernels need Triton, which torch's CUDA builds bring along; the core does without it elsewhere.
+    others = {"__main__.py", "integrations"}
+    triton = {Path("attittud/kernels/cuda.py")}
+    core = [f for f in files if f.parts[0] == "attittud" and f.parts[1] not in others and f not in triton]
+    assert Path("attittud/guide.py") in core
+    imports = [f"import {'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}" for file in core]
+    # Were the extras there, the environment would prove nothing.
+    absent = "from importlib.util import find_spec\nassert not find_spec('numpy') and not find_spec('typer')"
+    run(torch_only / "python", *STRICT, "-c", "\n".join([absent, *imports]), cwd=tmp_path)
+
+
+def test_a_step_runs_from_the_wheel(torch_only: Path, tmp_path: Path) -> None:
+    where = "import attittud\nfrom pathlib import Path\nprint(Path(attittud.__file__).parent)"
+    package = Path(run(torch_only / "python", *STRICT, "-c", STEP + where, cwd=tmp_path).stdout.strip())
+    assert package.is_relative_to(torch_only.parent)
+    assert (package / "py.typed").is_file()
+
+
+def test_importing_the_core_leaves_installed_extras_alone(with_cli: Path, tmp_path: Path) -> None:
+    code = "import sys, torch\nbefore = set(sys.modules)\nimport attittud\nprint(*set(sys.modules) - before)"
+    loaded = run(with_cli / "python", "-c", code, cwd=tmp_path).stdout.split()
+    assert {name.split(".")[0] for name in loaded} - sys.stdlib_module_names <= {"attittud", "torch"}
+
+
+@pytest.mark.parametrize("script", ["attittud", "attitud"])
+def test_command_in_both_spellings(with_cli: Path, tmp_path: Path, script: str) -> None:
+    assert "demo" in run(with_cli / script, "--help", cwd=tmp_path).stdout
+
+
+def test_python_dash_m(with_cli: Path, tmp_path: Path) -> None:
+    assert "demo" in run(with_cli / "python", "-m", "attittud", "--help", cwd=tmp_path).stdout
+
+
+def test_command_without_its_extra_says_what_to_install(torch_only: Path, tmp_path: Path) -> None:
+    result = run(torch_only / "attittud", "--help", cwd=tmp_path, check=False)
+    assert result.returncode != 0
+    assert "attittud[cli]" in result.stderr
+    assert "Traceback" not in result.stderr
