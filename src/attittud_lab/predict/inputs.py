@@ -13,7 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -191,6 +191,8 @@ class Inputs:
             if list(names).count(found) > 1:  # type: ignore[arg-type]  # None is no name
                 raise InputError(f"{where}: has the column {found!r} more than once; rename or remove all but one")
             chosen.append(found)
+        if not names:
+            raise InputError(f"{where}: there are no examples in it; check the file")
         if chosen[0] is None:
             missing = f"there is no column {self.input or ' or '.join(INPUTS)}"
             raise InputError(f"{where}: {missing}; name another one by --input. Its columns are {listed(names)}")
@@ -260,7 +262,8 @@ def _lines(stream: io.BufferedReader, where: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: is not UTF-8 text ({one_line(error, 100)}); save it in that encoding") from None
     finally:
-        text.detach()
+        with suppress(ValueError):  # the file was closed meanwhile
+            text.detach()
 
 
 def _is_object(line: str) -> bool:

@@ -69,9 +69,12 @@ def open_output(path: Path | None, classes: Sequence[str], *, several: bool) -> 
 def _csv(target: Path | TextIO, classes: Sequence[str], several: bool) -> Iterator[Write]:
     with _opened(target) as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["file", "row", _label(several), *(f"p_{name}" for name in classes)])
+        heading = ["file", "row", _label(several), *(f"p_{name}" for name in classes)]
 
         def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
+            if heading:  # with the first batch: an error before it leaves standard output empty
+                rows.writerow(heading)
+                heading.clear()
             for item, label, row in zip(items, labels, likely.tolist(), strict=True):
                 words = ";".join(label) if several else label
                 rows.writerow([item.file, item.row, words, *(f"{value:.6g}" for value in row)])
