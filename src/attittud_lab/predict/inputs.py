@@ -215,6 +215,8 @@ class Inputs:
             if not self.several or len(all_names) != len(value) or not {*self.classes} <= {*all_names}:
                 return None
             return frozenset(name for name, has in zip(all_names, value, strict=True) if has) & {*self.classes}
+        if value is None:
+            return None
         if isinstance(value, int) and names and 0 <= value < len(names):
             value = names[value]
         name = str(int(value)) if isinstance(value, bool) else str(value)

@@ -206,6 +206,10 @@ def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     members = []
     try:
         words = reader(settings, config.data, None) if about.kind == "text" else None
+        if about.kind not in find(settings.name)[0].reads or (about.kind == "text" and words is None):
+            raise InputError(
+                f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
+            )
         for member in about.members:
             path = folder / member["weights"]
             weights = load_weights(path)

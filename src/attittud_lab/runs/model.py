@@ -101,8 +101,11 @@ def _check_finished(folder: Path) -> None:
         return
     if (folder / "run.json").is_file():
         raise InputError(f"{folder}: the run is not finished; give its `attittud train` command again to finish it")
-    inside = [path.parent for path in sorted(folder.rglob("result.json"))[:1]] if folder.is_dir() else []
-    hint = f"; did you mean {inside[0]}?" if inside else ""
+    below = (sorted(folder.glob(f"{'*/' * depth}result.json")) for depth in range(1, 4))
+    inside = next((found[0].parent for found in below if found), None)
+    hint = f"; did you mean {inside}?" if inside else ""
+    if (folder / "comparison.json").is_file():
+        hint = "; it is a comparison, whose runs are the folders with a result.json below runs/"
     raise InputError(f"{folder}: is no folder of a run; give the one that `attittud train` printed last{hint}")
 
 

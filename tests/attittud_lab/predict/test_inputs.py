@@ -169,6 +169,8 @@ def test_labels_by_name_number_and_list() -> None:
     several = Inputs("text", ["1", "2"], several=True)
     Path("a.jsonl").write_text('{"text": "a", "label": [1, 0, 1]}\n{"text": "b", "label": [0, 1]}\n')
     assert [item.truth for item in read(several, "a.jsonl")] == [{"2"}, None]
+    Path("a.jsonl").write_text('{"text": "a", "label": null}\n{"text": "b", "label": "None"}\n')
+    assert [item.truth for item in read(Inputs("text", ["None"], False), "a.jsonl")] == [None, {"None"}]
     Path("a.csv").write_text("text,label\na, 1\nb,9\nc,\n")
     assert [item.truth for item in read(Inputs("text", ["1", "2"], False), "a.csv")] == [{"1"}, None, None]
 

@@ -78,6 +78,9 @@ def test_folders_without_a_finished_run(run: Path) -> None:
         read_model(run.parent)
     with pytest.raises(InputError, match="is no folder of a run"):
         read_model(run / "nowhere")
+    (run.parent / "comparison.json").write_text("{}")
+    with pytest.raises(InputError, match="it is a comparison"):
+        read_model(run.parent)
     (run / "config.yaml").rename(run / "elsewhere.yaml")
     with pytest.raises(InputError, match=r"config.yaml: cannot be read"):
         read_model(run)
