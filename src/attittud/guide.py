@@ -367,7 +367,7 @@ class Guide:
         self._give_up()
         self._refresher.load(state)
         self._auto.load(state.get("judges"))
-        self._warn.seen = state["skipped_refreshes"]
+        self._warn.restore(state["skipped_refreshes"])
 
 
 def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:

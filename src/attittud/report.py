@@ -31,12 +31,10 @@ class EarnedWeights:
 
     def to_dict(self) -> dict[str, float | int]:
         """Plain numbers. This waits for the device."""
-        return {
-            **{f"weight_{name}": float(getattr(self.weights, name)) for name in SCORED[:3]},
-            **{f"score_{name}": value for name, value in zip(SCORED, self.score.tolist(), strict=True)},
-            "error_auxiliary": float(self.error[3]),
-            "skipped_hearings": int(self.skipped),
-        }
+        weights = {f"weight_{name}": getattr(self.weights, name) for name in SCORED[:3]}
+        scores = {f"score_{name}": value for name, value in zip(SCORED, self.score, strict=True)}
+        found = plain({**weights, **scores, "error_auxiliary": self.error[3], "skipped_hearings": self.skipped})
+        return found | {"skipped_hearings": int(found["skipped_hearings"])}
 
 
 class Split(NamedTuple):
@@ -87,7 +85,8 @@ class TaskReport:
     @property
     def neutral(self) -> Tensor:
         """Norm of the part outside of the span."""
-        return (self._products()[0] - self._parts.helpful - self._parts.harmful).clamp(min=0).sqrt()
+        parts = self._parts
+        return (self._products()[0] - parts.helpful - parts.harmful).clamp(min=0).sqrt()
 
     @property
     def helpful(self) -> Tensor:
@@ -102,12 +101,14 @@ class TaskReport:
     @property
     def agreement(self) -> Tensor:
         """Share of the directions in which the two gradients do not point apart."""
-        return ratio(self._parts.directions - self._parts.harmful_count, self._parts.directions)
+        parts = self._parts
+        return ratio(parts.directions - parts.harmful_count, parts.directions)
 
     @property
     def captured_auxiliary(self) -> Tensor:
         """Share of ‖g_aux‖² inside the span."""
-        return ratio(self._parts.helpful + self._parts.harmful, self._products()[0])
+        parts = self._parts
+        return ratio(parts.helpful + parts.harmful, self._products()[0])
 
     @property
     def cosine(self) -> Tensor:
@@ -124,11 +125,24 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole == 0, 0.0, part / whole)
 
 
+def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
+    """Named numbers, for which the program waits for the device only once."""
+    # (Counters of a guide that has just been loaded are not on the device before its next refresh.)
+    first, values = next(iter(named.values())), named.values()
+    return dict(
+        zip(named, torch.stack([value.to(first.device, torch.float64) for value in values]).tolist(), strict=True)
+    )
+
+
 @dataclass
 class SkipWarning:
     """Warns of refreshes that met NaN or Inf: once for each increase, and only when a report is read."""
 
     seen: int = 0
+
+    def restore(self, count: int) -> None:
+        """Go on after so many skipped refreshes, of which somebody was warned."""
+        self.seen = count
 
     def __call__(self, count: int) -> None:
         if count > self.seen:
@@ -212,19 +226,22 @@ class Report:
 
     def to_dict(self) -> dict[str, float | int | bool]:
         """Plain numbers for a logger; named tasks under `name/...`. This waits for the device."""
-        count = int(self.skipped_refreshes)
-        self._warn(count)
-        values: dict[str, float | int | bool] = {name: float(getattr(self, name)) for name in TASK_VALUES}
+        found = {name: getattr(self, name) for name in TASK_VALUES}
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
-                values |= {f"{task}/{name}": float(getattr(report, name)) for name in TASK_VALUES}
+                found |= {f"{task}/{name}": getattr(report, name) for name in TASK_VALUES}
+        last = {name: getattr(self, name) for name in ("captured_primary", "effective_rank", "skipped_refreshes")}
+        numbers = plain(found | last)
+        count = int(numbers["skipped_refreshes"])
+        self._warn(count)
+        values: dict[str, float | int | bool] = {name: numbers[name] for name in found}
         for task, report in self.tasks.items():
             if report.earned is not None:
                 prefix = "" if len(self.tasks) == 1 else f"{task}/"
                 values |= {f"{prefix}{name}": value for name, value in report.earned.to_dict().items()}
         return values | {
-            "captured_primary": float(self.captured_primary),
-            "effective_rank": int(self.effective_rank),
+            "captured_primary": numbers["captured_primary"],
+            "effective_rank": int(numbers["effective_rank"]),
             "refreshed": self.refreshed,
             "skipped_refreshes": count,
         }

@@ -1,5 +1,8 @@
 """Whole steps of a ``Guide`` against the explicit-Jacobian oracle in float64."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch.func import functional_call, jacrev
@@ -146,3 +149,21 @@ def test_a_primary_batch_of_one_between_refreshes():
     p.model.zero_grad()
     guide.backward(primary=p.losses(slice(1)), auxiliary=p.loss())
     assert error(p.grads(), expected(p.model, p.losses(slice(1)), p.loss(), eta=(1, 0, -1), basis=V).grads) <= 1e-10
+
+
+@pytest.mark.parametrize("basis", ["sketch", "canonical", "implicit"])
+def test_a_deleted_guide_is_gone_at_once(basis):
+    """With its basis, which may be ten times as large as the model: not when the garbage collector comes by."""
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, basis=basis)
+    for _ in range(2):
+        p.model.zero_grad()
+        guide.backward(p.losses, p.loss())
+    left = [weakref.ref(guide), weakref.ref(guide.subspace)]
+    gc.collect()
+    gc.disable()
+    try:
+        del guide
+        assert [reference() for reference in left] == [None, None]
+    finally:
+        gc.enable()

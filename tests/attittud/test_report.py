@@ -146,3 +146,15 @@ def test_a_report_that_is_read_after_a_basis_of_another_rank():
         second = guide.backward(primary=p.losses(slice(6, 12)), auxiliary=p.loss())
         found += [report.to_dict()] if late else []
     assert found[0] == found[1] and found[0]["effective_rank"] == 1 and int(second.effective_rank) == 4
+
+
+def test_a_logger_waits_once_for_the_device(monkeypatch):
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2)
+    report = guide.backward(p.losses(), p.loss())
+    waits, found = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: waits.append(1) or found(tensor))
+    for name in ("item", "__float__", "__int__", "__bool__"):
+        monkeypatch.setattr(torch.Tensor, name, None)
+    report.to_dict()
+    assert len(waits) == 1

@@ -34,14 +34,14 @@ class _NoDropout(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
+        kwargs = kwargs or {}
         if func in _DROPOUT:
             return args[0] if args else kwargs["input"]
         if func is _ATTENTION:
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])
             else:
-                kwargs["dropout_p"] = 0.0
+                kwargs = kwargs | {"dropout_p": 0.0}
         return func(*args, **kwargs)
 
 

@@ -32,9 +32,9 @@ class Layout:
         _check_one_device(self.named)
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
         # Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end.
-        double = any(parameter.dtype == torch.float64 for parameter in self.parameters)
-        self.dtype = torch.float64 if double else torch.float32
-        self.alike = all(parameter.dtype == self.dtype for parameter in self.parameters)
+        self._types = [parameter.dtype for parameter in self.parameters]
+        self.dtype = torch.float64 if torch.float64 in self._types else torch.float32
+        self.alike = all(dtype == self.dtype for dtype in self._types)
         """All parameters have this type."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.total = sum(
@@ -54,16 +54,17 @@ class Layout:
         """Whether it is a layout of these parameters, as they are now."""
         if len(named) != len(self.named) or any(is_sharded(parameter) for parameter in self.parameters):
             return False
+        if [parameter.dtype for _, parameter in named] != self._types:
+            return False
         return all(
             name == old_name and parameter is old and parameter.stride() == strides and parameter.device == self.device
             for (name, parameter), (old_name, old), strides in zip(named, self.named, self.strides, strict=True)
         )
 
     def same(self, other: Layout) -> bool:
-        """Whether these are the very same parameters, in the same order and strides."""
-        return self is other or (
-            list(map(id, self.parameters)) == list(map(id, other.parameters)) and self.strides == other.strides
-        )
+        """Whether these are the very same parameters, in the same order, strides and types."""
+        alike = self.strides == other.strides and self._types == other._types
+        return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
 
     def empty(self, *rows: int) -> Tensor:
         return torch.empty(*rows, self.size, dtype=self.dtype, device=self.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from attittud._torch import foreach_copy_, foreach_mul
 from attittud.basis.subspace import Finished, Gathered, Stored, finished
+from attittud.engine.base import logger
 from attittud.eta import Eta
 
 if TYPE_CHECKING:
     from attittud.step.step import Given, Step
 
 LARGEST = 1 << 24
-"""Shared parameters: the two gradients at fixed addresses take 128 MB at most."""
+"""Shared parameters: the two gradients at fixed addresses take 128 MB at most in float32."""
 ALIKE = 2
 """So many plain steps with the same settings come before one whose arithmetic is captured: kernels are compiled then."""
 
@@ -30,12 +32,17 @@ class CapturedUpdate:
     """
 
     def __init__(self) -> None:
-        self._forget(())
+        self._refused = False  # torch could not capture it here
+        self._stream: torch.cuda.Stream | None = None
+        """Where it is captured: always the same one, since torch keeps memory for matrix products on every stream."""
+        self._forget(None, ())
 
     def __reduce__(self) -> Any:
         return CapturedUpdate, ()  # a copy captures its own
 
-    def _forget(self, settings: tuple[Any, ...]) -> None:
+    def _forget(self, space: Stored | None, settings: tuple[Any, ...]) -> None:
+        # Not by addresses: once a basis is gone, another may lie where it was. And without keeping it alive.
+        self._space = None if space is None else weakref.ref(space)
         self._settings, self._count = settings, 0
         self._memory: list[Tensor] = []
         self._views: list[list[Tensor]] = []
@@ -45,38 +52,40 @@ class CapturedUpdate:
     def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
         """Whether the gradients of this step go into its memory."""
         space = step.subspace
-        if not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
+        if self._refused or not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
             return False
         ((name, task),) = tasks.items()
-        layout, rows, active = space.layout, space.rows, space.active
-        weights = task.eta, task.weight, primary_weight, step.include_mean
-        settings = id(layout), rows.data_ptr(), rows.shape, active.data_ptr(), name, weights
-        if settings != self._settings:
-            self._forget(settings)
+        # A subspace holds all that the graph reads at the same addresses as long as it has the same number of rows.
+        settings = space.rows.shape, name, task.eta, task.weight, primary_weight, step.include_mean
+        if self._space is None or self._space() is not space or settings != self._settings:
+            self._forget(space, settings)
         self._count += 1
         if self._count <= ALIKE:
             return False
         if not self._memory:
-            self._memory = [layout.empty(), layout.empty()]
-            self._views = [layout.views(flat) for flat in self._memory]
+            self._memory = [space.layout.empty(), space.layout.empty()]
+            self._views = [space.layout.views(flat) for flat in self._memory]
         return True
 
     @staticmethod
     def _may_serve(step: Step, space: Stored, tasks: dict[str, Given]) -> bool:
-        layout = space.layout
-        if not space.rows.is_cuda or layout.size > LARGEST or len(tasks) > 1 or step.workers.size > 1:
+        layout, workers = space.layout, step.workers
+        if not space.rows.is_cuda or layout.size > LARGEST or len(tasks) > 1:
+            return False
+        # (A group sums over its workers even where it has only one.)
+        if workers.size > 1 or workers.splits_examples or workers.splits_columns:
             return False
         if step.refreshing or step.replayed or step.judge is not None or not layout.alike:
             return False
         (task,) = tasks.values()
         return isinstance(task.eta, Eta) and not torch.cuda.is_current_stream_capturing()
 
-    def take(self, which: int, pieces: Sequence[Tensor | None]) -> Tensor | None:
+    def take(self, which: int, gradients: Sequence[Tensor | None]) -> Tensor | None:
         """Copy the primary (0) or the auxiliary (1) gradient into its memory; None where it cannot."""
-        if set(map(type, pieces)) != {Tensor}:  # some are missing, or special
+        if set(map(type, gradients)) != {Tensor}:  # some are missing, or special
             return None
         try:
-            foreach_copy_(self._views[which], cast(list[Tensor], pieces))
+            foreach_copy_(self._views[which], cast(list[Tensor], gradients))
         except RuntimeError:  # sparse ones, which the ordinary way refuses with the name of the parameter
             return None
         return self._memory[which]
@@ -84,7 +93,14 @@ class CapturedUpdate:
     def finish(self, step: Step, primary_weight: float) -> Finished:
         """Form the update from the two gradients in its memory; tensors of the result are new."""
         if self._graph is None:
-            self._capture(step, primary_weight)
+            try:
+                self._capture(step, primary_weight)
+            except RuntimeError as error:
+                logger.info("plain steps are not captured in a CUDA graph: %s", error)
+                self._forget(None, ())  # the memory becomes `.grad`
+                self._refused = True
+                assert step.subspace is not None
+                return step.subspace.finish(step, primary_weight, [])
         assert self._graph is not None and self._numbers is not None
         self._graph.replay()
         numbers = replace(self._numbers, vector=self._numbers.vector.clone())
@@ -93,13 +109,15 @@ class CapturedUpdate:
     def _capture(self, step: Step, primary_weight: float) -> None:
         space, graph = step.subspace, torch.cuda.CUDAGraph()
         assert isinstance(space, Stored)
-        stream = torch.cuda.Stream(space.layout.device)
-        stream.wait_stream(torch.cuda.current_stream(space.layout.device))
-        with torch.cuda.stream(stream):
+        device = space.layout.device
+        if self._stream is None or self._stream.device != device:
+            self._stream = torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
             # Other threads, such as a data loader's, may use the device meanwhile.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                _, numbers, _ = space.compute(step, primary_weight, [])
+                _, numbers, _ = space.compute(step.copied(), primary_weight, [])
                 self._numbers = numbers.gather()
             finally:
                 graph.capture_end()

@@ -247,11 +247,11 @@ def differing(
     if not bool(torch.isfinite(absolute)):  # losses that are not finite are the refresh's business
         return [], set(layout.names)
     found, silent = [], set()
-    for name, met, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
+    for name, reached, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
         error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
         if not bool(error <= relative * size + absolute):
             found.append(f"{name} (by {float(error / size):.2g} of its size)")
-        elif met and not bool(size > 0):
+        elif reached and not bool(size > 0):
             silent.add(name)
     return found, silent
 

@@ -7,14 +7,17 @@ layers, which engines ask for, in float32. All numbers below were the fastest of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar, cast
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+P = ParamSpec("P")
+R = TypeVar("R")
 THREADS = 128  # the four warps that Triton gives a program
 MOST_ROWS = 64  # a k x k factor of more rows would not fit together with the tile; plain torch takes over
 MOST_SUMS = 12  # rows of `add_product_`; libraries are as fast with more
@@ -26,6 +29,20 @@ _FEW_PAIRS = 8  # rows of which `gram` has room for many programs at a time
 _PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of a thread; into those of four
 _GROUP = 8  # of more rows, so many at a time
 _GRAM_AHEAD = 6  # tiles on their way from memory, where registers leave too few programs at a time to keep it busy
+
+
+def _on_its_device(launch: Callable[P, R]) -> Callable[P, R]:
+    """Triton launches on the current device, which need not be that of the first tensor."""
+
+    @wraps(launch)
+    def launched(*args: P.args, **options: P.kwargs) -> R:
+        device = cast(Tensor, args[0]).device
+        if device.index == torch.cuda.current_device():
+            return launch(*args, **options)
+        with torch.cuda.device(device):
+            return launch(*args, **options)
+
+    return launched
 
 
 @cache
@@ -132,6 +149,7 @@ def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, 
                 tl.store(place, tl.sum(sums[i * GROUP + j]), mask=(first + i < K) & (second + j < K))
 
 
+@_on_its_device
 def gram(rows: Tensor) -> Tensor:
     """rows @ rowsᵀ, products and sums in float64."""
     (k, size), stride = rows.shape, rows.stride(0)
@@ -280,6 +298,7 @@ def _take(old, new, finite, size, BLOCK: tl.constexpr):
         tl.store(old + at, tl.load(new + at, mask=at < size), mask=at < size)
 
 
+@_on_its_device
 def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
     """The first rows of `rows` become `matrix @ rows`; returns those rows."""
     (k, size), kept, stride = rows.shape, matrix.shape[0], rows.stride(0)
@@ -294,6 +313,7 @@ def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
     return rows[:kept]
 
 
+@_on_its_device
 def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """The lower factor of a float64 Gram matrix and its inverse, both without the directions below the tolerance."""
     k = matrix.shape[0]
@@ -303,6 +323,7 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     return factor, inverse
 
 
+@_on_its_device
 def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """rows @ x, rows @ y, ⟨x, x⟩, ⟨y, y⟩ and ⟨x, y⟩, all float64, in one pass."""
     totals = []
@@ -321,6 +342,7 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
     return with_x, with_y, totals[0][-3], totals[0][-2], totals[0][-1]
 
 
+@_on_its_device
 def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -> None:
     """x becomes scales[0] * x + rowsᵀ weights + scales[1] * y, each product and each sum rounded on its own."""
     k, size = rows.shape
@@ -332,12 +354,14 @@ def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -
     )
 
 
+@_on_its_device
 def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
     """old becomes new where `finite` (one boolean) holds; else old is not even read."""
     block = 8 * THREADS
     _take[(triton.cdiv(new.numel(), block),)](old, new, finite.view(torch.uint8), new.numel(), BLOCK=block)
 
 
+@_on_its_device
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
     """out (k x D, few rows) += weights (k x m) @ rows."""
     m, size = rows.shape
@@ -450,6 +474,7 @@ def serves_windows(out: Tensor, weights: Tensor, gradient: Tensor, x: Tensor) ->
     return types and fits and _multiplies_halves(x.device)
 
 
+@_on_its_device
 def add_windows_(
     out: Tensor,
     weights: Tensor,
@@ -530,6 +555,7 @@ def serves_channels(gradient: Tensor, x: Tensor) -> bool:
     return gradient.is_cuda and types and gradient.ndim > 2 and x.numel() > 0
 
 
+@_on_its_device
 def channel_sums(
     gradient: Tensor, x: Tensor, mean: Tensor, var: Tensor, eps: float, examples: int
 ) -> tuple[Tensor, Tensor]:

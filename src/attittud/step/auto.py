@@ -10,7 +10,7 @@ A step uses the weights that earlier steps have earned, so no weight depends on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -55,7 +55,7 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
 class Scores:
     """The running scores of one auxiliary task.
 
-    On the device, and always at the same place: a captured CUDA graph may refer to it.
+    On the device, and always at the same address: a captured CUDA graph may refer to it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -192,6 +192,10 @@ class AutoWeights:
         scores = self.scores[name]
         score, _, error = scores.known.clone()
         return EarnedWeights(weights, score, error, scores.skipped.clone())
+
+    def restore(self, known: Iterable[str]) -> None:
+        """Forget the tasks that were not known at an earlier time."""
+        self.scores = {name: self.scores[name] for name in known}
 
     def state(self) -> dict[str, Any]:
         return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}

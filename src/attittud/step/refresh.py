@@ -179,6 +179,12 @@ class Refresher:
             self.subspace.release()
         self.age = 1 if refreshed else (self.age or 0) + 1
 
+    def restore(self, subspace: Subspace | None, *, overwritten: bool) -> None:
+        """Go back to an earlier basis; one that was `overwritten` since then is computed once more in the next step."""
+        self.subspace = subspace
+        if overwritten:
+            self.age = None
+
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
         rows = space.rows if space is not None and include_basis else None
@@ -209,7 +215,7 @@ class Refresher:
         self.subspace = subspace
         self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]
-        self.shared.auxiliary = None if reach is None else set(reach)
+        self.shared.restore(None if reach is None else set(reach))
         self.count = state["refreshes"]
         self.index = self.index.new_tensor(state["refreshes"])
         self.skipped = self.skipped.new_tensor(state["skipped_refreshes"])

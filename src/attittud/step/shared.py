@@ -195,6 +195,10 @@ class Shared:
         self.auxiliary = auxiliary | (self.auxiliary or set())
         return primary, auxiliary
 
+    def restore(self, auxiliary: set[str] | None) -> None:
+        """Go back to what auxiliary losses were known to reach at an earlier time."""
+        self.auxiliary = auxiliary
+
     def split(self, layout: Layout, found: Sequence[Tensor | None]) -> tuple[list[Tensor | None], dict[str, Tensor]]:
         """Gradients of the trainable parameters: those of the layout in its order, the others by name."""
         inside, outside = self._positions(layout)
@@ -219,7 +223,8 @@ class Shared:
         if isinstance(update, Tensor):
             update = layout.views(update.to(parameters[0].dtype) if alike else update)
         old, new = list[Tensor](), list[Tensor]()
-        if fresh and strides == layout.strides and alike and -1 not in inside and not sharded:
+        fits = alike and update[0].dtype == parameters[0].dtype  # model.half() may have come since the layout was made
+        if fresh and strides == layout.strides and fits and -1 not in inside and not sharded:
             for p, view in zip(parameters, update, strict=True):
                 p.grad = view
         else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -103,6 +105,12 @@ class Gradients:
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
         self.tasks: dict[str, AuxiliaryGradient] = {}
         self.total: Tensor | None = None  # over the tasks that were folded: neutral * weight * g_aux
+
+    def copied(self) -> Self:
+        """A copy over the same vectors: what is measured with it leaves no trace here."""
+        found = copy(self)
+        found.tasks = {name: replace(task) for name, task in self.tasks.items()}
+        return found
 
     # ------------------------------------------------------------------------------------------------ several tasks
 
@@ -270,11 +278,11 @@ class Step(Gradients):
 
     def give_up(self) -> None:
         """Leave everything as it was found. A basis that the step has overwritten is computed once more in the next one."""
-        refresher, auto = self.refresher, self.parts.auto
-        if self.refreshing and self.subspace is self._before[0]:
-            refresher.age = None
-        refresher.subspace, self.shared.auxiliary, known = self._before
-        auto.scores = {name: auto.scores[name] for name in known}
+        refresher = self.refresher
+        subspace, auxiliary, known = self._before
+        refresher.restore(subspace, overwritten=self.refreshing and self.subspace is subspace)
+        self.shared.restore(auxiliary)
+        self.parts.auto.restore(known)
         refresher.engine.forget()
 
     # ------------------------------------------------------------------------------------------------ losses

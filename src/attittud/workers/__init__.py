@@ -46,6 +46,6 @@ def connect(
 
         return model, Shards(model, describe)
     if process_group is None:
-        return model, Workers(describe)
+        return model, Workers()
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     return model, Replicas(process_group, device, describe)

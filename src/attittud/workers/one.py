@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -29,9 +29,6 @@ class Workers:
     splits_columns = False  # vectors over the parameters hold this worker's columns only
     place: str | None = None  # whose state this worker's is, where it is not that of all
     _told = False
-
-    def __init__(self, describe: Callable[[], str]) -> None:
-        self.describe = describe
 
     def engine(self, name: str) -> str:
         """The engine to use when a user asks for one."""

@@ -24,7 +24,7 @@ class Group(Workers):
     def __init__(
         self, groups: list[dist.ProcessGroup], device: torch.device, number: int, size: int, describe: Callable[[], str]
     ) -> None:
-        super().__init__(describe)
+        self.describe = describe
         self.groups, self.device, self.number, self.size = groups, device, number, size
         self._names: set[tuple[str, ...]] = set()
 

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
-from attittud.basis import captured
+from attittud.basis import captured, subspace
 from attittud.basis.captured import ALIKE, CapturedUpdate
 from attittud.step import step as step_module
 from tests.helpers.on_gpu import NEEDS_GPU
@@ -18,9 +19,9 @@ from tests.helpers.on_gpu import NEEDS_GPU
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
 
-def network(device, *, channels_last=False):
+def network(device, *, channels_last=False, width=6):
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 5, 3), nn.Flatten())
+    body = nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 5, 3), nn.Flatten())
     model = nn.ModuleDict({"body": body, "primary": nn.Linear(80, 3), "other": nn.Linear(80, 2)}).to(device)
     return model.to(memory_format=torch.channels_last) if channels_last else model
 
@@ -32,7 +33,9 @@ def batch(number, device):
 
 
 def losses(model, number):
-    x, y = batch(number, next(model.parameters()).device)
+    parameter = next(model.parameters())
+    x, y = batch(number, parameter.device)
+    x = x.to(parameter.dtype)
     features = model["body"](x)
     return F.cross_entropy(model["primary"](features), y, reduction="none"), model["other"](model["body"](x.flip(0)))
 
@@ -52,7 +55,7 @@ def device(request, monkeypatch):
             def replay():
                 self._graph = None
 
-            _, numbers, _ = step.subspace.compute(step, primary_weight, [])
+            _, numbers, _ = step.subspace.compute(step.copied(), primary_weight, [])
             self._numbers, self._graph = numbers.gather(), SimpleNamespace(replay=replay)
 
         monkeypatch.setattr(step_module, "_on_gpu", lambda tasks: True)
@@ -78,7 +81,7 @@ def train(model, *, steps=25, never=False, before=None, **options):
         if before is not None:
             before(number, model, guide)
         if never:
-            guide._parts.captured._forget(())
+            guide._parts.captured._forget(None, ())
         optimizer.zero_grad()
         primary, auxiliary = losses(model, number)
         report = guide.backward(primary, auxiliary.square().mean())
@@ -193,6 +196,60 @@ def test_large_models_and_those_with_several_losses_take_the_ordinary_way(device
     assert not count
 
 
+def test_a_changed_type_of_the_parameters_is_followed(device, monkeypatch):
+    """`model.double()` changes the parameters in place, so that the basis goes on to serve until the next refresh."""
+
+    def change(number, model, _):
+        if number == 11:
+            model.double()
+        if number == 17:
+            model.float()
+
+    count = served(monkeypatch)
+    assert_same(train(network(device), before=change), train(network(device), before=change, never=True))
+    assert count
+
+
+def test_a_basis_that_replaces_another_is_noticed_wherever_it_lies(device, monkeypatch):
+    """Loaded twice, a basis and its layout may lie where the first ones were, in other strides."""
+
+    def change(number, model, guide):
+        if number == 5:
+            model.to(memory_format=torch.channels_last)
+            for _ in range(4):
+                guide.load_state_dict(guide.state_dict())
+
+    count = served(monkeypatch)
+    ours = train(network(device), before=change, refresh_every=100)
+    assert len(count) == 25 - 1 - 2 * ALIKE
+    assert_same(ours, train(network(device), before=change, refresh_every=100, never=True))
+
+
+def test_where_torch_cannot_capture_the_ordinary_way_goes_on(device, monkeypatch):
+    def captures(_, step, primary_weight):
+        with monkeypatch.context() as idle:  # under capture kernels do not run
+            idle.setattr(subspace, "lift_", lambda rows, weights, x, *others: x)
+            step.subspace.compute(step.copied(), primary_weight, [])
+        raise RuntimeError("operation not permitted")
+
+    count = served(monkeypatch)
+    plain = train(network(device), never=True)
+    monkeypatch.setattr(CapturedUpdate, "_capture", captures)
+    assert_same(train(network(device)), plain)
+    assert len(count) == 1  # it is tried once
+
+
+def test_a_group_of_one_worker_takes_the_ordinary_way(device, monkeypatch):
+    """It sums over its workers, which a CUDA graph should not hold."""
+    count = served(monkeypatch)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        train(network(device), steps=6, process_group=dist.group.WORLD)
+    finally:
+        dist.destroy_process_group()
+    assert not count
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*")
@@ -232,19 +289,22 @@ def test_a_graph_of_the_user_and_one_of_the_guide_do_not_meet():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
 def test_nothing_waits_for_the_device_and_nothing_is_held_afterwards():
-    torch.cuda.empty_cache()
+
+    def trained():
+        model = network("cuda", width=20_000)  # 6 MB, of which a basis and two gradients would be five times as much
+        guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
+        for number in range(ALIKE + 4):
+            model.zero_grad()
+            primary, auxiliary = losses(model, number)
+            auxiliary = auxiliary.square().mean()
+            torch.cuda.set_sync_debug_mode("error" if number else "default")
+            try:
+                guide.backward(primary, auxiliary)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        assert guide._parts.captured._graph is not None
+
+    trained()  # from here on torch has the memory that it keeps for matrix products
     before = torch.cuda.memory_allocated()
-    model = network("cuda")
-    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
-    for number in range(ALIKE + 4):
-        model.zero_grad()
-        primary, auxiliary = losses(model, number)
-        auxiliary = auxiliary.square().mean()
-        torch.cuda.set_sync_debug_mode("error" if number else "default")
-        try:
-            guide.backward(primary, auxiliary)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert guide._parts.captured._graph is not None
-    del guide, model, primary, auxiliary
+    trained()
     assert torch.cuda.memory_allocated() <= before + 2**20

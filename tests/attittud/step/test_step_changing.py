@@ -103,3 +103,15 @@ def test_every_step_is_as_defined(seed):
             guide = Guide(model, **settings)
             guide.load_state_dict(state)
             age = age if kept else None
+
+
+def test_a_refresh_after_a_change_of_type_computes_in_the_new_one():
+    p = problem("mlp", torch.float32, m=4)
+    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, refresh_every=1, engine="loop")
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        p.model.to(dtype).zero_grad()
+        p.xp, p.xa = p.xp.to(dtype), p.xa.to(dtype)
+        guide.backward(p.losses(), p.loss())
+        assert guide.subspace is not None and guide.subspace.rows is not None
+        assert guide.subspace.layout.dtype == guide.subspace.rows.dtype == dtype
+        assert all(parameter.grad is None or parameter.grad.dtype == dtype for parameter in p.model.parameters())
