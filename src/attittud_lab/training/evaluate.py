@@ -71,10 +71,10 @@ def evaluate(
 def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
     """The number by which scores (n x classes) are divided so that their probabilities fit held-out examples best.
 
-    Targets are class numbers (n) or 0/1 (n x labels). They are smoothed by 1 / (n + 2), as Platt did: otherwise a few
-    examples that are all predicted correctly would make every prediction certain.
+    Targets are class numbers (n) or 0/1 (n x labels). They are smoothed a little: otherwise a few examples that are all
+    predicted correctly would make every prediction certain. Platt's 1 / (n + 2) is more than a network needs.
     """
-    scores, smoothing = scores.double(), 1 / (len(targets) + 2)
+    scores, smoothing = scores.double(), (len(targets) + 2) ** -1.5
 
     def slope(sharpness: float) -> float:
         """The derivative of the loss, which is convex in 1 / temperature."""

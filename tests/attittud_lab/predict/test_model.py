@@ -118,6 +118,26 @@ def test_every_strategy_leaves_a_model(strategy: str, tmp_path: Path) -> None:
     check_figures(result.parent, "digits", tmp_path)
 
 
+@pytest.mark.usefixtures("here")
+def test_probabilities_are_calibrated(tmp_path: Path) -> None:
+    """A network that knows its few training examples by heart is too sure; the temperature of validation corrects that."""
+    Path("sure.yaml").write_text(
+        "data: {primary: {path: digits, train: 100, validation: 100, test: 500}}\n"
+        "model: {name: mlp, width: 64}\nstrategy: primary_only\nlog_layers: false\n"
+        "training: {mode: joint, guided: {steps: 300, lr: 3e-3, evaluations: 1}}\n"
+    )
+    assert call("train", "sure.yaml", f"output={tmp_path}", "--quiet") == 0
+    (result,) = tmp_path.rglob("result.json")
+    model = attittud_lab.load(result.parent)
+    path, wanted = INPUTS["digits"](result.parent, tmp_path)
+    likely = model.predict_proba(raws(path))
+    right = likely.argmax(1) == [model.classes.index(label) for label in wanted]
+    loss = -np.log(likely[np.arange(len(wanted)), [model.classes.index(label) for label in wanted]]).mean()
+    assert model.module.temperature > 1
+    assert loss < json.loads(result.read_text())["test"]["loss"]
+    assert likely.max(1).mean() == pytest.approx(right.mean(), abs=0.05)
+
+
 def test_a_run_needs_neither_its_data_nor_its_encoder(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
