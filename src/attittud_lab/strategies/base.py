@@ -111,6 +111,8 @@ class Entry:
     """Settings that an entry of compare.strategies takes from the section `strategy` unless it names them itself."""
     tunes_primary_weight: bool = True
     """Whether a comparison may tune strategy.primary_weight."""
+    trains_head: bool = True
+    """As of the strategy itself: tables of results say so without building one."""
 
 
 _ENTRIES: dict[str, Entry] = {}

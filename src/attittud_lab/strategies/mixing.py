@@ -160,7 +160,7 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
         tunes = (
             settings.get("needs_auxiliary", True) and not settings.get("replay") and settings.get("primary_weight") != 0
         )
-        register(name, about, build, tunes_primary_weight=tunes)
+        register(name, about, build, tunes_primary_weight=tunes, trains_head=settings.get("trains_head", True))
         return function
 
     return add
