@@ -78,7 +78,9 @@ class Model:
         """Why probabilities are not calibrated; None where they are."""
         if self.about.temperature is not None:
             return None
-        return "probabilities are not calibrated, as the run folder has no temperature from validation examples"
+        return (
+            "probabilities are not calibrated, as the run folder has no temperature; train again with --fresh for one"
+        )
 
     def predict(self, inputs: Any, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
         """The class of each input; where it may have several labels, the list of those above the threshold."""
@@ -99,7 +101,7 @@ class Model:
             rows, lengths = self._words.rows(raws)
             bucket = self.config.data.buckets
             examples = Examples(rows, None, lengths if bucket else None, bucket or 1)
-        with enough_memory(self._device):
+        with enough_memory(self._device, "free some of it, or use another device (--device cpu)"):
             return outputs_of(self.module, examples, self._device, batch_size=AT_ONCE, raw=True)
 
     def labels(self, scores: Tensor, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:

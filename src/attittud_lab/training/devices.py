@@ -28,6 +28,9 @@ Replay = Callable[[], object]
 Record = Callable[[Callable[[], T]], tuple[T, Replay]]
 """Records an action without carrying it out: what it returned, and a function that does its work on the device."""
 
+_LESS = (
+    "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
+)
 WARM_UP = 3
 """Steps of a kind before it is recorded: libraries choose their kernels, optimizers make their state."""
 
@@ -91,7 +94,7 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def enough_memory(device: torch.device) -> Iterator[None]:
+def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
     """Where memory runs out, say what needs less of it."""
     try:
         yield
@@ -99,10 +102,7 @@ def enough_memory(device: torch.device) -> Iterator[None]:
         full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
         if not full:
             raise
-        raise InputError(
-            f"the memory of {device} is not enough ({one_line(error, 160)}); lower training.guided.batch_size and primary_batch, "
-            "raise training.guided.accumulate, or choose a smaller model"
-        ) from None
+        raise InputError(f"the memory of {device} is not enough ({one_line(error, 160)}); {cure}") from None
 
 
 class CapturedSteps(Generic[T]):

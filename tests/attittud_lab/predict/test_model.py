@@ -201,6 +201,17 @@ def test_inputs_that_are_no_texts(runs: dict[str, Path]) -> None:
     assert model.predict("one text") == model.predict(["one text"])
 
 
+def test_memory_that_is_not_enough(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attittud_lab.load(runs["words"])
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(model.module, "forward", full)
+    with pytest.raises(InputError, match=r"memory of cpu is not enough .*use another device"):
+        model.predict(["text"])
+
+
 def test_a_threshold_takes_labels_by_their_calibrated_probability(runs: dict[str, Path], tmp_path: Path) -> None:
     model = attittud_lab.load(runs["labels"])
     texts = raws(INPUTS["labels"](runs["labels"], tmp_path)[0])
