@@ -1,4 +1,4 @@
-"""What an adapter adds to a guided step: the same calls inside a framework and in a loop by hand.
+"""The time that an adapter adds to a guided step: the same calls inside a framework and in a hand-written loop.
 
     python benchmarks/adapters.py benchmarks/adapters.json      # needs a GPU, about two minutes
 

@@ -32,7 +32,7 @@ def network(tensors: int) -> nn.ModuleDict:
 
 
 def calls(tensors: int, *, verbs: bool = False) -> tuple[int, int]:
-    """Our own functions that a plain step calls, and all functions, those in C too."""
+    """The number of our own functions that a plain step calls, and of all functions, including C functions."""
     model = network(tensors)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine="loop")
     x, y = torch.randn(8, 16), torch.randint(3, (8,))

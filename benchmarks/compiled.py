@@ -1,4 +1,4 @@
-"""Does `training.compile` pay? The command line's own steps with and without it, side by side in one process.
+"""Does `training.compile` pay? The command line's own steps with and without it, in turns in one process.
 
     python -m benchmarks.compiled --out benchmarks/compiled.json
 
@@ -84,7 +84,7 @@ def measure(
     captured = captures(config, data, device)
 
     def begun(*, compiled: bool) -> tuple[Phase, float]:
-        """A phase after as many steps as it takes to see all kinds of them, and the seconds of these."""
+        """A phase after enough steps to see every kind of step, and the seconds that these took."""
         model = network().to(device).train()
         if config.training.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
@@ -152,7 +152,7 @@ def main() -> None:
             settings = {"tiny": given.tiny, "repeats": given.repeats, "limit": given.limit}
             found[f"{name}, {strategy}"] = measure(name, more, torch.device(given.device), **settings)
             print(json.dumps({f"{name}, {strategy}": found[f"{name}, {strategy}"]}, indent=1), flush=True)
-            if given.out is not None:  # after each: what is measured is kept
+            if given.out is not None:  # written after each measurement, so that none is lost
                 given.out.parent.mkdir(parents=True, exist_ok=True)
                 about = {"made_with": provenance(given.device, 0, given.tiny)}
                 given.out.write_text(json.dumps(found | about, indent=1) + "\n", encoding="utf-8")

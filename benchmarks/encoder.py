@@ -30,7 +30,7 @@ RANK = 10
 
 
 class Numbers:
-    """A tokenizer of no words: only its special numbers are asked for."""
+    """A tokenizer without words: only its special numbers are needed."""
 
     pad_token_id, mask_token_id, all_special_ids = 0, 103, (0, 100, 101, 102, 103)
 

@@ -46,7 +46,7 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
             times = row.get(mode, {})
             if base is None or "step" not in times:
                 continue
-            # A graph of the step without one of the refresh is no whole method.
+            # A method needs graphs of both the step and the refresh.
             has_refresh = "refresh" in row.get("eager", {}) or "peak_refresh" in row
             if mode == "graph" and has_refresh and "refresh" not in times:
                 continue
@@ -115,7 +115,7 @@ def table(results: Results) -> str:
 
 
 def in_a_graph(point: dict[str, Any]) -> dict[str, float]:
-    """Seconds of the passes, in a graph if there was one, because there the device alone is measured."""
+    """Seconds of the passes, in a CUDA graph if there was one, because a graph measures the device alone."""
     mode = next(mode for mode in MODES if mode in point)
     times: dict[str, float] = point[mode]["seconds"]
     return times

@@ -178,7 +178,7 @@ def _refresh(found: list[Figures], job: str, method: str, mode: str = "eager") -
 
 
 def _authors(found: list[Figures]) -> list[Goal]:
-    """In graphs the device alone is measured, eagerly launching the kernels takes part of the time."""
+    """CUDA graphs measure the device alone; in eager steps launching the kernels takes part of the time."""
     rows = []
     for mode, words, times in (("graph", "both in CUDA graphs", 8.0), ("eager", "both eager", 6.5)):
         what, wanted = (
@@ -340,9 +340,9 @@ def _growth_with_k(results: Results, engine: str) -> Goal | None:
 
 
 def _growth_with_m(results: Results, found: list[Figures], job: str) -> list[Goal]:
-    """The slope of the memory of a refresh, held against the gradient of one example over one layer of average size.
+    """The slope of the memory of a refresh, compared with the gradient of one example over one layer of average size.
 
-    Whatever stores gradients of single examples, be it for one layer, grows by at least that. Gradients of activations
+    An engine that stores gradients of single examples, even for one layer, grows by at least that. Gradients of activations
     grow with m as well, in every backward pass, and count here all the same. The text also says how much the multitask
     step itself grows by an example, which is its activations.
     """

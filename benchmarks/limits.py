@@ -1,4 +1,4 @@
-"""The goals that are missed: one line for each kind of goal, with what limits it."""
+"""The goals that are missed: one line for each kind of goal, with its limiting factor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.goals import Goal
 
 @dataclass(frozen=True)
 class Topic:
-    """Goals whose name begins alike."""
+    """Goals whose names have the same beginning."""
 
     begins: tuple[str, ...]
     title: str

@@ -1,4 +1,4 @@
-"""What is measured: every way to make one training step, with and without a refresh of its basis.
+"""The methods that are measured: every way to make one training step, with and without a refresh of its basis.
 
 All share a workload's model, data and optimizer. `step(refresh)` is a whole training step: forward passes, backward
 passes, the update of the weights. What a refresh costs is the difference between the two kinds of step.

@@ -14,7 +14,7 @@ ROOT = HERE.parent
 
 @dataclass(frozen=True)
 class Quote:
-    """A sentence of a file, with {} for each number; line breaks are those of the file."""
+    """A sentence of a file, with {} for each number and with the line breaks of the file."""
 
     file: str
     sentence: str

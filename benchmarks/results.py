@@ -46,7 +46,7 @@ def revision() -> str | None:
 
 
 class Record:
-    """The points of one job; those already there are kept and not measured again. Each has the revision it was made at."""
+    """The points of one job; existing points are kept and not measured again. Each names the revision that made it."""
 
     def __init__(self, folder: Path | None, job: str, about: dict[str, Any]) -> None:
         """Without a folder nothing is kept."""
@@ -83,7 +83,7 @@ class Record:
 
 
 def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
-    """All results of a folder, by job; eager times are those of eager.json where it has a model."""
+    """All results of a folder, by job; eager times come from eager.json where it has a model."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     for job, times in results.get("eager", {}).get("points", {}).items():
         point = results.get(job, {}).get("points", {}).get(f"k={times['k']} m={times['m']}")

@@ -35,7 +35,7 @@ from typing import Any
 
 # Some virtual machines announce AMX and then kill the process that uses it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may add in another order every time
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise cuBLAS may add in another order every time
 
 import torch
 import torch.distributed as dist
@@ -192,7 +192,7 @@ class Case:
         return 2 if self.kind in ("group", "ddp", "fsdp") else 1
 
     def settings(self) -> dict[str, Any]:
-        """All arguments of the guide. Judges and named tasks ask for an eta of their own."""
+        """All arguments of the guide. Judges and named tasks need their own eta."""
         given = {"eta": ETA, "primary_weight": 0.3, "rank": 3, "refresh_every": 2, "seed": 5}
         if "judged" in self.form:
             given |= {"eta": "auto", "judge_every": 1}
@@ -268,7 +268,7 @@ class Run:
         return math.isnan(self.case.scale) and self.index == 2
 
     def losses(self, head: str, examples: tuple[int, int] | None = None) -> Any:
-        """Losses of some examples or of the batch. A worker without any says so as its kind of model asks for it."""
+        """Losses of some examples or of the batch. A worker without examples passes what its kind of model demands."""
         at = self.rows(head, *(examples or self.batch(head)))
         if at.start == at.stop and self.case.kind != "fsdp":
             return None
@@ -281,7 +281,7 @@ class Run:
 
     primary, vector = partialmethod(losses, "primary"), partialmethod(losses, "auxiliary")
     basis_losses = partialmethod(losses, "primary", (8, 24))
-    # Judges who like the auxiliary task give it a weight within a few steps.
+    # Judges that agree with the auxiliary task give it a weight within a few steps.
     judge = partialmethod(losses, "auxiliary", (16, 24))
 
     def auxiliary(self) -> Tensor:
@@ -335,7 +335,7 @@ class Run:
 
 
 def bits(x: Any) -> bytes:
-    """The numbers of a tensor, or of this worker's shard. All NaNs are one: their spare bits are no result."""
+    """The numbers of a tensor, or of this worker's shard. All NaNs count as the same: their spare bits are not a result."""
     if x is None:
         return b"none"
     x = (x.to_local() if hasattr(x, "to_local") else x).detach().cpu()
@@ -427,7 +427,7 @@ def resume(run: Run, how: str) -> None:
     with tempfile.TemporaryDirectory() as own:
         folders = [own]
         if run.case.workers > 1:
-            dist.broadcast_object_list(folders)  # that of the first worker is for all
+            dist.broadcast_object_list(folders)  # the first worker's is used by all
         dcp.save({"guide": attittud.checkpoint.entries(old)}, checkpoint_id=folders[0])
         attittud.checkpoint.load(run.guide, folders[0])
         if run.case.workers > 1:
@@ -475,7 +475,7 @@ def replay(case: Case) -> str:
             run.inner.zero_grad()
             with torch.cuda.graph(graph):
                 report = step(refresh)
-            captured[refresh] = graph, report, run.gradients()  # each graph writes into gradients of its own
+            captured[refresh] = graph, report, run.gradients()  # each graph writes into its own gradients
         for refresh in (False, True, False, True, True, False):
             for x in (part for pair in run.data.values() for part in pair):
                 x.copy_(x.roll(1, 0))
@@ -601,7 +601,7 @@ def selected(only: str, quick: bool, skip_compiled: bool) -> list[Case]:
 
 
 def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) -> dict[str, str]:
-    """Hash cases in this process. Those that raise are left out, with a line that says why and with which engine."""
+    """Hash cases in this process. Cases that raise are left out, with a line that names the reason and the engine."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # about skipped refreshes, vmap and compilers
     logger, messages = logging.getLogger("attittud"), logging.handlers.BufferingHandler(sys.maxsize)

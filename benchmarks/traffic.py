@@ -1,7 +1,7 @@
 """How many bytes workers exchange, as formulas; `python -m benchmarks.traffic` prints the table of docs/scaling.md.
 
-The size of a collective is that of the tensor it is about: of the sum in an all-reduce, of the whole in an all-gather or
-reduce-scatter. A ring of W workers sends 2(W-1)/W of it per worker for the first and (W-1)/W for the others.
+The size of a collective is the size of its tensor: the sum in an all-reduce, the whole tensor in an all-gather or
+reduce-scatter. A ring of W workers sends 2(W-1)/W of it per worker for an all-reduce and (W-1)/W for the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from attittud.basis.svd import OVERSAMPLING, POWER_ITERATIONS
 
 NUMBER = 8  # k-vectors, inner products and counts are float64 or int64
-FLAG = 4  # roles of parameters, and fingerprints of what must be the same on all workers
+FLAG = 4  # which losses reach a parameter, and fingerprints of what must be the same on all workers
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Setting:
         rank: k.
         tasks: named auxiliary losses.
         examples: of all workers in a refresh (m); only `exact` and `svd` ask for it.
-        tensors: trainable ones (n), whose roles replicas agree on in a refresh.
+        tensors: trainable tensors (n); in a refresh replicas agree on which losses reach them.
         itemsize: bytes of a number of a gradient: 4, since arithmetic is in float32 at least.
     """
 
@@ -59,7 +59,7 @@ def replicas_step(s: Setting, *, norms: bool = False) -> Bytes:
     if s.workers == 1:
         return Bytes(0, 0)
     counts = s.workers * (1 + s.tasks)
-    alone = norms and s.tasks == 1  # the task's gradient is summed on its own, and no k-vector has to be
+    alone = norms and s.tasks == 1  # the task's gradient is summed separately, so no k-vector has to be summed
     if s.basis == "canonical":
         vectors, numbers = 1 + s.tasks, 0
     elif s.include_mean or norms:
@@ -90,7 +90,7 @@ def replicas_refresh(s: Setting) -> Bytes:
 
 
 def shards_step(s: Setting) -> Bytes:
-    """One step on shards (FSDP2), without what the forward and backward passes exchange by themselves."""
+    """One step on shards (FSDP2), without the exchanges of the forward and backward passes themselves."""
     if s.workers == 1:
         return Bytes(0, 0)
     numbers = 1 + s.tasks * (5 if s.basis == "canonical" else 2) + (1 + s.tasks) * s.directions

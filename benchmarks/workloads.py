@@ -67,7 +67,7 @@ class Workload:
         torch.manual_seed(seed)
         self.spec = spec
         self.device = torch.device(device)
-        with self.device:  # to draw a billion weights takes a CPU half a minute
+        with self.device:  # drawing a billion weights takes a CPU half a minute
             body, shape, features = spec.build(tiny)
         self.model = TwoHeads(body, features).to(self.device)
         images = spec.vocabulary is None
@@ -189,7 +189,7 @@ def _decoder(lora: bool) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], i
 
 
 def _without_word_embeddings(name: str, _: nn.Parameter) -> bool:
-    """As the paper does it for RoBERTa."""
+    """Leave word embeddings out, as the paper does for RoBERTa."""
     return "word_embeddings" not in name
 
 

@@ -37,7 +37,7 @@ from attittud_lab.config.load import load
 from attittud_lab.demo import CONFIG
 from attittud_lab.training.train import run
 
-SEEDS = range(100, 112)  # not among those of the demo
+SEEDS = range(100, 112)  # the demo does not use these
 ALL = ["strategy=primary_only", "data.primary.validation=300", "training.guided.select=last"]
 
 

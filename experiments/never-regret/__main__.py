@@ -49,13 +49,13 @@ Work = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def spread(work: Iterable[Work], workers: int, late: Callable[[], bool] = lambda: False) -> Iterator[Any]:
-    """Results as they come; once it is late no new piece is begun. One worker is this process."""
+    """Results as they come; once time is up no new job is begun. A single worker is this process."""
     todo = takewhile(lambda _: not late(), work)
     if workers == 1:
         yield from (alone(*piece) for piece in todo)
         return
     with worker_processes(workers) as pool:
-        # Little is handed out ahead, so that little is left to do when it is late.
+        # Few jobs are handed out ahead, so that few are left to finish when time is up.
         waiting = {pool.submit(alone, *piece) for piece in islice(todo, workers)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Random choices of rows. Each has a purpose, so that one does not move with another."""
+"""Random choices of rows. Each has its own purpose and random numbers, so that none changes with another."""
 
 from __future__ import annotations
 

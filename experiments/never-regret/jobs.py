@@ -1,4 +1,4 @@
-"""What there is to do, and one piece of it: seconds per step of a pair's strategies, or one training run."""
+"""The jobs of the suite, and one job: seconds per step of a pair's strategies, or one training run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def entries_of(pair: str) -> dict[str, Entry]:
 
 
 def settings(pair: Pair) -> dict[str, Any]:
-    """All that a result of the pair depends on beside the code."""
+    """All that a result of the pair depends on, except for the code."""
     return {
         "model": pair.model,
         "optimizer": pair.optimizer,
@@ -74,7 +74,7 @@ def timed(pair: str) -> dict[str, Entry]:
 
 
 def clocked_as(entry: str, pair: str) -> str:
-    """The entry whose time is that of this one."""
+    """The entry that has the same time as this one."""
     row = entries_of(pair)[entry].row
     return next(name for name, e in entries_of(pair).items() if e.row == row) if row == "multitask" else entry
 
@@ -83,7 +83,7 @@ Clocks = dict[str, dict[str, float]]
 
 
 def jobs(pairs: list[str], rows: Sequence[str], seeds: int, clocks: Clocks, steps: int | None) -> list[Job]:
-    """Seed by seed, so that what is done when time runs out has all strategies."""
+    """Seed by seed, so that finished seeds have all strategies when time runs out."""
     return [
         job(pair, entry.name, seed, clocks, steps)
         for seed in range(seeds)
@@ -119,7 +119,7 @@ def train(job: Job) -> dict[str, Any]:
 
 
 def alone(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """On one core: the others have runs of their own, and the matrices are too small to share."""
+    """Run on one core: the other cores have their own runs, and the matrices are too small to share."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

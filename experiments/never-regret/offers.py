@@ -1,4 +1,4 @@
-"""What is offered beside a primary task."""
+"""The auxiliary data that are offered to a primary task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sources = dict[str, Examples]
 
 @dataclass(frozen=True)
 class Given:
-    """What an offer is made from."""
+    """The data that an offer is made from."""
 
     source: Source
     primary: Examples
@@ -73,7 +73,7 @@ def two(label: str, good: int, bad: int | None, shares: tuple[float, float]) -> 
 
 
 def copies(count: int, *, wrong_label: bool = False) -> Offer:
-    """Only copies of `count` examples of one class, with the label they have or that of the next class."""
+    """Only copies of `count` examples of one class, with their own label or the next class's."""
 
     def offer(given: Given) -> Sources:
         x, y = given.primary

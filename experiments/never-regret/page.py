@@ -39,7 +39,7 @@ after it is frozen. (Eight of the development pairs were held out for an earlier
   `auto` takes what suits them.
 * `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. All others but
   `best_preset`, `auto` too, are one run.
-* The judges of `auto` are up to 64 validation examples, drawn anew for each hearing, and `best_preset` is the best of nine
+* The judges of `auto` are up to 64 validation examples, drawn again for every answer, and `best_preset` is the best of nine
   presets on the same validation set. So nobody loses labels to judges, and nobody has more than the others.
 * At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
   of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
@@ -122,7 +122,7 @@ def tables(results: Results, half: str, mode: str) -> str:
 
 
 def mean_over(chosen: list[Outcome], row: str, seeds: Collection[int]) -> float:
-    """Over the pairs, of these seeds alone: rows of different numbers of seeds are compared so."""
+    """Means over the pairs for these seeds alone, so that rows with different numbers of seeds can be compared."""
     return fmean(fmean(one.values[row][seed] for seed in seeds) for one in chosen)
 
 
@@ -189,7 +189,7 @@ def spent(results: Results) -> str:
 
 
 def time_spent(pair: str, entries: Collection[str], runs: Runs) -> float | None:
-    """Processor time of a run at equal seconds over that of a run of `auto`, mean over runs."""
+    """Processor time of a run at equal seconds, divided by the time of a run of `auto`; mean over runs."""
     own = [run for (name, entry, _), run in runs.items() if name == pair and entry in entries]
     auto = [run["seconds"] for (name, entry, _), run in runs.items() if name == pair and entry == AUTO]
     if not own or not auto:

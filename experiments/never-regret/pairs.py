@@ -45,7 +45,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Pair:
-    """A scarce primary task and what is offered beside it. Real-valued auxiliary targets are regressed."""
+    """A scarce primary task and the auxiliary data offered to it. Real-valued auxiliary targets are regressed."""
 
     name: str
     kind: str
@@ -159,7 +159,7 @@ PAIRS: dict[str, Pair] = {pair.name: pair for pair in _ALL}
 
 
 def choose(names: list[str], *, held_out: bool) -> list[Pair]:
-    """Pairs by name; those that are held out only for who says so."""
+    """Pairs by name; held-out pairs only on request."""
     for name in names:
         if name not in PAIRS:
             raise SystemExit(f"unknown pair {name!r}; there are {', '.join(PAIRS)}")

@@ -2,7 +2,7 @@
 
 FOLDER holds `cifar10/`, `tiny_imagenet/`, `nih_chest_xray/`, `imdb/` and `amazon_helpful/` as Parquet files in the
 layout of the public dataset hub. Images become 16 or 32 pixels wide, texts counts of hashed words. The cache is what the
-suite reads; checksums of its arrays are beside the code, so that two machines can tell that they use the same data.
+suite reads; checksums of its arrays are kept with the code, so that two machines can check that their data are the same.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def nih_chest_xray(folder: Path) -> Arrays:
 
 
 def imdb(folder: Path, pool: tuple[int, int] = (0, 7000), held: tuple[int, int] = (0, 2000)) -> Arrays:
-    """Return rows, those of the pool first."""
+    """Return rows, the pool's rows first."""
     train, test = rows(folder, "train-*", *pool), rows(folder, "test-*", *held)
     return words(train["text"] + test["text"]) | {"labels": np.array(train["label"] + test["label"], np.uint8)}
 

@@ -1,4 +1,4 @@
-"""Where examples come from: scikit-learn's own data sets, and the cache that `prepare` made. Tensors, once per process."""
+"""The sources of examples: scikit-learn's data sets, and the cache that `prepare` made. Tensors are made once per process."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def cifar10() -> Source:
 
 
 def some_classes(of: Source, kept: tuple[int, ...]) -> Source:
-    """Examples of these classes alone, which are counted anew."""
+    """Examples of these classes alone, numbered from 0."""
     numbers = torch.full((of.classes("class"),), -1)
     numbers[list(kept)] = torch.arange(len(kept))
     y = numbers[of.labels["class"]]
@@ -208,7 +208,7 @@ def xrays() -> Source:
 
 @cache
 def mirrored_xrays() -> Source:
-    """Half of them, at random."""
+    """A random half of them."""
     found = images("nih_chest_xray")
     mirrored = torch.rand(len(found.x), generator=generator("mirrored", 0)) < 0.5
     x = torch.where(mirrored[:, None, None, None], found.x.flip(3), found.x)
@@ -240,7 +240,7 @@ def imdb() -> Source:
 
 @cache
 def reviews() -> Source:
-    """Others than those of `imdb`."""
+    """Other reviews than in `imdb`."""
     found = arrays("imdb_more")
     return texts(found, {"positive": found["labels"]}, 3000)
 

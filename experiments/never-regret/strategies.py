@@ -1,4 +1,4 @@
-"""The strategies that are compared; those that the command line has are taken from there."""
+"""The strategies that are compared; strategies of the command line are taken from there."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Auto:
 
 
 def named(name: str, weights: Sequence[float], model: nn.Module, sources: Sequence[str], seed: int) -> Stepper:
-    """A strategy of the command line; a single weight is that of every source.
+    """A strategy of the command line; a single weight is for every source.
 
-    The largest of all weights, the primary one among them, is made 1: more auxiliary weight shall not mean larger steps.
+    The largest of all weights, the primary one among them, is made 1: more auxiliary weight must not mean larger steps.
     """
     weights = weights if len(weights) > 1 else weights * len(sources)
     most = max(weights)

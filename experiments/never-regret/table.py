@@ -1,4 +1,4 @@
-"""From runs to statements: what each strategy reaches on a pair, and whether one would regret `auto`."""
+"""From runs to conclusions: the accuracy of each strategy on a pair, and whether one would regret `auto`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def reference(self) -> str:
-        """The better of the two that one would otherwise take, by its mean on the test set: who knew would take it."""
+        """The better of the two strategies that one would otherwise use, by its mean on the test set, known only afterwards."""
         return max(REFERENCES, key=self.mean)
 
     @property

@@ -23,7 +23,7 @@ AUXILIARY_BATCH = 64
 CHECKS = 15
 """Looks at the validation set in the pair's number of steps; longer runs look as often."""
 JUDGES = 64
-"""Validation examples that judge in a step, drawn anew each time; all of them where there are fewer."""
+"""Validation examples that judge in a step, drawn again each time; all of them where there are fewer."""
 WARM = 0.1
 """Share of the pair's steps in which the learning rate rises to its value."""
 RATES = Path(__file__).parent / "rates.json"

@@ -29,7 +29,7 @@ class Claim:
 
 
 def judged(claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[tuple[Claim, Difference | None, str]]:
-    """Every claim with our paired difference and a verdict; p-values are Holm-corrected over the claims that were tested."""
+    """Every claim with our paired difference and its outcome; p-values are Holm-corrected over the claims that were tested."""
     found = [rows[c.first].minus(rows[c.second]) if c.first in rows and c.second in rows else None for c in claims]
     adjusted = iter(holm([difference.p for difference in found if difference is not None]))
     corrected = [None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in found]
@@ -83,7 +83,7 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
 
 
 def against_paper(ours: Summary, mean: float, half: float) -> str:
-    """Whether the two 95 % intervals meet."""
+    """Whether the two 95 % intervals overlap."""
     if ours.n < FEWEST:
         return "one seed" if ours.n == 1 else f"{ours.n} seeds"
     if 100 * ours.low > mean + half:

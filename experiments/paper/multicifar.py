@@ -103,7 +103,7 @@ def chance(count: float, n: int, rows: int) -> float:
 
 
 def best_verdict(found: Part) -> tuple[int, str, str]:
-    """Return superclasses, verdict and figures of the paper's claim that its row is best on 11 of 20."""
+    """Return superclasses, outcome and figures of the paper's claim that its row is best on 11 of 20."""
     rows = [found.rows[label] for label in printed.MULTICIFAR if label in found.rows]
     n, counts = best_counts(rows)
     if len(rows) < len(printed.MULTICIFAR) or n < SUPERCLASSES:

@@ -74,7 +74,7 @@ def page() -> str:
 
 
 def in_short() -> str:
-    """Every claim with its verdict, and the means beside the paper's; one line for a study on other data with one verdict."""
+    """Every claim with its outcome, and our means with the paper's; one line for a study on other data with one outcome."""
     found, column = everything(), multicifar.column()
     rows = with_chosen(found)
     groups = [
@@ -120,7 +120,7 @@ def in_short() -> str:
 
 
 def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[list[str]]:
-    """Where, claim, seeds and verdict of each."""
+    """Section, claim, seeds and outcome of each claim."""
     return [
         [where, claim.text, "" if difference is None else str(difference.n), said]
         for claim, difference, said in judged(claims, rows)
@@ -128,7 +128,7 @@ def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> li
 
 
 def at_once(lines: list[list[str]]) -> list[list[str]]:
-    """One line in place of all, where they differ in nothing but the claim."""
+    """One line instead of all, where they differ only in the claim."""
     where, _, *rest = lines[0]
     return [[where, f"all {len(lines)}", *rest]] if all(line[2:] == rest for line in lines) else lines
 
@@ -143,7 +143,7 @@ def every_line() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def diverged() -> list[str]:
-    """Every run without a result, so that none is missing from a table without a word; nothing where there is none."""
+    """Every run without a result, so that none is silently missing from a table; empty where all have results."""
     found = {  # once, though other parts may have a copy of the line
         line["fingerprint"]: [experiment, f"`{line['run']}`", line["diverged"]]
         for experiment, line in every_line()
@@ -211,7 +211,7 @@ def five_rows() -> str:
 def protocol() -> str:
     """The protocols as they were written down, below this page's headings."""
     texts = []
-    for path in sorted(HERE.glob("protocol*.md"), key=lambda path: path.stem):  # that of the first tables first
+    for path in sorted(HERE.glob("protocol*.md"), key=lambda path: path.stem):  # the first tables come first
         title, _, text = path.read_text(encoding="utf-8").partition("\n")
         texts.append(f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip())
     return "\n\n".join(texts)

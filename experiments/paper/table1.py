@@ -1,4 +1,4 @@
-"""The section on Table 1: document classification beside masked language modelling on its own and on swapped text."""
+"""The section on Table 1: document classification with masked language modelling on its own and on swapped text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def column(task: str, labels: str) -> Part:
     file = part_name(task, labels, swapped=False)
     found, other = (part("table1-text", part_name(task, labels, swapped=swapped), file) for swapped in (False, True))
     plain = [side for side in (found, other) if PLAIN in side.rows]
-    if plain:  # it reads neither text, so its runs are the same: those of the part that is further
+    if plain:  # it reads neither text, so its runs are the same: take the part with more runs
         further = max(plain, key=lambda side: len(side.rows[PLAIN].runs))
         found.rows[PLAIN], found.tried[PLAIN] = further.rows[PLAIN], further.tried[PLAIN]
     found.rows |= {SWAPPED + label: row for label, row in other.rows.items() if label != PLAIN}

@@ -127,7 +127,7 @@ def outcome(found: Part) -> list[str]:
 
 
 def by_subset(found: Part) -> str:
-    """Rows that have more than one subset; the count of seeds beside each mean."""
+    """Rows that have more than one subset; each mean has its count of seeds."""
     lines = []
     for label, name in {**{label: name for label, (name, *_) in printed.TABLE2.items()}, **MORE}.items():
         values: dict[int, list[float]] = {}

@@ -80,7 +80,7 @@ def table4() -> str:
 
 
 def shares() -> dict[str, Row]:
-    """Captured shares in the place of accuracies, by basis and side; of a seed the mean over its runs.
+    """Captured shares instead of accuracies, by basis and side; for each seed the mean over its runs.
 
     Of a basis with which all diverged, rows without a run.
     """

@@ -1,4 +1,4 @@
-"""Tables that every study has: rows beside the paper's, rows beyond it, and what the search saw."""
+"""Tables that every study has: our rows with the paper's, rows beyond the paper, and the search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Printed = tuple[str, float, float]
 
 
 def beside_paper(found: Part, printed: Mapping[str, Printed], *, same_data: bool = True) -> str:
-    """Rows by label, ours beside the paper's; on other data than the paper's there is nothing for intervals to agree about."""
+    """Rows by label, ours with the paper's; on other data than the paper's there is nothing for intervals to agree about."""
     met = ["intervals"] if same_data else []
     lines = []
     for label, (name, mean, half) in printed.items():

@@ -1,4 +1,4 @@
-"""Which runs an experiment is made of: first those of a search on validation, then all seeds with the settings it chose."""
+"""The runs of an experiment: first a search on validation, then all seeds with the settings that it chose."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """Return the number of runs, those of the search among them."""
+        """Return the number of runs, including the search."""
         further = sum(len(some) - 1 for some in self.variants.values())
         seeds = len(self.seeds) * len(self.wanted)
         return further * len(self.tuning_seeds) * len(self.searched) + len(self.candidates) * seeds

@@ -24,7 +24,7 @@ from experiments.reproduce.fingerprint import fingerprint
 Line = dict[str, Any]
 CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
 EARNED = ("weight_neutral", "weight_helpful", "weight_harmful")
-"""What `auto` logs beside them."""
+"""What `auto` logs in addition."""
 POINTS = 16
 """Points of a curve; each is the mean of a stretch of training."""
 
@@ -65,7 +65,7 @@ class Results:
     locks: Path
     """Folder with a lock for every run that a process is training; the lock is gone with the process, however it ends."""
     side_by_side: int = 1
-    """Processes that share the device; a line says so beside its seconds, which depend on it."""
+    """Processes that share the device; a line records the number, since its seconds depend on it."""
     _known: dict[str, Line] = field(default_factory=dict, repr=False)
     _written: dict[tuple[str, str, str], str] = field(default_factory=dict, repr=False)
     _sizes: dict[Path, int] = field(default_factory=dict, repr=False)

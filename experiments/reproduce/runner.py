@@ -23,7 +23,7 @@ from experiments.reproduce.results import Job, Results
 WAIT = 0.5
 """Seconds between two looks at what other processes are doing."""
 KEPT_BYTES = 1 << 30
-"""Data in memory from which on those of other parts are read again when their turn comes."""
+"""With so much data in memory, the data of other parts are dropped, and read again when they are needed."""
 
 
 @dataclass(frozen=True)

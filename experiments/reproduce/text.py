@@ -1,4 +1,4 @@
-"""Table 1: which task meets which text, and made-up reviews with a tiny encoder to try it."""
+"""Table 1: the text for each task, and made-up reviews with a tiny encoder to try it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attittud_lab.errors import InputError, needs
 from experiments.reproduce.miniature import save_table
 
 FOLDERS = {"imdb": "imdb", "amazon": "amazon_helpful"}
-"""Tasks, and the folder of each in that of the data."""
+"""Tasks, each with its folder inside the data folder."""
 LABELS = {"500": "500", "full": "null"}
 _GOOD, _BAD = ("good", "great", "lovely", "fine"), ("bad", "poor", "awful", "dull")
 _PLAIN = ("a", "the", "film", "story", "really", "again", "what", "plot", "and", "was", "it", "very", ",", ".")
@@ -23,7 +23,7 @@ def part_name(task: str, labels: str, *, swapped: bool) -> str:
 
 
 def text_parts(folder: Path) -> Mapping[str, tuple[str, list[str]]]:
-    """Both tasks with few and with all labels, each beside its own and beside the other task's text."""
+    """Both tasks with few and with all labels, each with its own text and with the other task's text."""
     other = {"imdb": "amazon", "amazon": "imdb"}
     return {
         part_name(task, labels, swapped=swapped): (
@@ -52,7 +52,7 @@ def _place(folder: Path, task: str) -> Path:
 
 
 def _text(folder: Path, task: str) -> list[str]:
-    """All text of a task but that of its validation and test sets, without labels."""
+    """All text of a task without labels, except for the text of its validation and test sets."""
     source = f"data.auxiliary.{task}_text"
     return [
         f"{source}.path={_place(folder, task)}",

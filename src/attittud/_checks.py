@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 def as_losses(losses: object, where: str, *, may_be_empty: bool = False) -> Tensor:
-    """Check a vector of per-example losses, naming what to do about anything else."""
+    """Check that losses are a vector with one entry for each example; the error names the cure."""
     if losses is None:
-        raise TypeError(f"{where}: got None, which only a worker of several may pass; give a vector of losses")
+        raise TypeError(f"{where}: got None, which only one of several workers may pass; give a vector of losses")
     if not isinstance(losses, Tensor):
         raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
     if losses.ndim != 1:
@@ -52,7 +52,7 @@ def check_graph(loss: Tensor, where: str) -> None:
 
 
 def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool = False) -> dict[str, Tensor]:
-    """Auxiliary losses by name."""
+    """Check the auxiliary losses and return them by name."""
     if not tasks:
         raise ValueError("auxiliary: got an empty dict; pass at least one named loss")
     checked = {}
@@ -110,7 +110,7 @@ def check_seed(seed: object) -> int:
 
 
 def check_count(name: str, value: object) -> int:
-    # (Of numpy too, which a sweep over settings hands out.)
+    # Integers of numpy count too: sweeps over settings hand them out.
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     return int(value)
@@ -141,7 +141,7 @@ def _as_eta(eta: object, where: str) -> AnyEta:
 
 
 def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dict[str, T]:
-    """What was set for each of the named auxiliary losses, or for all of them at once."""
+    """Return the setting of each named auxiliary loss; one value may be given for all of them."""
     if not isinstance(setting, dict):
         return dict.fromkeys(names, setting)
     for name in names:
@@ -193,7 +193,7 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
 
 
 def _check_fields(where: str, value: Any, fields: Mapping[str, Fits], optional: Collection[str] = ()) -> None:
-    """Refuse what is no mapping, and missing fields, unknown fields and fields of a wrong type."""
+    """Refuse a value that is not a mapping, and missing fields, unknown fields and fields of a wrong type."""
     damaged = (
         "the file is damaged or was made by hand; load another copy, or leave it out and let the next step compute the "
         "basis again"
@@ -222,7 +222,7 @@ def _covers(basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tu
 
 
 def shortened(value: object, most: int = 60) -> str:
-    """Describe what a file holds, short enough for a message."""
+    """Describe a value from a file, short enough for a message."""
     text = repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
@@ -272,7 +272,7 @@ FIELDS: dict[str, Fits] = {
     "worker": lambda x: x is None or isinstance(x, str),
     "judges": lambda x: x is None or isinstance(x, Mapping),
 }
-"""The fields of a guide's state, and whether a value is of their type."""
+"""The fields of a guide's state, each with the test that its value must pass."""
 JUDGES: dict[str, Fits] = {
     "age": lambda x: x is None or _is_count(x),
     "count": _is_count,

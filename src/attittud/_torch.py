@@ -28,13 +28,13 @@ foreach_zero_ = torch._foreach_zero_
 concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
-run_backward = _engine_run_backward  # what torch.autograd.grad calls after its checks of every single parameter
+run_backward = _engine_run_backward  # what torch.autograd.grad calls after it has checked every parameter
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
-"""The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled so."""
+"""The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled in that mode."""
 
 
 def packs_saved_tensors() -> bool:
-    """Whether hooks for saved tensors are on, such as those of activation checkpointing."""
+    """Whether hooks for saved tensors are on, as under activation checkpointing."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
@@ -42,7 +42,7 @@ def packs_saved_tensors() -> bool:
 
 
 def keep_saved_tensors(model: nn.Module | None = None) -> None:
-    """Let a refresh walk the graph of a compiled model several times; without a model, whatever is compiled.
+    """Let a refresh walk the graph of a compiled model several times; without a model, the graphs of all compiled code.
 
     By default a compiled backward pass may overwrite what the forward pass saved ("donated buffers"), and torch refuses
     retain_graph=True.
@@ -54,7 +54,7 @@ def keep_saved_tensors(model: nn.Module | None = None) -> None:
 
         if config.donated_buffer:
             config.donated_buffer = False
-            torch.compiler.reset()  # what has been compiled so far counts on it
+            torch.compiler.reset()  # code compiled so far relies on the old setting
 
 
 def in_cuda_graphs() -> bool:
@@ -65,21 +65,21 @@ def in_cuda_graphs() -> bool:
     try:
         managers = trees.get_obj(trees.local, "tree_manager_containers")
         return any(container.tree_manager is not None for container in managers.values())
-    except AssertionError:  # torch before 2.13, in a thread that has never used any
+    except AssertionError:  # torch before 2.13, in a thread that has never used a CUDA graph
         return False
-    except AttributeError:  # nobody promised these names: copies are never wrong
+    except AttributeError:  # these private names may go; copying is always right
         return True
 
 
 @contextmanager
 def kept_graph() -> Iterator[None]:
-    """Around a backward pass that keeps its graph: code compiled with mode="reduce-overhead" runs its kernels one by one.
+    """Inside, code compiled with mode="reduce-overhead" runs its kernels one by one: for a backward pass that keeps its graph.
 
     Its CUDA graphs count on the saved tensors dying in the backward pass. Where they live on, to be used again, torch
-    frees memory that is not its own ("invalid device pointer"). The same way out as torch takes where it skips a graph.
+    frees memory that is not its own ("invalid device pointer"). Torch itself runs kernels one by one where it skips a graph.
     """
     trees = sys.modules.get(CUDA_GRAPH_TREES)
-    if trees is None:  # nothing was compiled so
+    if trees is None:  # nothing was compiled in that mode
         yield
         return
     manager, run = trees.CUDAGraphTreeManager, trees.CUDAGraphTreeManager._run
@@ -91,12 +91,12 @@ def kept_graph() -> Iterator[None]:
 
 
 def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
-    """What compiled code has saved for its backward pass, to be held while other forward passes come before that one.
+    """Tensors that compiled code saved for its backward pass: to be held while other forward passes run before it.
 
     The CUDA graphs of mode="reduce-overhead" do not see what only autograd holds. They take it for dead where they record
     another function, and give its memory away (https://github.com/pytorch/pytorch/pull/194124).
 
-    But not what lies elsewhere, such as by activation checkpointing, which would run once for every tensor asked for.
+    Tensors that hooks have packed away are left out: activation checkpointing would run once for every one of them.
     """
     if not in_cuda_graphs():
         return []
@@ -105,7 +105,7 @@ def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
 
 
 def _packed(node: Any) -> bool:
-    """Whether hooks for saved tensors keep those of a node; where torch should not know these names, they do not."""
+    """Whether hooks have packed away the tensors that a node saved; False where torch does not have these private names."""
     return any(getattr(saved, "unpack_hook", None) is not None for saved in getattr(node, "_raw_saved_tensors", ()))
 
 

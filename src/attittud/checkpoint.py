@@ -1,9 +1,9 @@
-"""A guide in files, from which another number or kind of workers can go on: FSDP2 on 2 workers, replicas, one process.
+"""Save a guide in files that any number and kind of workers can load: FSDP2 on 2 workers, replicas, one process.
 
     checkpoint.save(guide, folder)      # safetensors and JSON; every worker calls it
     checkpoint.load(guide, folder)
 
-Or a guide in a checkpoint of one's own, by `torch.distributed.checkpoint`; the same `load` reads it:
+Or save the guide in your own checkpoint with `torch.distributed.checkpoint`; the same `load` reads it:
 
     dcp.save({"model": ..., "optimizer": ..., "guide": checkpoint.entries(guide)}, checkpoint_id=folder)
 
@@ -49,13 +49,13 @@ __all__ = ["entries", "load", "save"]
 
 STATE = "guide.json"
 BASIS = "basis"  # a folder
-METADATA = ".metadata"  # it makes a folder one of torch's checkpoints
+METADATA = ".metadata"  # a folder with this file is a checkpoint of torch
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 CURE = "use another copy of the checkpoint, or go on without the guide's state: the next step then computes the basis again"
 
 
 def entries(guide: Guide) -> dict[str, Any]:
-    """What to put under a key of one's own into the dict given to `torch.distributed.checkpoint.save`."""
+    """A guide's entries, to be put under a key of your own into the dict given to `torch.distributed.checkpoint.save`."""
     state, basis = _parts(guide)
     return {"state": json.dumps(state), "basis": basis}
 
@@ -82,7 +82,7 @@ def save(
         for old in [folder / STATE, *(folder / BASIS).glob("*.safetensors")]:
             old.unlink(missing_ok=True)
     if basis and guide.sharded:
-        # It begins with an exchange, so nobody writes before the old files are gone, and ends when all have written.
+        # torch begins with an exchange, so no worker writes before the old files are gone, and ends when all have written.
         save_entries(basis, storage_writer=HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True))
     elif basis and writes:
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
@@ -94,7 +94,7 @@ def save(
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:
-    """Let a guide go on from a folder of `save`, or from a checkpoint of torch that has its `entries` under `key`.
+    """Load a guide from a folder of `save`, or from a checkpoint of torch that has its `entries` under `key`.
 
     Every worker must call this.
     """
@@ -115,12 +115,12 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
             )
     with together(guide), warnings.catch_warnings():
         if reader is not None:
-            # In one process torch warns that it is only one.
+            # torch warns where there is only one process.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
             with reading(Path(reader.path)):
                 load_entries(taken, storage_reader=reader, planner=_Planner(), no_dist=not guide.sharded)
                 for path, rows in taken.items():
-                    # Here, since a shard may be damaged that only one worker has.
+                    # Every worker checks its own part: a damaged shard may be on one worker alone.
                     if isinstance(rows, Tensor) and not local(rows).isfinite().all():
                         raise ValueError(f"the basis over the parameter {path.removeprefix(prefix)!r} has NaN or Inf")
         if state is None:
@@ -131,7 +131,7 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
 
 
 def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A guide's state, plain data alone, and a copy of its basis by parameter; empty if none is stored."""
+    """A guide's state as plain data, and a copy of its basis by parameter, which is empty where no basis is stored."""
     state = guide.state_dict(include_basis=False)
     del state["basis"], state["worker"]
     space = guide.subspace
@@ -158,7 +158,7 @@ def _import_safetensors(verb: str) -> Any:
 
 
 def _group(guide: Guide) -> dist.ProcessGroup | None:
-    """The workers that share a guide's files. A sharded guide's are all, since torch writes the shards of all."""
+    """The workers that share a guide's files: all workers where the guide is sharded, since torch writes the shards of all."""
     return None if guide.sharded else getattr(guide._workers, "group", None)
 
 
@@ -201,7 +201,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, CheckpointException) as error:
-        # The second is what torch makes of the errors of all workers.
+        # A CheckpointException holds the errors of all workers.
         found = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
         if isinstance(found, UnreadableError):
             raise UnreadableError(*found.args) from None
@@ -234,7 +234,7 @@ def _json_object(text: Any) -> dict[str, Any]:
 
 
 def _open_files(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FileSystemReader | None]:
-    """The state that `save` wrote, memory for the basis, and who reads it."""
+    """The state that `save` wrote, memory for the basis, and the reader that fills this memory."""
     state = read_json(folder / STATE)
     rows = state.pop("rows", None)
     if rows is None:
@@ -242,17 +242,17 @@ def _open_files(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, T
     safetensors = _import_safetensors("load")
     for file in sorted((folder / BASIS).glob("*.safetensors")):
         with reading(file), safetensors.safe_open(file, "pt"):
-            pass  # torch reads all headers below, and would not say which one is damaged
+            pass  # torch reads all headers below but does not name the damaged file
     reader = HuggingFaceStorageReader(str(folder / BASIS))
     with reading(folder / BASIS):
         room = _room(guide, reader.read_metadata().state_dict_metadata, "", folder / BASIS)
         if [tensor.shape[0] for tensor in room.values()] != [rows] * len(room) or not room:
-            raise ValueError(f"it lacks the rows of the basis that {STATE} speaks of")
+            raise ValueError(f"it lacks the rows of the basis that {STATE} announces")
     return state, room, reader
 
 
 def _open_entries(guide: Guide, folder: Path, key: str) -> tuple[dict[str, Any], FileSystemReader]:
-    """Memory for the `entries` of a guide in a checkpoint of torch, and who reads them."""
+    """Memory for the `entries` of a guide in a checkpoint of torch, and the reader that fills this memory."""
     reader = _EntriesReader(folder, f"{key}.")
     found, state = reader.read_metadata().state_dict_metadata, f"{key}.state"
     if state not in found:
@@ -279,7 +279,7 @@ def _room(guide: Guide, found: Mapping[str, Any], prefix: str, file: Path) -> di
                 f"{file}: the saved basis over the parameter {name!r} is {shape} of {entry.properties.dtype}, and this guide "
                 f"needs at most {guide.rank} rows of {needed}; build the guide with the settings of the saved run"
             )
-        # Where a file is missing, memory would stay as it happens to be.
+        # Where a file is missing, memory would stay uninitialised.
         if sum(math.prod(chunk.sizes) for chunk in entry.chunks) != math.prod(shape):
             raise ValueError(f"not all of the basis over the parameter {name!r} is there")
         room[path] = guide._workers.empty_rows(parameters[name], shape[0], entry.properties.dtype)
@@ -310,9 +310,9 @@ class _EntriesReader(FileSystemReader):
         with reading(folder / METADATA):
             content = (folder / METADATA).read_bytes()
             for opcode, argument, _ in genops(content):
-                # The unpickler sets aside as much memory as a damaged or crafted number asks for.
+                # The unpickler would allocate as much memory as a damaged or crafted number asks for.
                 if "PUT" in opcode.name and int(argument or 0) > len(content):
-                    raise ValueError(f"it counts to {argument}")
+                    raise ValueError(f"it asks for memory for {argument} objects")
             found = _Unpickler(BytesIO(content)).load()
             described, stored = found.fields("Metadata", "state_dict_metadata", "storage_data")
             self.keys = {name.split(".")[0] for name in described}
@@ -377,7 +377,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _described(entry: _Record) -> saved.TensorStorageMetadata | saved.BytesStorageMetadata:
-    """Type, size and chunks of a tensor, or that an entry is no tensor."""
+    """Type, size and chunks of an entry that is a tensor, or a mark that it is none."""
     if type(entry).__name__ == "BytesStorageMetadata":
         return saved.BytesStorageMetadata()
     properties, size, chunks = entry.fields("TensorStorageMetadata", "properties", "size", "chunks")
@@ -390,7 +390,7 @@ def _described(entry: _Record) -> saved.TensorStorageMetadata | saved.BytesStora
 
 
 def _stored(stored: Mapping[_Record, _Record], prefix: str) -> Iterator[tuple[saved.MetadataIndex, Any]]:
-    """Where the entries are: file, offset and length."""
+    """File, offset and length of every entry."""
     fields = ("relative_path", "offset", "length", "transform_descriptors")
     for index, info in stored.items():
         name, offset, hint = index.fields("MetadataIndex", "fqn", "offset", "index")

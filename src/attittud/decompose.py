@@ -21,7 +21,7 @@ from attittud.eta import Eta
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of an `Eta` as numbers on the device, each between 0 and 1: those of eta="auto"."""
+    """The weights of an `Eta` as numbers on the device, each between 0 and 1, as eta="auto" earns them."""
 
     neutral: Tensor
     helpful: Tensor
@@ -29,7 +29,7 @@ class Weights:
 
 
 def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
-    """Where the auxiliary and the primary coefficient point in opposite directions.
+    """Mask of the directions in which the auxiliary and the primary coefficient have opposite signs.
 
     Signs are compared, not the product a * p: that underflows for small gradients.
     """
@@ -57,7 +57,7 @@ class Residual:
         """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖.
 
         `rounding`: VVᵀ - I of rows that were rounded when they were stored. ‖r‖² is then not the difference of the squares, which
-        may be next to nothing where r is not, and an r of the size of that rounding is none.
+        may almost vanish where r does not, and an r as small as that rounding counts as zero.
         """
         square, least = primary_square - p.square().sum(), tolerance**2 * primary_square
         if rounding is not None:
@@ -92,7 +92,7 @@ class Judges:
 
 @dataclass(frozen=True)
 class Cosines:
-    """One auxiliary task as the judges see it, in inner products of a step; float64.
+    """How one auxiliary task compares with the judges' gradient: inner products of a step, in float64.
 
     `dots` and `squares` have two entries, for the helpful and for the harmful part.
     """
@@ -114,7 +114,7 @@ class Cosines:
         return split[0], split[1]
 
     def values(self, judges: Judges, primary_square: Tensor, dtype: torch.dtype) -> Tensor:
-        """Cosines of the three parts, g_aux and g_prim with g_judge; NaN where that is zero or anything is not finite.
+        """Cosines of the three parts, g_aux and g_prim with g_judge; NaN where g_judge is zero or a value is not finite.
 
         A part whose squared norm is rounding, for gradients of this type, scores 0.
         """
@@ -122,7 +122,7 @@ class Cosines:
         squares = torch.stack([self.square - self.squares.sum(), *self.squares, self.square, primary_square])
         whole = torch.stack([*[self.square] * 4, primary_square])
         found = torch.stack(dots) / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
-        # A zero part has no cosine. A zero judge has none either, but says nothing about the parts.
+        # A zero part has no cosine. With a zero judge no cosine exists either, but that says nothing about the parts.
         nothing = (squares <= 64 * torch.finfo(dtype).eps * whole) & (judges.square > 0)
         return torch.where(nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), found).clamp(-1, 1)
 
@@ -143,7 +143,7 @@ class Decomposition:
 
     @property
     def harmful(self) -> Tensor:
-        """The part in directions where they point apart."""
+        """The part in directions where the two gradients oppose each other."""
         return self.basis.T @ torch.where(self.mask, self.coefficients, 0.0)
 
     @property
@@ -159,7 +159,7 @@ class Decomposition:
 def decompose(
     g_aux: Tensor, g_prim: Tensor, basis: Tensor, *, include_mean: bool = False, check: bool = False
 ) -> Decomposition:
-    """Split `g_aux` (D) by the rows of `basis` (k x D, orthonormal; zero rows are ignored) as `g_prim` (D) sees it.
+    """Split `g_aux` (D) along the rows of `basis` (k x D, orthonormal; zero rows are ignored), compared with `g_prim` (D).
 
     `include_mean` appends the part of `g_prim` outside of the span as a last row; only then is the neutral part
     orthogonal to `g_prim` for every basis. `check` verifies that the rows are orthonormal or zero.
@@ -180,9 +180,9 @@ def decompose(
         _check_orthonormal(basis)
     if include_mean:
         residual = g_prim - basis.T @ (basis @ g_prim)
-        residual = residual - basis.T @ (basis @ residual)  # again: g_prim may lie almost in the span
+        residual = residual - basis.T @ (basis @ residual)  # a second time: g_prim may lie almost in the span
         norm = torch.linalg.vector_norm(residual)
-        # Formed explicitly it is exact to a few roundings of g_prim, where a difference of squares has half of the digits.
+        # Formed explicitly, r is exact to a few roundings of g_prim; a difference of squares would lose half of the digits.
         kept = norm > 32 * torch.finfo(g_prim.dtype).eps * torch.linalg.vector_norm(g_prim)
         basis = torch.cat([basis, torch.where(kept, residual / norm, 0.0)[None]])
     a = basis @ g_aux

@@ -68,7 +68,7 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def choose(what: str, name: object, table: Mapping[str, T]) -> T:
-    """Look a name up in a table; an unknown one is answered with the nearest and with all valid names."""
+    """Look a name up in a table; the error for an unknown name offers the nearest one and lists all valid names."""
     if isinstance(name, str) and name in table:
         return table[name]
     near = get_close_matches(str(name), table, n=1)

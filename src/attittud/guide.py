@@ -1,4 +1,4 @@
-"""The object in a training loop."""
+"""`Guide`: the object that a training loop uses."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from attittud.workers import Workers, connect
 DEFAULT_RANK = 10
 EtaLike = Eta | str | tuple[float, float, float]
 DTYPES = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
-SINGLE = "auxiliary"  # the name of an auxiliary loss that was given none
+SINGLE = "auxiliary"  # the name of an auxiliary loss that was given without one
 
 
 class AccumulationWarning(UserWarning):
-    """`Guide.backward` was called once for every micro-batch, it seems."""
+    """`Guide.backward` seems to have been called once for every micro-batch."""
 
 
 ACCUMULATED = (
@@ -56,7 +56,7 @@ ACCUMULATED = (
 
 
 class Guide:
-    """Fills `.grad` from a primary and an auxiliary loss, the auxiliary gradient split and re-weighted.
+    """Fills `.grad` from a primary and an auxiliary loss; the auxiliary gradient is split and re-weighted.
 
     >>> model = nn.Linear(4, 3)
     >>> guide = Guide(model, eta=Eta(neutral=1, helpful=1, harmful=0), rank=2)
@@ -86,12 +86,12 @@ class Guide:
         batch_norm: BatchNorm in the forward pass of `basis_losses`: on "batch" statistics, or "frozen".
         basis_dtype: storage type of the basis, for example torch.bfloat16. It is never computed in that type.
         auxiliary_weight: weight of the auxiliary loss, or a dict of them.
-        process_group: the workers that train replicas of the model together. The update is that of one process on all
-            workers' examples joined; the guide does all reductions itself.
-        seed: of the random numbers of the bases; the global random state is never touched.
+        process_group: the workers that train replicas of the model together. The update equals the update of one process
+            that has the examples of all workers; the guide does all reductions itself.
+        seed: for the random numbers of the bases; the global random state is never touched.
         judge_every: with eta="auto" the judges are asked in every n-th step.
-        report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model: spend
-            it in steps with a "refresh", or "always". (They are NaN where it is not spent.)
+        report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model. Make it
+            in steps with a "refresh", or "always"; in steps without it the norms are NaN.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Guide:
         self._told = False  # a warning about accumulation has been given
 
     def __repr__(self) -> str:
-        """For logs: what results depend on. It must be the same on all workers."""
+        """The settings that results depend on, for logs. They must be the same on all workers."""
         of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
         plain = ("eta", "primary_weight", "auxiliary_weight", *of_basis, "judge_every", "report_norms")
         named = {"basis": self.basis.name, "engine": self.engine.name} | {name: getattr(self, name) for name in plain}
@@ -173,8 +173,8 @@ class Guide:
             basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
                 called only when a refresh is due. They need no loss scale.
             judge: with eta="auto", returns the judges' losses (a vector): primary examples that neither train the model nor
-                build its basis. Called every `judge_every` steps; without it the weights stay as they are, so that judges
-                may retire and join the training set.
+                build its basis. Called every `judge_every` steps; without it the weights stay as they are, so that the judges
+                may join the training set later.
             refresh: True or False overrides the schedule.
         """
         if self._step is not None:
@@ -211,8 +211,8 @@ class Guide:
 
         Frees their graph.
 
-        For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh the basis adds up
-        over the `primary` calls and is fixed at the first `auxiliary` call after them.
+        For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh all `primary` calls
+        contribute to the basis, which is fixed at the first `auxiliary` call after them.
         """
         check_callable("basis_losses", basis_losses)
         if self._step is not None and refresh is not None and refresh != self._step.refreshing:
@@ -226,9 +226,9 @@ class Guide:
             step.primary(losses, basis_losses, retain_graph=retain_graph)
 
     def judge(self, judge: Losses) -> None:
-        """With eta="auto": take in a callable that returns the judges' losses, called where they are due.
+        """With eta="auto": take in a callable that returns the judges' losses; it is called in steps that ask the judges.
 
-        Once in a step and before its first `auxiliary` call.
+        Call this once in a step, before its first `auxiliary` call.
         """
         with self._discard_on_error():
             step = self._step or self._begin(None)
@@ -272,7 +272,7 @@ class Guide:
 
     @property
     def judge_due(self) -> bool:
-        """Whether the next step asks the judges, if it is given some."""
+        """Whether the next step asks the judges, if it is given any."""
         return self._auto.due
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:
@@ -313,13 +313,13 @@ class Guide:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """A step that failed half-way is forgotten; `.grad` has not been touched yet."""
+        """Forget a step that fails half-way; `.grad` has not been touched yet."""
         try:
             yield
         except BaseException as error:
             self._give_up()
             if isinstance(error, RuntimeError) and "donated" in str(error):
-                # Code that was compiled where the guide could not see it: a function, or a wrapper around its model.
+                # The guide could not see this code being compiled: it is a function, or a wrapper around the model.
                 keep_saved_tensors()
                 raise RuntimeError(
                     "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). That is "
@@ -351,9 +351,9 @@ class Guide:
     # ------------------------------------------------------------------------------------------------ state
 
     def state_dict(self, include_basis: bool = True) -> dict[str, Any]:
-        """What a resumed run needs: with the basis, going on in mid-interval is bitwise the same as never stopping.
+        """All that a resumed run needs. With the basis it gives bitwise the same results as a run that never stopped.
 
-        The basis is a copy: the one in use is overwritten at a refresh. Without it the next step refreshes.
+        The basis is a copy, since a refresh overwrites the basis in use. Without a basis the next step refreshes.
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
@@ -383,7 +383,7 @@ def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
 
 
 def _implicit(basis: str, engine: str, workers: Workers) -> tuple[str, str]:
-    """Two spellings of one thing: `engine="implicit"` with basis "exact" is `basis="implicit"`."""
+    """Translate the older spelling: `engine="implicit"` with basis "exact" means `basis="implicit"`."""
     if engine == "implicit":
         if basis not in ("exact", "implicit"):
             raise ValueError(

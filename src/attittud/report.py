@@ -13,7 +13,7 @@ from torch import Tensor
 from attittud.decompose import Weights
 
 SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
-"""What has a score: the three parts, the auxiliary gradient as a whole, and, to compare with, the primary gradient."""
+"""The gradients that have a score: the three parts, the whole auxiliary gradient and, for comparison, the primary one."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class EarnedWeights:
     """What an auxiliary task has earned with eta="auto"."""
 
     weights: Weights
-    """Those of this step, earned in earlier ones."""
+    """The weights of this step, earned in earlier steps."""
     score: Tensor
-    """Running mean of the cosines of what is `SCORED` with the judges' gradient, this step's included."""
+    """Running means of the cosines between the `SCORED` gradients and the judges' gradient, this step included."""
     error: Tensor
     """Standard error of those means."""
     skipped: Tensor
-    """How often so far the judges' answer was NaN or Inf, or they had no gradient, so that nothing changed."""
+    """How often so far the judges' gradient was zero, NaN or Inf, so that no score changed."""
 
     def to_dict(self) -> dict[str, float | int]:
         """Plain numbers. This waits for the device."""
@@ -38,7 +38,7 @@ class EarnedWeights:
 
 
 class Split(NamedTuple):
-    """Squared norms of the helpful and harmful part, and in how many of the directions that count they are harmful."""
+    """Squared norms of the helpful and the harmful part, and how many of the directions in use are harmful."""
 
     helpful: Tensor
     harmful: Tensor
@@ -57,10 +57,10 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One auxiliary task as the primary task sees it. Norms are of the unweighted mean auxiliary gradient.
+    """One auxiliary task compared with the primary task. Norms are of the unweighted mean auxiliary gradient.
 
-    The values are worked out when they are asked for: a step that nobody looks at launches nothing for them. Those that
-    need the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was never held at once: for a
+    Values are computed when they are asked for: a step that nobody looks at launches nothing for them. Values that need
+    the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was never held at once: for a
     task that was interrupted by another one in an accumulation window, and on several replicas in steps without a
     refresh (see `report_norms` of `Guide`).
     """
@@ -69,7 +69,7 @@ class TaskReport:
     _products: Callable[[], tuple[Tensor, Tensor, Tensor]]
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
     earned: EarnedWeights | None = None
-    """With eta="auto": the weights of this step, and the scores that later ones are earned with."""
+    """With eta="auto": the weights of this step, and the scores from which later weights are earned."""
 
     @property
     def verdict(self) -> EarnedWeights | None:
@@ -79,7 +79,7 @@ class TaskReport:
 
     @property
     def _parts(self) -> Split:
-        # Not kept: the report of a captured step is read again after every replay.
+        # Not cached: the report of a captured step is read again after every replay.
         return self._split()
 
     @property
@@ -100,7 +100,7 @@ class TaskReport:
 
     @property
     def agreement(self) -> Tensor:
-        """Share of the directions in which the two gradients do not point apart."""
+        """Share of the directions in which the two gradients do not oppose each other."""
         parts = self._parts
         return ratio(parts.directions - parts.harmful_count, parts.directions)
 
@@ -121,12 +121,12 @@ TASK_VALUES = ("neutral", "helpful", "harmful", "agreement", "captured_auxiliary
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """part/whole, and 0 of nothing."""
+    """part / whole, or 0 where the whole is 0."""
     return torch.where(whole == 0, 0.0, part / whole)
 
 
 def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
-    """Named numbers, for which the program waits for the device only once."""
+    """Numbers by name; waits for the device only once."""
     # (Counters of a guide that has just been loaded are not on the device before its next refresh.)
     first, values = next(iter(named.values())), named.values()
     return dict(
@@ -136,19 +136,19 @@ def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
 
 @dataclass
 class SkipWarning:
-    """Warns of refreshes that met NaN or Inf: once for each increase, and only when a report is read."""
+    """Warns of refreshes that found NaN or Inf: once for each increase, and only when a report is read."""
 
     seen: int = 0
 
     def restore(self, count: int) -> None:
-        """Go on after so many skipped refreshes, of which somebody was warned."""
+        """Continue after so many skipped refreshes that a user was already warned of."""
         self.seen = count
 
     def __call__(self, count: int) -> None:
         if count > self.seen:
             self.seen = count
             warnings.warn(
-                f"{count} refreshes met NaN or Inf in the primary losses' gradients and kept the old basis; look for "
+                f"{count} refreshes found NaN or Inf in the primary losses' gradients and kept the old basis; look for "
                 "overflow (lower the loss scale or the learning rate) or broken examples",
                 stacklevel=3,
             )
@@ -156,10 +156,10 @@ class SkipWarning:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What happened in one step. `tasks` has the same by auxiliary task.
+    """What happened in one step. `tasks` has the same values for each auxiliary task.
 
     The values here are over all tasks: root of the summed squares for the three norms, shares of summed squares,
-    the mean of agreement and cosine. For a single auxiliary loss they are that task's own.
+    the mean of agreement and cosine. With a single auxiliary loss they equal the values of its task.
     """
 
     _captured: Callable[[], Tensor]
@@ -203,7 +203,7 @@ class Report:
 
     @property
     def agreement(self) -> Tensor:
-        """Share of the directions in which the gradients do not point apart."""
+        """Share of the directions in which the gradients do not oppose each other."""
         return self._all("agreement").mean()
 
     @property

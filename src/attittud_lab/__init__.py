@@ -1,4 +1,4 @@
-"""Data, models and training loops behind the command line; they use the library as anybody would."""
+"""Data, models and training loops behind the command line. They use only public names of the library."""
 
 from __future__ import annotations
 

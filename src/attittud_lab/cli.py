@@ -1,4 +1,4 @@
-"""The command line: where commands are registered, run and ended. Each one is a file in `attittud_lab.commands`.
+"""The command line: registers commands, runs them and ends them. Each command is a file in `attittud_lab.commands`.
 
 The libraries of the command line are an extra, so nothing here imports them before it is called. No command imports torch
 before it runs, so that `--help` is quick.
@@ -40,7 +40,7 @@ def build() -> typer.Typer:
     app.callback()(attittud)
     for command in (demo, init, diagnose, train, predict, compare, report, schema):
         app.command(cls=Command)(command)
-    # It had a command once: whatever is asked of it, the answer is where it is now.
+    # This command has moved: with any arguments it says where it is now.
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(hidden=True, add_help_option=False, context_settings=anything)(reproduce)
     return app
@@ -68,7 +68,7 @@ def run_and_exit(build: Callable[[], typer.Typer], arguments: list[str], name: s
             _end(f"{ending.word}; {stopped}", ending.code)
         except KeyboardInterrupt:
             code = INTERRUPTED
-        if code == INTERRUPTED:  # at a moment for which the command has no sentence
+        if code == INTERRUPTED:  # the command has no sentence for this moment
             _end(f"{ending.word}; no file is left half-written", ending.code)
     sys.exit(code)
 
@@ -93,13 +93,13 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     except InputError as error:
         _end(str(error))
     except OSError as error:
-        # A path of the user's that cannot be read; what cannot be written is an InputError.
+        # A user's path that cannot be read. (A path that cannot be written raises InputError.)
         if error.errno not in _UNUSABLE or error.filename is None:
             raise
         cure = "change its permissions, or name another one"
         _end(f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}")
     except Exception as error:
-        # Newer typer has its own copy of Click, older one uses Click itself: what their usage errors share is this.
+        # A newer typer has its own copy of Click, an older one uses Click itself; both have usage errors with this method.
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
@@ -108,7 +108,7 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
-    """Say it in one paragraph, without repeating a value of thousands of characters."""
+    """Print the message as one paragraph, cut where a value has thousands of characters."""
     message = re.sub(r"\S{400,}", lambda found: short(found[0], 200), message[:100_000])
     sys.stderr.write(f"attittud: {short(' '.join(message.split()), _LONGEST)}\n")
     sys.exit(code)

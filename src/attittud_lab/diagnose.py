@@ -1,9 +1,9 @@
-"""What the primary task sees of the auxiliary gradients in the first steps of a job, before a day is spent on all of it.
+"""Compare auxiliary with primary gradients in the first steps of a job, before a day is spent on all of it.
 
 The model trains as configured. Alongside, a probe keeps a basis as the strategy would (same kind, rank and age), but from
-other primary examples than those whose gradient is then looked at: a span always holds what it was built from. What is
-measured comes from training examples alone (strategy auto asks validation examples, as it always does), the test set is
-not read, and nothing is predicted.
+other primary examples than the gradient that is then measured: a span always holds the examples it was built from. Only
+training examples are measured (strategy auto asks validation examples, as always). The test set is not read, and nothing
+is predicted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from attittud_lab.training.train import load_data
 
 FEWEST_BLOCKS = 4
 SHORTEST_BLOCK = 5
-"""Steps of a block, or `refresh_every` if that is more. Blocks are taken to be independent: they share no basis."""
+"""Steps of a block, or `refresh_every` if that is more. Blocks count as independent, since they share no basis."""
 LEAST_PRIMARY, LEAST_AUXILIARY = 0.05, 0.01
 """Shares of a gradient in the span below which an alarm fires."""
 VALIDATED = (
@@ -48,7 +48,7 @@ VALIDATED = (
 def diagnose(
     config: Config, folder: Path, progress: Progress | None = None, *, steps: int = 200, data: Prepared | None = None
 ) -> dict[str, Any]:
-    """Train the first steps of the guided phase, measure each, and write `folder`/diagnose.json. `data` is the config's."""
+    """Train the first steps of the guided phase, measure each, and write `folder`/diagnose.json. `data` belongs to `config`."""
     if not config.data.auxiliary:
         raise InputError("data.auxiliary is empty, so there is nothing to diagnose; name a source there")
     device = choose_device(config.device)
@@ -57,7 +57,7 @@ def diagnose(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(config.model, prepared, config.seed).to(device).train()
         phase = Phase("guided", config, prepared, model, device, default_metric(prepared.primary))
-        # Longer than the job itself, the schedule of the learning rate would have no meaning.
+        # Beyond the steps of the job, the schedule of the learning rate has no meaning.
         count = min(steps, phase.steps)
         probe = make_probe(config, phase)
         if count < FEWEST_BLOCKS * probe.block:
@@ -75,19 +75,19 @@ def diagnose(
 
 
 def make_probe(config: Config, phase: Phase) -> Probe:
-    """With the basis of the configured strategy; where that has none, the default one of the same rank."""
+    """A probe with the basis of the configured strategy, or with the default basis where the strategy has none."""
     strategy, streams = config.strategy, phase.streams
     primary, primary_batch = streams.primary_task, streams.sizes["primary"]
     if strategy.eta is None and strategy.name not in presets():
         strategy = replace(strategy, name="multitask")
     if "implicit" in (strategy.basis, strategy.engine):
-        # It keeps no basis onto which other gradients could be projected; this is the same one, stored.
+        # The implicit basis cannot project other gradients; the exact one has the same span and is stored.
         strategy = replace(strategy, basis="exact", engine="auto", refresh_every=1)
     check_shared(phase.model, strategy.exclude, head=any(task.shares_head for task in streams.tasks.values()))
     seed = mix(config.seed, "diagnose")
 
     def auxiliary() -> dict[str, Tensor]:
-        streams.load(phase.state.step)  # the very batches of the coming update
+        streams.load(phase.state.step)  # the same batches as the coming update
         return streams.auxiliary()
 
     return Probe(
@@ -114,7 +114,7 @@ def _train(phase: Phase, probe: Probe, steps: int, progress: Progress) -> list[F
 
 
 def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
-    """All steps, their early and their late half; then the alarms, which look at all."""
+    """Summarise all steps, the early and the late half; then the alarms, which use all steps."""
     guide, space, over = probe.guide, probe.space, _Periods(len(series), probe.block)
     shared = space.layout.total
     rank = shared if space.rows is None else guide.rank
@@ -147,7 +147,7 @@ def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
 
 
 def _source(series: Sequence[Figures], name: str, names: Sequence[str], over: _Periods) -> dict[str, Any]:
-    """Shares of one source's squared norm; those of a layer group are among its three parts."""
+    """Shares of one source's squared norm; the shares of a layer group are among its three parts."""
     squares = torch.stack([figures.squares[name] for figures in series])  # steps x groups x 3
     own = torch.stack([figures.gradients[name] for figures in series])
     weight = ratio(own, own.sum(1, keepdim=True))
@@ -172,13 +172,13 @@ class _Periods:
         return {period: batch_means(values[part], self.block, PROPORTION) for period, part in self.slices.items()}
 
     def parts(self, squares: Tensor) -> dict[str, dict[str, Summary]]:
-        """From steps x 3: the shares of the three parts, and `captured`, that of the first two."""
+        """From steps x 3: the shares of the three parts, and `captured`, the share of the first two."""
         shares = ratio(squares, squares.sum(1, keepdim=True))
         found = {part: self.means(shares[:, i]) for i, part in enumerate(PARTS)}
         return {"captured": self.means(shares[:, :2].sum(1)), **found}
 
     def signs(self, series: Sequence[Figures], chance: float) -> dict[str, SignTest]:
-        """The directions of a block are a cluster: they share bases and examples, and almost a model."""
+        """A sign test in which the directions of a block are a cluster: they share bases, examples and nearly the model."""
         tests = {}
         for period, part in self.slices.items():
             counts = torch.stack([torch.stack([f.agreeing, f.compared]) for f in series[part]])
@@ -188,7 +188,7 @@ class _Periods:
 
 
 def _plain(value: Any) -> Any:
-    """Summaries as mappings."""
+    """Turn summaries into mappings."""
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else asdict(value)
 
 
@@ -201,7 +201,7 @@ def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) 
     low = [name for name, share in auxiliary.items() if share.mean < LEAST_AUXILIARY]
     shares = "; ".join(f"{name} {_in_words(share)}" for name, share in auxiliary.items())
     return [
-        {  # Does the span hold more of a primary gradient than of the examples that it was built from?
+        {  # Does the span hold the gradient of primary examples that it was not built from?
             "name": "fresh_primary_outside_span",
             "fired": primary.mean < LEAST_PRIMARY,
             "found": f"the span captures {_in_words(primary)} of a fresh primary gradient (alarm under {LEAST_PRIMARY:.0%})",
@@ -216,7 +216,7 @@ def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) 
             f"have next to nothing to act on{' in ' + ', '.join(low) if low else ''}, and only the weight of the whole source "
             "can be tuned (strategy.auxiliary_weight)",
         },
-        {  # Do the signs that decide between helpful and harmful come back with other examples?
+        {  # Do other examples give the same signs, which decide between helpful and harmful?
             "name": "signs_are_noise",
             "fired": signs.p > ALPHA,
             "found": f"two half-batches of primary examples agree in sign in {signs.agreeing} of {signs.n} directions "
@@ -249,10 +249,10 @@ class Figures:
     """Share of a fresh primary gradient's squared norm in the span."""
     agreeing: Tensor
     compared: Tensor
-    """Directions in which two half-batches have the same sign, and those in which both have one."""
+    """The number of directions in which two half-batches have the same sign, and in which both have a sign."""
     squares: dict[str, Tensor]
-    """By source: squared norms by layer group and part, groups x 3. All together are that of the auxiliary gradient; within
-    a group the parts need not be orthogonal, and may even cancel."""
+    """By source: squared norms by layer group and part, groups x 3. They add up to the auxiliary gradient's. Within a
+    group the parts need not be orthogonal, and may even cancel."""
     gradients: dict[str, Tensor]
     """By source: squared norms of the auxiliary gradient itself by layer group."""
     opposed: dict[str, Tensor]
@@ -261,11 +261,11 @@ class Figures:
 
 @dataclass
 class Probe:
-    """Looks at gradients without a trace in the model but for `.grad`, which is cleared."""
+    """Measures gradients and leaves the model as it is, except for `.grad`, which is cleared."""
 
     guide: Guide
     primary: Callable[[Tensor], Tensor]
-    """The losses of the given ones of all `examples`."""
+    """Returns the losses of the chosen rows of all `examples`."""
     auxiliary: Callable[[], dict[str, Tensor]]
     """The mean losses by source."""
     examples: int
@@ -309,9 +309,9 @@ class Probe:
     def halves(self, step: int) -> tuple[Tensor, Tensor]:
         """Two half-batches of primary examples, none of which the basis in use has seen.
 
-        They are drawn independently of each other. Cut from one batch, they would have opposite signs too often: what one
-        half has too much of (a class, say) the other has too little of, by a correlation of -h/(N - h) for h of N examples.
-        Drawn so they have some examples in common; `chance` allows for that.
+        They are drawn independently of each other. Halves of one batch would have opposite signs too often: if one half has
+        too much of a class, the other has too little, by a correlation of -h/(N - h) for h of N examples. Independent draws
+        have some examples in common; `chance` allows for that.
         """
         size, half = len(self._pool), self.fresh_batch // 2
         first, second = (_permutation(size, mix(self.seed, name, step))[:half] for name in ("first", "second"))
@@ -329,14 +329,14 @@ class Probe:
     def _refresh(self, step: int) -> None:
         rows = _permutation(self.examples, mix(self.seed, "basis", step))
         basis, self._pool = rows[: self.basis_batch], rows[self.basis_batch :]
-        # The guide finds the parameters that both tasks reach; the update that it writes is not wanted.
+        # The guide finds the parameters that both tasks reach; the update that it writes is thrown away.
         self.guide.backward(
             self.primary(self.halves(step)[0]), self.auxiliary(), basis_losses=lambda: self.primary(basis), refresh=True
         )
         self.guide.model.zero_grad(set_to_none=True)
 
     def _by_group(self, squares: Tensor) -> Tensor:
-        """One row for each parameter, summed to one for each group of layers."""
+        """Sum the rows of the parameters to one row for each group of layers."""
         wanted = list(groups(self.space.layout.names).values())
         self.groups = list(dict.fromkeys(wanted))
         index = torch.tensor([self.groups.index(group) for group in wanted], device=squares.device)
@@ -360,5 +360,5 @@ def _permutation(n: int, seed: int) -> Tensor:
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """part/whole, and 0 of nothing."""
+    """part / whole, or 0 where the whole is 0."""
     return torch.where(whole == 0, 0.0, part / whole)

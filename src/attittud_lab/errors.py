@@ -1,4 +1,4 @@
-"""What a person did wrong, in words that say what to do: the command line prints it and exits with 2."""
+"""Errors for wrong input, in words that say what to do: the command line prints them and exits with 2."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -11,12 +11,12 @@ class InputError(Exception):
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:
-    """The message of another library, cut to so many characters, as part of a paragraph of ours."""
+    """Cut another library's message to so many characters, to be part of one of our paragraphs."""
     return " ".join(str(error).split())[:most]
 
 
 def short(text: str, most: int = 80) -> str:
-    """A user's own words, cut where they are too long to be shown again."""
+    """Cut a user's words where they are too long to be shown again."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
@@ -27,13 +27,13 @@ def listed(names: Iterable[object], most: int = 20) -> str:
 
 
 def needs(extra: str | None, package: str, what: str) -> InputError:
-    """The error for an optional package that is not installed; `extra` is the one of ours that brings it."""
+    """The error for an optional package that is not installed; `extra` is our extra that installs it."""
     cure = f"'attittud[{extra}]'" if extra else package
     return InputError(f"{what} needs the package {package!r}, which is not installed; run: pip install {cure}")
 
 
 def optional(module: str, extra: str, what: str, package: str | None = None) -> Any:
-    """A module that not everybody has installed; `what` needs it."""
+    """Import a module that may not be installed; `what` needs it."""
     try:
         return import_module(module)
     except ImportError:
@@ -41,7 +41,7 @@ def optional(module: str, extra: str, what: str, package: str | None = None) -> 
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in a list, with the nearest one and all of them."""
+    """The error for a name that is not in a list; it offers the nearest name and lists all."""
     near = get_close_matches(name, known := list(known), n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {what} {name[:80]!r}.{hint} Choose one of {', '.join(known)}.")

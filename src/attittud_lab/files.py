@@ -26,7 +26,7 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        if os.name == "posix":  # only when the folder is flushed is the new name on the disk
+        if os.name == "posix":  # the new name is on the disk only when the folder is flushed
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -45,7 +45,7 @@ def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
 
 
 def without_nan(value: Any) -> Any:
-    """The value with null in place of numbers that JSON lacks (NaN and infinity)."""
+    """The value with null instead of the numbers that JSON lacks (NaN and infinity)."""
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -57,7 +57,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        cure = "move the run folder away to start afresh"
+        cure = "move the run folder away to start over"
         raise InputError(f"{path}: cannot be read ({one_line(error)}); {cure}") from None
 
 
@@ -75,7 +75,7 @@ def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLD
 def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -> None:
     """Make a run folder, and remove the half-written files that a killed process left in it.
 
-    In a `shared` folder they stay: another process may be writing them.
+    In a `shared` folder these files stay: another process may be writing them.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What can be said from a few seeds: means with intervals, paired differences, and how many seeds would say more.
+"""Statistics of a few seeds: means with intervals, paired differences, and how many seeds would be enough.
 
 A seed is one draw of initialisation and order of examples; strategies of one seed share both, so differences are taken
 seed by seed. The distributions are scipy's.
@@ -18,7 +18,7 @@ from scipy.special import betainc, nctdtr, stdtr, stdtrit
 LEVEL, POWER = 0.95, 0.8
 ALPHA = 1 - LEVEL
 FEWEST = 3
-"""Values from which on an interval is given. Two seeds have a t-interval too, of 25 standard errors: show the values instead."""
+"""The fewest values with an interval. A t-interval of two seeds would have 25 standard errors: show the values instead."""
 ROUNDING = 1e-6  # relative; figures may have been computed in single precision
 MOST_SEEDS = 1000  # more are not worth counting
 MOST_BLOCKS = 20
@@ -41,7 +41,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference(Summary):
-    """The same for differences seed by seed, with the two-sided p-value of "there is none"; NaN as the interval is."""
+    """The same for differences seed by seed, with the two-sided p-value of "no difference", NaN where the interval is."""
 
     p: float
 
@@ -49,9 +49,9 @@ class Difference(Summary):
 def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = FEWEST) -> Summary:
     """Summarise at least one value. The interval is the t-interval of the mean, cut to `within`, where all values lie.
 
-    What is cut off cannot be the true mean, so the interval covers it as often as before, and it agrees with the t-test.
-    Binomial intervals (Wilson, Clopper-Pearson) would be about other test examples, where the question is about other
-    seeds; an interval on the logit scale would contradict the paired test, and has no answer where all values are 1.
+    The true mean cannot lie in the part that is cut off, so the coverage stays the same and the interval agrees with the
+    t-test. Binomial intervals (Wilson, Clopper-Pearson) are about other test examples, but the question is about other
+    seeds. An interval on the logit scale would contradict the paired test, and does not exist where all values are 1.
     """
     n, mean = len(values), fmean(values)
     std = stdev(values) if n > 1 else math.nan
@@ -64,8 +64,8 @@ def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = F
 def paired(first: Sequence[float], second: Sequence[float], within: Range = ANYTHING) -> Difference:
     """first - second, pair by pair; `within` is the range of the single values.
 
-    The p-value is that of the paired t-test. Where all differences are the same, as coarse figures of a small test set
-    can be, the t-test would be sure after few seeds; the exact sign test is then used instead.
+    The p-value comes from the paired t-test. Coarse figures of a small test set can make all differences the same; the
+    t-test would then be sure after few seeds, so the exact sign test is used instead.
     """
     low, high = within
     found = summarise([a - b for a, b in zip(first, second, strict=True)], (low - high, high - low))
@@ -94,8 +94,8 @@ def differences(
 def mark(mean: float, p: float | None) -> Literal["▲", "▼", "=", "?"]:
     """▲ shown to be better, ▼ shown to be worse, = no difference shown, ? too few seeds for a test.
 
-    `p` is the corrected one of `differences`, so that a mark never says more than the p-value in its row. The interval of
-    the row may: it is about that row alone.
+    `p` is the corrected p-value of `differences`, so that a mark never claims more than the p-value in its row. The
+    interval of the row may, since it is about this row alone.
     """
     if p is None or math.isnan(p):
         return "?"
@@ -103,7 +103,7 @@ def mark(mean: float, p: float | None) -> Literal["▲", "▼", "=", "?"]:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment for looking at several rows at once; NaN (nothing was tested) stays out of it."""
+    """Holm's step-down adjustment for several rows at once; NaN (nothing was tested) does not count as a test."""
     order = sorted((p, i) for i, p in enumerate(ps) if not math.isnan(p))
     adjusted, largest = [math.nan] * len(ps), 0.0
     for rank, (p, i) in enumerate(order):
@@ -113,14 +113,14 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
-    """Seeds with which a paired t-test sees a true difference `effect` in four of five cases.
+    """Seeds with which a paired t-test finds a true difference `effect` in four of five cases.
 
-    `std` is that of the paired differences; `tests` are made at once, so each is held to 0.05 / tests (the first step
-    of Holm). None where more than `MOST_SEEDS` are needed.
+    `std` is the deviation of the paired differences. `tests` are made at once, so each has the level 0.05 / tests (the
+    first step of Holm). None where more than `MOST_SEEDS` are needed.
     """
     alpha = ALPHA / tests
     if std <= ROUNDING * abs(effect):
-        return math.ceil(1 - math.log2(alpha))  # until the sign test, see `paired`, can reach it
+        return math.ceil(1 - math.log2(alpha))  # until the sign test of `paired` can reach the level
 
     def power(n: int) -> float:
         critical, shift = float(stdtrit(n - 1, 1 - alpha / 2)), abs(effect) / std * math.sqrt(n)
@@ -141,8 +141,8 @@ def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
 def batch_means(values: Sequence[float], shortest: int, within: Range = ANYTHING) -> Summary:
     """Mean of a series whose neighbours are alike, with the interval of the means of its blocks, cut to `within`.
 
-    `shortest` is the length from which on blocks are taken to be independent. At least two blocks are made whatever it
-    is, with the wide interval that two values deserve. `std` is that of the block means.
+    Blocks of at least `shortest` values count as independent. There are always at least two blocks, with the wide
+    interval that two values deserve. `std` is the deviation of the block means.
     """
     count = max(2, min(MOST_BLOCKS, len(values) // shortest))
     edges = [round(i * len(values) / count) for i in range(count + 1)]
@@ -160,7 +160,7 @@ class SignTest:
     n: int
     clusters: int
     effective_n: float
-    """Independent pairs that would scatter as much: signs of one cluster may all turn together."""
+    """The number of independent pairs that would scatter as much: signs of one cluster may all change together."""
     chance: float
     p: float
 
@@ -172,8 +172,8 @@ class SignTest:
 def sign_test(agreeing: Sequence[int], compared: Sequence[int], *, chance: float = 0.5) -> SignTest:
     """Binomial test of pairs that come in clusters, given the counts of each.
 
-    Pairs within a cluster need not be independent. Where the counts scatter more than binomial ones, n and the count are
-    reduced by that factor (the design effect of Rao and Scott), which is never taken to be below 1.
+    Pairs within a cluster need not be independent. Where the counts scatter more than binomial counts, n and the count are
+    divided by the excess (the design effect of Rao and Scott), which is taken to be at least 1.
     """
     clusters = [(a, n) for a, n in zip(agreeing, compared, strict=True) if n > 0]
     total, n = sum(a for a, _ in clusters), sum(n for _, n in clusters)

@@ -1,4 +1,4 @@
-"""A guide in files: the same steps after a load, and nothing in a file that could run code or be taken for something else."""
+"""A guide in files: the same steps after a load, and no file that runs code or is mistaken for something else."""
 
 import copy
 import json
@@ -302,12 +302,12 @@ def test_a_pickle_cannot_change_torchs_classes(tmp_path: Path) -> None:
 
 
 def test_metadata_may_not_ask_for_memory(tmp_path: Path) -> None:
-    """The place of a value among those to come back to: Python would reserve 2 GB for this one."""
+    """A pickle numbers the values that it refers to again: for this number Python would reserve 2 GB."""
     run = saved(tmp_path / "guide", "dcp")
     planted = pickle.PROTO + b"\x04" + pickle.NONE + pickle.LONG_BINPUT + (2**27).to_bytes(4, "little") + pickle.STOP
     (tmp_path / "guide" / ".metadata").write_bytes(planted)
     refused(run, tmp_path / "guide", ".metadata")
-    with pytest.raises(ValueError, match="it counts to 134217728"):
+    with pytest.raises(ValueError, match="it asks for memory for 134217728 objects"):
         checkpoint.load(run.guide, tmp_path / "guide")
 
 
@@ -331,7 +331,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, form: str, name: str) -> None:
     for content in damaged(honest):
         file.write_bytes(content)
         try:
-            # Other bytes in the middle of a number are another number, and nobody can tell.
+            # Other bytes in the middle of a number are another valid number, which nobody can notice.
             checkpoint.load(copy.deepcopy(run.guide), tmp_path / "guide")
         except ValueError:
             refused(run, tmp_path / "guide", name, "guide.json", "basis", ".metadata", "")
@@ -410,7 +410,7 @@ def test_sharding_information_of_any_kind_is_survived(tmp_path: Path) -> None:
 
 
 def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
-    """The first of two: what is left reaches to the end of every parameter, but memory would stay as it happens to be."""
+    """The first of two shards: the other one reaches to the end of every parameter, but memory would stay uninitialised."""
     run = saved(tmp_path / "guide", "files")
     folder = tmp_path / "guide" / "basis"
     tensors = load_file(folder / "rows.safetensors")
@@ -438,7 +438,7 @@ def test_metadata_without_an_entry_is_refused(tmp_path: Path) -> None:
 
 
 def test_metadata_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """Objects in the wrong places."""
+    """The metadata has objects where other kinds belong."""
     run = saved(tmp_path / "guide", "dcp")
     file = tmp_path / "guide" / ".metadata"
     honest = pickle.loads(file.read_bytes())

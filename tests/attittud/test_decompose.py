@@ -51,7 +51,7 @@ def test_parts_add_up_and_are_orthogonal(case, include_mean):
 
 @many
 @given(cases())
-def test_parts_are_those_of_the_definition(case):
+def test_parts_follow_the_definition(case):
     g_aux, g_prim, V = case
     got, want = decompose(g_aux, g_prim, V), split(g_aux, g_prim, V)
     for name in ("neutral", "helpful", "harmful"):

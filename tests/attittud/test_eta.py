@@ -8,7 +8,7 @@ from attittud import Eta, preset, presets
 from tests.helpers.oracle import PRESETS
 
 
-def test_order_is_that_of_the_paper():
+def test_order_is_as_in_the_paper():
     assert Eta(1, 2, 3) == Eta(neutral=1, helpful=2, harmful=3)
 
 

@@ -18,7 +18,7 @@ SEED = 3  # data on which no direction is near a sign change
 SETTINGS = [(b, k) for b in BASES for k in (range(1, M + 1) if b in FULL_BASES else (10,))]
 
 
-def test_oracle_jacobian_is_that_of_single_examples():
+def test_oracle_jacobian_has_gradients_of_single_examples():
     """The oracle itself: rows of the joint graph = batches of one = jacrev."""
     p = problem("mlp", torch.float64, m=M)
     names = shared_names(p.model, p.losses(), p.loss())

@@ -67,7 +67,7 @@ def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
     ("engine", "basis"), [("hooks", "sketch"), ("hooks", "svd"), ("implicit", "exact"), ("loop", "svd")]
 )
 def test_a_step_inside_an_autocast_region(name, engine, basis):
-    """Such as a `training_step` of Lightning: the region is for the forward pass and changes nothing of the rest."""
+    """As in a `training_step` of Lightning: the region is for the forward pass and changes nothing else."""
     found = []
     for around in (True, False):
         p = problem(name, m=24)

@@ -61,7 +61,7 @@ def test_a_copied_guide_goes_on_with_the_copied_model(narrowed):
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-def test_roles_do_not_flip_when_a_task_is_missing():
+def test_a_task_that_is_missing_in_a_step_keeps_its_parameters():
     """The head is reached by task "b" in the first step only: its primary gradient keeps its weight."""
     p = problem("mlp", torch.float64)
     guide = Guide(p.model, eta=Eta(1, 1, 1), primary_weight=0.1, rank=3, parameters=p.model.body.parameters())
@@ -88,7 +88,7 @@ def test_basis_losses_come_with_the_first_call():
         guide.primary(p.losses(), basis_losses=p.losses)
 
 
-def test_a_late_wish_for_a_refresh_is_refused():
+def test_a_late_request_for_a_refresh_is_refused():
     p = problem("mlp")
     guide = Guide(p.model, eta=NOTHING, rank=3)
     guide.backward(primary=p.losses(), auxiliary=p.loss())

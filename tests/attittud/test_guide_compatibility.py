@@ -104,7 +104,7 @@ def test_autocast(engine):
 
 
 @pytest.mark.parametrize("name", ["transformer", "cnn_group_norm", "mlp"])
-def test_sketches_under_autocast_are_those_of_the_loop(name):
+def test_sketches_under_autocast_equal_the_loops(name):
     """Per-example gradients are contracted in float32: not further from exact arithmetic than the loop's."""
     exact, rows = problem(name, torch.float64), {}
     for engine in ("loop", "hooks"):

@@ -59,7 +59,7 @@ def test_a_plain_model_leaves_the_setting_alone(donated):
     assert donated.donated_buffer
 
 
-def test_compiled_code_that_overwrites_its_memory_is_named_and_mended(donated, monkeypatch):
+def test_compiled_code_that_overwrites_its_memory_is_named_and_fixed(donated, monkeypatch):
     """A function that was compiled elsewhere: the guide sees it when torch refuses."""
     model = nn.Linear(6, 3)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=3, engine="loop")
@@ -81,7 +81,7 @@ def test_compiled_code_that_overwrites_its_memory_is_named_and_mended(donated, m
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
 def test_only_the_last_backward_pass_of_a_loss_runs_in_cuda_graphs(basis, engine):
-    """All those before it keep what the forward pass saved, that for J·v included."""
+    """All earlier backward passes, including the one for J·v, keep what the forward pass saved."""
     trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
     before, in_graphs = trees.CUDAGraphTreeManager._run, []
 

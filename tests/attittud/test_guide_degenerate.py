@@ -187,7 +187,7 @@ def test_healthy_training_is_silent(few_warnings):
 
 @pytest.mark.parametrize("basis", ["exact", "svd"])
 def test_equal_singular_values(basis):
-    """Any rotation among them is right; the span and its orthonormality are not up for choice."""
+    """Any rotation among them is right, but the span is fixed and its rows are orthonormal."""
     theta = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
     model = torch.nn.ParameterList([theta])
     guide = Guide(model, eta=Eta(1, 0, 0), basis=basis, rank=3)
@@ -230,7 +230,7 @@ def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
 @pytest.mark.parametrize("basis", ["sketch", "exact"])
 @pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 1), (12, 1), (1, 12), (30, 31)])
 def test_micro_batches_give_no_more_directions_than_examples(basis, sizes):
-    """Whether J itself is kept for few examples, its sketch, or the one after the other."""
+    """This holds whether J itself is kept for few examples, its sketch, or first J and then the sketch."""
     model = network()
     guide = Guide(model, eta=Eta(*ETA), rank=20, basis=basis, engine="loop", batch_norm="frozen")
     model.eval()
@@ -259,7 +259,7 @@ def test_micro_batches_smaller_than_the_rank_give_the_basis_of_the_whole(sizes):
 @pytest.mark.parametrize("verbs", [False, True])
 @pytest.mark.parametrize("basis", FROM_J)
 def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
-    """So many backward passes, and so many rows in memory, as there are examples."""
+    """There are as many backward passes, and as many rows in memory, as examples."""
     p = problem("mlp", m=6)
     guide = guide_for(p, basis=basis, rank=10_000, engine="loop")
     calls = []
@@ -283,7 +283,7 @@ def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
 
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "cnn_group_norm", "transformer", "lstm", "layer_norm"])
 def test_roundings_of_single_gradients_stay_below_the_tolerance(name):
-    """By which dependent rows are told from independent ones: the gradients are right to a quarter of it, and better."""
+    """The tolerance separates dependent from independent rows: the errors of gradients are below a quarter of it."""
     double, single = problem(name, torch.float64), problem(name, torch.float64).to(torch.float32)
     names = shared_names(double.model, double.losses(), double.loss())
     exact, rounded = (jacobian(p.losses(), p.model, names).double() for p in (double, single))
@@ -292,8 +292,8 @@ def test_roundings_of_single_gradients_stay_below_the_tolerance(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("left", [1e-3, 1e-4, 1e-5])
-def test_the_mean_beside_rows_that_were_rounded_when_they_were_stored(left, dtype):
-    """‖g_prim‖² - ‖p‖² is next to nothing, because the row is a little too long; the residual of g_prim is not."""
+def test_the_mean_with_rows_that_were_rounded_when_they_were_stored(left, dtype):
+    """‖g_prim‖² - ‖p‖² almost vanishes, because the row is a little too long; the residual of g_prim does not."""
     row = torch.tensor([0.6, 0.8, 0.0], dtype=dtype)
     stored = row.bfloat16().double()
     assert stored @ stored > 1.003

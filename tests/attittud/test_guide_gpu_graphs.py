@@ -1,4 +1,4 @@
-"""Steps captured in CUDA graphs, and those of compiled models, on a GPU. Skipped where there is none."""
+"""Steps captured in CUDA graphs, and steps of compiled models, on a GPU. Skipped where there is none."""
 
 import copy
 
@@ -184,7 +184,7 @@ def guided(run, given, refresh):
 
 
 def in_its_mode(mode, engine, step, **settings):
-    """Steps of a compiled model against those of its twin."""
+    """Steps of a compiled model against steps of its twin."""
     torch.manual_seed(0)
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
@@ -222,6 +222,6 @@ def test_compiled_model_keeps_its_mode_with_other_bases(basis):
     ("given", "engine"), [("judge", "loop"), ("basis_losses", "loop"), ("basis_losses", "hooks"), ("verbs", "loop")]
 )
 def test_compiled_model_keeps_its_mode_whatever_a_step_is_given(given, engine):
-    """Its memory is that of earlier forward passes, some of whose backward passes are still to come."""
+    """Earlier forward passes use the same memory, and some of their backward passes are still to come."""
     settings = {"eta": "auto", "judge_every": 2} if given == "judge" else {}
     in_its_mode("reduce-overhead", engine, lambda run, refresh: guided(run, given, refresh), **settings)

@@ -94,7 +94,7 @@ def test_implementations_of_adam(name, options):
     ids=["norm", "foreach", "value"],
 )
 def test_clipping(clip, set_to_none):
-    """In place and in the end: what one step clips, the next does not see."""
+    """Clipping works in place and comes last: the next step does not see it."""
     assert_same_training(make_optimizer=build("SGD", momentum=0.9), clip=clip, set_to_none=set_to_none)
 
 
@@ -174,7 +174,7 @@ def test_grad_scaler_sees_an_overflow():
 
 
 @pytest.mark.parametrize("name", ["mlp", "channels_last", "odd", "transformer"])
-def test_grad_looks_like_that_of_plain_backward(name):
+def test_grad_looks_as_after_plain_backward(name):
     one, other = problem(name), problem(name)
     guided(one)()
     (other.losses().mean() + other.loss()).backward()

@@ -41,7 +41,7 @@ class Run:
     def __init__(self, setting: str, init: int = 0, **changes) -> None:
         self.problem: Problem = problem("cnn_batch_norm" if setting == "sketch" else "mlp", m=12, n=12)
         self.with_basis_losses = setting == "basis_losses"
-        if init:  # other initial values than those of the saved run
+        if init:  # other initial values than in the saved run
             with torch.no_grad():
                 for x in self.problem.model.parameters():
                     x.add_(init)

@@ -45,7 +45,7 @@ def test_one_loss(basis, include_mean):
 
 
 def test_norms_are_of_the_gradient_not_of_the_update():
-    """Eta and weights do not enter: the report says what the auxiliary gradient is like, not what was made of it."""
+    """Eta and weights do not matter: the report describes the auxiliary gradient, not the update."""
     values = []
     for options in ({}, {"eta": Eta(0, 0, 0), "auxiliary_weight": 7.0, "primary_weight": 0.0}):
         p = problem("mlp", torch.float64)
@@ -89,7 +89,7 @@ def test_named_tasks():
     assert report.tasks["b"].cosine < 0
 
 
-def test_accumulated_report_is_that_of_the_whole_batch():
+def test_accumulated_report_equals_the_report_of_the_whole_batch():
     values = []
     for pieces in (1, 2):
         p = problem("mlp", torch.float64)

@@ -37,7 +37,7 @@ trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of
 
 
 class Recording(trees.CUDAGraphNode):
-    """The outputs of a recorded function at their fixed places. Whether they live is told by torch's own code."""
+    """The outputs of a recorded function at their fixed addresses. torch's own code says whether they are alive."""
 
     def __init__(self, outputs):
         self.outputs_weakrefs = [None] * len(outputs)
@@ -58,9 +58,9 @@ class Recording(trees.CUDAGraphNode):
 
 
 class Trees:
-    """A backend with fixed places for what functions return: the first call warms up, the second one records.
+    """A backend with fixed addresses for results of functions: the first call warms up, the second one records.
 
-    The first forward pass after a backward pass begins anew and may overwrite all that was returned before. Where a function is
+    The first forward pass after a backward pass starts over and may overwrite all that was returned before. Where a function is
     recorded after others were repeated whose backward pass has not come, and torch says that all they returned is dead, it
     is given their memory.
     """
@@ -170,7 +170,7 @@ def steps(model, compiled, given, engine):
     ],
 )
 def test_what_a_step_still_needs_is_not_overwritten(memory, given, engine):
-    """Such as what auxiliary forward passes saved, by that of a callable, which `hooks` has recorded later than the others."""
+    """For example, a callable's forward pass, which `hooks` records later, must not overwrite what auxiliary passes saved."""
     torch.manual_seed(0)
     plain = Model()
     twin = copy.deepcopy(plain)
@@ -183,7 +183,7 @@ def test_what_a_step_still_needs_is_not_overwritten(memory, given, engine):
 
 @pytest.mark.usefixtures("memory")
 def test_what_checkpointing_computes_again_is_not_held():
-    """Each tensor asked for would be another run of its block, and holding them what checkpointing is there to save."""
+    """Each tensor asked for would run its block again, and holding it would undo what checkpointing saves."""
     torch.manual_seed(0)
     model, runs = Model(), []
     body = torch.compile(model.body, backend="aot_eager", fullgraph=True)

@@ -61,7 +61,7 @@ def test_an_interrupt_while_libraries_are_imported(monkeypatch, capsys):
 
 @pytest.mark.parametrize("what", [typer.Abort, KeyboardInterrupt], ids=["older typer", "this typer"])
 def test_an_interrupt_that_a_command_does_not_handle(what, monkeypatch, capsys):
-    """An older typer raises an Abort of its own, a newer one returns 130."""
+    """An older typer raises its own Abort, a newer one returns 130."""
 
     def stop(*_: object, **__: object) -> None:
         raise what
@@ -91,7 +91,7 @@ def test_help_needs_no_torch(command, tmp_path):
     assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
 
-def test_sigterm_in_a_command_without_a_message_of_its_own(monkeypatch, capsys):
+def test_sigterm_in_a_command_without_its_own_message(monkeypatch, capsys):
     monkeypatch.setattr("attittud_lab.config.schema.json_schema", lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert run("schema", capsys=capsys) == (143, "", "attittud: terminated; no file is left half-written\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -19,7 +19,7 @@ from tests.helpers.diagnosis import JOB, Linear, normal
 
 
 def test_auxiliary_alarm() -> None:
-    """Auxiliary gradients like primary ones, and ones where no primary gradient ever is."""
+    """Auxiliary gradients like the primary ones, and auxiliary gradients outside of all primary gradients."""
     primary = torch.cat([normal(60, 10) + 1, torch.zeros(60, 30, dtype=torch.float64)], 1)
     inside, outside = primary[:20].mean(0), torch.cat([torch.zeros(10), torch.ones(30)]).double()
     assert Linear(primary, like=inside).alarms(40) == [False, False, False]
@@ -61,7 +61,7 @@ IMPLICIT = ("flip, basis: exact, engine: implicit, basis_batch: 8", "flip, basis
 
 @pytest.mark.parametrize("strategy", ["drop_harmful", "bloop", "primary_only", *IMPLICIT])
 def test_the_model_trains_as_if_nobody_looked(strategy: str) -> None:
-    """With dropout and BatchNorm, under a strategy with and strategies without a basis of their own."""
+    """With dropout and BatchNorm, under strategies with and without a basis."""
     config = loads(JOB, [f"strategy={{name: {strategy}, rank: 4, refresh_every: 5}}"])
     data = load_data(config)
     weights = []

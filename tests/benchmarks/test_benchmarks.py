@@ -82,12 +82,12 @@ def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, ca
     assert '"plain_over_two_passes"' in capsys.readouterr().out
 
 
-def test_the_interval_of_a_median_is_that_of_its_order_statistics():
+def test_the_interval_of_a_median_comes_from_its_order_statistics():
     found = eager.median([float(value) for value in range(200)])
     assert found == {"median": 99.5, "low": 86.0, "high": 114.0, "n": 200}
 
 
-def test_eager_times_replace_those_of_another_run(tmp_path):
+def test_eager_times_replace_the_times_of_another_run(tmp_path):
     def write(job, points):
         (tmp_path / f"{job}.json").write_text(json.dumps({"job": job, "provenance": {}, "points": points}))
 
@@ -120,7 +120,7 @@ def test_arguments_that_make_no_sense_are_named(arguments, culprit, monkeypatch,
     assert culprit in capsys.readouterr().err
 
 
-def test_results_of_another_machine_are_not_replaced_without_a_word(tmp_path, capsys):
+def test_results_of_another_machine_are_not_replaced_silently(tmp_path, capsys):
     here = {"hardware": {"name": "this"}, "quick": False, "revision": None}
     Record(tmp_path, "wrn22", here).add("k=5 m=64", {})
     assert "k=5 m=64" in Record(tmp_path, "wrn22", here)
@@ -387,7 +387,7 @@ def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given):
     flops(True)  # with the check of the first refresh
     found = flops(True) - flops(False)
     spared = (k if given == "loop" else 1) * m * forward / depth  # nobody asks for gradients of the data
-    # So many tokens that contraction and orthonormalisation do not matter beside passes through the model.
+    # With so many tokens, contraction and orthonormalisation take little compared with passes through the model.
     assert found + spared == pytest.approx(PASSES[given](k) * forward * m, rel=0.05)
 
 

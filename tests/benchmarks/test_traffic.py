@@ -33,7 +33,7 @@ GUIDES = {
 
 
 def steps(kind, options):
-    """The collectives of three steps: the first with a refresh that also agrees on roles, the second without, the third with."""
+    """The collectives of three steps: with a refresh that also agrees on shared parameters, without a refresh, and with one."""
     w = World(kind, torch.float32)
     guide = w.guide(**options)
     found = []
@@ -70,7 +70,7 @@ def windows():
 
 
 def judged(kind, tasks):
-    """The large collectives of a step that hears the judges, and its backward passes."""
+    """The large collectives of a step that asks the judges, and its backward passes."""
     w = World(kind, torch.float32)
     guide = w.guide(eta=dict.fromkeys("ab"[:tasks], "auto"), judge_every=1)
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_windows_exchange_gradients_in_combine_only(counted):
     assert [size for _, size in first[3]].count(4 * 3 * SHARED) == 1
 
 
-def test_the_table_in_the_docs_is_that_of_the_formulas():
+def test_the_table_in_the_docs_follows_the_formulas():
     assert traffic.table() in DOCS.read_text(encoding="utf-8"), "run python -m benchmarks.traffic and paste its table"
 
 

@@ -1,4 +1,4 @@
-"""The costs in docs/integrations.md are those of the committed measurement."""
+"""The costs in docs/integrations.md come from the committed measurement."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The README and the docs say what is so: their code runs, their numbers are those of the committed result."""
+"""The README and the docs are right: their code runs, and their numbers come from the committed result."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""What README and docs/auto.md tell about the paper's experiments is what the committed results give."""
+"""README and docs/auto.md say about the paper's experiments what the committed results show."""
 
 import re
 import statistics

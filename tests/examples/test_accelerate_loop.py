@@ -1,4 +1,4 @@
-"""A loop of one's own under Accelerate: the documented example, which is all the adapter there is."""
+"""A custom loop under Accelerate: the documented example is the whole adapter."""
 
 import re
 import signal

@@ -333,7 +333,7 @@ def test_the_page_compares_rows_over_the_seeds_that_all_have():
     assert "seeds of all rows" not in text
 
 
-def test_seconds_at_equal_seconds_are_those_of_the_runs():
+def test_seconds_at_equal_seconds_come_from_the_runs():
     def run(seconds, steps, equal_seconds):
         return {"seconds": seconds, "steps": steps, "equal_seconds": equal_seconds}
 

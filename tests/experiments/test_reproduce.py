@@ -188,7 +188,7 @@ def line_of(validation: float, **more: Any) -> dict[str, Any]:
 
 
 def test_what_needs_no_choice_is_run_before_the_search_is_over() -> None:
-    """Else processes that share an experiment would wait for the last run of a search."""
+    """Otherwise processes that share an experiment would wait for the last run of a search."""
     plan = a_plan("compare.draws=2", "compare.space={strategy.primary_weight: ['0.01', '1']}")
     weighted = a_plan("compare.draws=2", "compare.space={training.guided.lr: ['1e-2', '1e-3']}")
     search = list(plan._search(0.0))
@@ -296,7 +296,7 @@ def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results[0].exists()
 
 
-def test_the_time_of_a_first_run_that_compiles_is_not_that_of_the_next() -> None:
+def test_the_time_of_a_first_run_that_compiles_does_not_count_for_the_next() -> None:
     clock = runner.Clock(100.0)
     for seconds, over in ((101.0, True), (50.0, False), (99.0, False), (101.0, True), (1.0, True)):
         clock.took(seconds)
@@ -304,7 +304,7 @@ def test_the_time_of_a_first_run_that_compiles_is_not_that_of_the_next() -> None
     assert not runner.Clock().over() and runner.Clock(0.0).over()
 
 
-def test_a_fingerprint_is_that_of_the_run() -> None:
+def test_a_fingerprint_belongs_to_the_run() -> None:
     config = load(CONFIGS / "table2-cat-vs-dog.yaml")
     usual = ["strategy.primary_weight=null", "strategy.basis_batch=64"]
     usual += ["training.guided.epochs=12", "training.guided.evaluations=12"]
@@ -321,7 +321,7 @@ def test_a_fingerprint_is_that_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["table2-cat-vs-dog", "table4-bases", "figure2-samples", "figure2-rank"])
-def test_committed_runs_are_those_of_the_configurations(name: str, tmp_path: Path) -> None:
+def test_committed_runs_belong_to_the_configurations(name: str, tmp_path: Path) -> None:
     """All seeds and draws have the fingerprint of what their names say.
 
     A setting that was added without `later=True` would have all of them run again.
@@ -344,7 +344,7 @@ def test_broken_results_are_refused(tmp_path: Path) -> None:
 
 
 def test_made_up_data_are_replaced_whole(tmp_path: Path) -> None:
-    """Processes that share the runs each write them, and must never meet a file that another is half through with."""
+    """Processes that share the runs each write these data, and must never read a half-written file of another process."""
     path = write_miniature(tmp_path, "cifar10") / "test-00000-of-00001.parquet"
     with path.open("rb") as reader:
         write_miniature(tmp_path, "cifar10")

@@ -1,4 +1,4 @@
-"""Table 1: which runs it is made of, what they start from, and the section that comes of them."""
+"""Table 1: its runs, their starting points, and the section about them."""
 
 import itertools
 import json
@@ -54,7 +54,7 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
                 place = name.removesuffix("-swapped") if candidate.label == "primary_only" else name
                 assert seen.setdefault(found, place) == place, f"{name} and {seen[found]}: {candidate.label}"
     assert len(set(seen.values())) == 8 and len(seen) == 8 * 6 * 3 - 4 * 3
-    # The encoder's name counts, its place does not.
+    # The encoder's name counts, its folder does not.
     one, same, other = (
         fingerprint(next(iter(parts("table1-text", folder, CONFIGS, [f"model.name=hf:{place}"]).values())))
         for place in ("/a/minilm", "/b/minilm", "/a/roberta")
@@ -123,7 +123,7 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
 
 
 def test_auxiliary_text_leaves_no_trace_in_plain_fine_tuning(tmp_path: Path) -> None:
-    """Else one run could not stand for both columns."""
+    """Otherwise one run could not stand for both columns."""
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
     experiment = EXPERIMENTS["table1-text"]
     assert experiment.encoder is not None
@@ -196,7 +196,7 @@ def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.M
     assert [claim.text for claim in table1.claims("imdb")][3] == "swapped text: plain fine-tuning beats TAPT"
     section = table1.section()
     assert "| Ours, swapped text | 68.5 ± 1.01 | 65.2 |" in section and "not run yet" in section
-    # Plain fine-tuning reads neither text: where one part lacks seeds of it, those of the other part are it.
+    # Plain fine-tuning reads neither text: where one part lacks its seeds, the other part's seeds are used.
     kept = [some for some in lines if "-swapped" in some or '"primary_only/' not in some or '"seed": 0' in some]
     assert len(kept) == len(lines) - 4
     (tmp_path / "table1-text.jsonl").write_text("\n".join(kept) + "\n")

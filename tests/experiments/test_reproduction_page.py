@@ -1,4 +1,4 @@
-"""docs/reproduction.md: it is what the committed results give, and says what was not run."""
+"""docs/reproduction.md follows from the committed results, and says what was not run."""
 
 import itertools
 import re
@@ -313,7 +313,7 @@ def test_that_the_mean_is_flat_is_the_papers_claim(results: Path) -> None:
     assert any("| 5 | **does not hold: the difference is significant** |" in text for text in told), told
 
 
-def test_a_falling_spread_is_told_from_an_accident() -> None:
+def test_a_falling_spread_is_distinguished_from_chance() -> None:
     def rows(*values: list[float]) -> dict[int, Row]:
         made = [{s: {"result": {"metric": "a", "test": {"a": v}}} for s, v in enumerate(some)} for some in values]
         return {m: Row("x", "", runs) for m, runs in enumerate(made)}
@@ -434,7 +434,7 @@ def test_nothing_waits_when_all_has_been_run(results: Path) -> None:
         for draw in range(4):
             run = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
             for seed in range(1 if draw else 15 if label in fifteen else 5):
-                # From the sixth seed on all is different, on validation too: the best two are those of the first five.
+                # From the sixth seed on all is different, on validation too: the best two come from the first five.
                 validation, test = 0.6 + 0.01 * n if seed < 5 else 0.9 - 0.01 * n, 0.6 + 0.003 * (seed * (n + 3) % 11)
                 name = "table2-cat-vs-dog" if seed < 5 else "table2-cat-vs-dog-15"
                 lines.append(line(name, run, seed, validation - 0.2 * (draw > 0), test))
@@ -451,7 +451,7 @@ def test_nothing_waits_when_all_has_been_run(results: Path) -> None:
         assert in_short[2] == in_full[4] == str(seeds), claim
     subsets = text.partition("### By subset")[2].partition("\n### ")[0]
     assert subsets.count("(5)") == 3 * len(fifteen) and subsets.count("(1)") == len(MORE) - 2
-    # One line for a study with one verdict.
+    # One line for a study with one outcome.
     assert "| Table 1, smaller encoder: IMDB, 500 labels | all 10 | 5 | not significant |" in text
 
 
@@ -459,7 +459,7 @@ def write_multicifar(results: Path, lines: list[str]) -> None:
     (results / "table2-multicifar100.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def test_the_rows_of_multicifar_are_those_of_its_configuration() -> None:
+def test_the_rows_of_multicifar_come_from_its_configuration() -> None:
     config = load(CONFIGS / "table2-multicifar100.yaml", ["data.primary.classes=[a]"])
     assert {candidate.label.replace(" ", "-") for candidate in candidates(config)} == set(MULTICIFAR)
     assert {*printed.MULTICIFAR, *multicifar.MORE} == set(MULTICIFAR)

@@ -59,7 +59,7 @@ class StandIn:
             self.replays += 1
             assert self.phase is not None
             now, values = self.counts(), dict(self.phase.streams.values)
-            self.counts(counts)  # the very work that was recorded
+            self.counts(counts)  # the same work that was recorded
             again = action()
             for name, tensor in found.values.items():
                 tensor.copy_(again.values[name])

@@ -22,7 +22,7 @@ strategy: {rank: 4, refresh_every: 5}
 
 
 class Linear:
-    """Losses that are linear in w: the gradient of primary example i is row i, those of the sources are fixed."""
+    """Losses that are linear in w: the gradient of primary example i is row i, and the sources have fixed gradients."""
 
     def __init__(self, primary: Tensor, **sources: Tensor) -> None:
         self.rows, self.sources, self.calls = primary, sources, []

@@ -18,7 +18,7 @@ Accuracies = Mapping[str, Sequence[float]]
 def made_up(
     folder: Path, at_steps: Accuracies, at_seconds: Accuracies | None = None, **worthwhile: float
 ) -> dict[str, Any]:
-    """Write comparison.json and its runs; figures are test accuracies, those on validation the same."""
+    """Write comparison.json and its runs; the figures are the accuracies on test and on validation."""
     seeds = max(map(len, at_steps.values()))
     config = loads(json.dumps({"compare": {"seeds": seeds, **worthwhile}, "data": {"auxiliary": {"x": "digits"}}}))
     rows = [

@@ -94,7 +94,7 @@ def build_basis(kind: str, J: Tensor, rank: int, seed: int = 0, refresh_index: i
 
 
 def with_mean(V: Tensor, g_p: Tensor) -> Tensor:
-    """Append what g_p has outside the span of V, unless that is rounding noise."""
+    """Append the part of g_p outside the span of V, unless it is rounding noise."""
     r = g_p - V.T @ (V @ g_p)
     r = r - V.T @ (V @ r)
     size = r.norm() / g_p.norm()
@@ -200,7 +200,7 @@ def expected(
 
 
 def error(got: Mapping[str, Tensor | None], want: Mapping[str, Tensor | None]) -> float:
-    """Relative error of all gradients together; None (or nothing) must meet None."""
+    """Relative error of all gradients together; None is compared with None (or nothing)."""
     assert {n for n, g in got.items() if g is not None} == {n for n, g in want.items() if g is not None}
     names = [n for n, g in want.items() if g is not None]
     a, b = flatten(got, names).double(), flatten(want, names).double()

@@ -1,4 +1,4 @@
-"""Starts worker processes that talk over gloo, and never waits for them longer than it was told."""
+"""Starts worker processes that talk over gloo, and waits for them no longer than a given limit."""
 
 import tempfile
 import time
@@ -35,7 +35,7 @@ def _worker(number: int, count: int, folder: str, patience: float, target: Calla
 def outcomes(
     count: int, target: Callable[..., Any], *args: Any, limit: float = 90, patience: float = 60
 ) -> list[dict[str, Any]]:
-    """What `target(*args)` gave in each of `count` processes: a result, an error, or nothing.
+    """The outcome of `target(*args)` in each of `count` processes: a result, an error, or nothing.
 
     Processes that are not done after `limit` seconds are ended. `patience` is the time-out of the process group.
     """

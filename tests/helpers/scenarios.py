@@ -272,7 +272,7 @@ def not_finite(w: World, **options: Any) -> None:
         if i == 1:
             w.optimizer.zero_grad()
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it is told of when the report is read
+                warnings.simplefilter("ignore")  # the warning comes when the report is read
                 assert report.to_dict()["skipped_refreshes"] == 1
         else:
             w.take(report)
@@ -296,7 +296,7 @@ def twenty_steps(w: World, **options: Any) -> dict[str, Tensor]:
 
 
 def message_of(call: Callable[[], Any]) -> str:
-    """What is said when this fails, as it should."""
+    """The message of a step that fails, as it should."""
     try:
         call()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -307,7 +307,7 @@ def message_of(call: Callable[[], Any]) -> str:
 def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
     """Judges on all workers, or on some; each part's weight is the same on all.
 
-    They judge by the auxiliary loss of some examples, so that something is earned within a few hearings.
+    They judge by the auxiliary loss of some examples, so that something is earned within a few answers.
     """
     eta = "auto" if tasks == 1 else {"a": "auto", "b": ETA, "c": "auto"}
     guide = w.guide(eta=eta, judge_every=2, **options)
@@ -359,7 +359,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "narrowed": narrowed,
     **{f"auto, {basis}": lambda w, basis=basis: auto(w, basis=basis) for basis in ("sketch", "exact", "canonical")},
     "auto, include_mean": lambda w: auto(w, include_mean=True),
-    "auto, heard between refreshes": lambda w: auto(w, refresh_every=4),
+    "auto, judged between refreshes": lambda w: auto(w, refresh_every=4),
     "auto, named": lambda w: auto(w, tasks=3),
     "auto, named, three verbs": lambda w: auto(w, tasks=3, verbs=True),
     "auto, three verbs": lambda w: auto(w, verbs=True),

@@ -67,7 +67,7 @@ def tiny_encoder(folder: Path, kind: str = "Bert", *, masked: bool = False, fixe
 
 
 def reviews(count: int, seed: int) -> list[dict[str, str]]:
-    """Of 3 to 40 words, with a label that a word or two give away."""
+    """Reviews of 3 to 40 words, with a label that one or two words give away."""
     draw, found = random.Random(seed), []
     for number in range(count):
         words = draw.choices(PLAIN, k=draw.randint(2, 39))

@@ -24,7 +24,7 @@ def workers() -> int:
 
 @contextmanager
 def fsdp2_on_cpu() -> Iterator[None]:
-    """Accelerate takes CPU workers for DDP whatever they ask for. Told that they are GPUs it runs all its code for FSDP2."""
+    """Make Accelerate take CPU workers for GPUs: then it runs all its code for FSDP2, where it would otherwise use DDP."""
     from accelerate import PartialState
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType
@@ -56,7 +56,7 @@ def hugging_face_trainer(folder: str, **settings: Any) -> Any:
 def logged(trainer: Any, *, since_refresh: bool = True) -> list[float]:
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     for entry in logs:
-        # Replicas know norms in steps with a refresh only, and show those of the last one.
+        # Replicas know norms only in steps with a refresh, and show the norms of the last refresh.
         assert "attittud/share_harmful" in entry or not since_refresh
         assert abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"]) < 1e-4 * entry["loss"]
     return [entry["loss"] for entry in logs]

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Traffic(TorchDispatchMode):
-    """Number and bytes of the collectives inside the block, by name; the size of a tensor is that of its whole."""
+    """Number and bytes of the collectives inside the block, by name; the size of a sharded tensor is the size of the whole."""
 
     def __init__(self) -> None:
         super().__init__()

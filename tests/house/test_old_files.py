@@ -1,6 +1,6 @@
 """Files of revision 878ab49 are read, and what they began goes on: runs, comparisons, configurations, states of guides.
 
-`make_old_files.py` beside them made them; its first lines say what they are.
+`make_old_files.py` in their folder made them; its first lines say what they are.
 """
 
 import io
@@ -167,7 +167,7 @@ def test_a_finished_run_is_known(old: Path, where: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [*FINISHED, *KILLED], ids=lambda path: path.parents[1].name)
-def test_the_configuration_in_a_run_folder_is_that_of_the_run(where: Path) -> None:
+def test_the_configuration_in_a_run_folder_belongs_to_the_run(where: Path) -> None:
     found = to_dict(load(where / "config.yaml"))
     assert missing(read(where / "run.json")["config"], found) == []
 
@@ -240,7 +240,7 @@ def test_a_comparison_is_shown_as_it_was(compared: Path) -> None:
 
 
 def test_a_finished_comparison_trains_nothing(compared: Path) -> None:
-    """Every run is found where it was, and its settings are those that the plan still has for it."""
+    """Every run is found where it was, and the plan still has the same settings for it."""
     before, figures = contents(compared), read(compared / "comparison.json")
     said = attittud("compare", "jobs/comparison.yaml")
     assert figures["decision"]["text"].split(":")[0] in " ".join(said.split())
@@ -264,7 +264,7 @@ def test_a_comparison_goes_on_with_more_seeds(compared: Path) -> None:
 
 
 def missing(old: Any, new: Any, path: str = "") -> list[str]:
-    """Where the new values are others than the old; what came later is not complained about. Figures may round."""
+    """The values that have changed; values that were added later do not count. Figures may round."""
     if isinstance(old, dict) and isinstance(new, dict):
         gone = [f"{path}.{name} is gone" for name in old if name not in new]
         return gone + [text for name in old if name in new for text in missing(old[name], new[name], f"{path}.{name}")]

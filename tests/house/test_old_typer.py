@@ -78,7 +78,7 @@ print(json.dumps([typer.__version__, found]))
 
 @pytest.fixture(scope="module")
 def old_typer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The oldest allowed version and the Click of its time, in a folder of their own."""
+    """The oldest allowed version and the Click of its time, in a separate folder."""
     oldest = re.search(r'"typer>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert oldest is not None
     folder = tmp_path_factory.mktemp("typer")

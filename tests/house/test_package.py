@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 
 
-# Warnings are errors, but for torch's own at its import when there is no numpy.
+# Warnings are errors, except for torch's own at its import when there is no numpy.
 STRICT = ["-W", "error", "-W", "ignore:Failed to initialize NumPy:UserWarning"]
 
 

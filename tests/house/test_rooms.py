@@ -24,7 +24,7 @@ MODULES = {module_name(path): path for path in sorted(SRC.rglob("*.py"))}
 
 
 def imports(name: str) -> set[tuple[str, str | None]]:
-    """Modules that a module imports, with the name that it takes from each; what only a type checker imports does not count."""
+    """Modules that a module imports, with the name that it takes from each; imports for a type checker do not count."""
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     hidden = {
         id(inner)
@@ -102,7 +102,7 @@ def test_modules_do_not_import_each_other():
 
 
 def test_the_library_never_imports_the_lab():
-    """But for `python -m attittud`, which is the command line."""
+    """The exception is `python -m attittud`, which is the command line."""
     guilty = {name for name in MODULES if any(module.startswith("attittud_lab") for module, _ in imports(name))}
     assert {name for name in guilty if name.split(".")[0] == "attittud"} == {"attittud.__main__"}
 

@@ -108,7 +108,7 @@ class Loop:
         return {"optimizer": self.optimizer.state_dict(), "guide": guide}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The parameters are those of the first row of `weights`; a guide from elsewhere is left to the caller."""
+        """The parameters come from the first row of `weights`; the caller loads a guide from elsewhere."""
         with torch.no_grad():
             sizes = [parameter.numel() for parameter in self.model.parameters()]
             for parameter, values in zip(self.model.parameters(), saved["weights"][0].split(sizes), strict=True):

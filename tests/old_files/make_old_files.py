@@ -9,12 +9,12 @@ them. Written by hand are jobs/, configs/*.yaml and the three Python files. Made
 data/, encoder/   tiny data of every kind, and a text encoder
 trained/          finished runs of `attittud train`
 killed/           runs that were ended by SIGKILL some steps after a checkpoint
-expected/         what these end with when nobody disturbs them; and what some jobs that the test trains anew end with
+expected/         what these end with when nobody disturbs them; and what some jobs that the test trains again end with
 compared.tar.gz   the folder of `attittud compare` (packed: .gitignore has every folder that is called runs)
 configs.json      what the loader read from the configurations: the defaults, and what differs from them by path;
                   configs/init_*.yaml are written by `attittud init`
 fingerprints.json of the jobs here and of experiments/*.yaml
-guides/           states of a Guide beside model and optimizer; folders of torch.distributed.checkpoint
+guides/           states of a Guide with model and optimizer; folders of torch.distributed.checkpoint
 trainer/, lightning/, accelerate/   checkpoints as the adapters write them
 made_with.json    versions
 """
@@ -367,7 +367,7 @@ INCOMPLETE = {
     "cat-vs-dog": ["compare.weights=[0.3,1]"],
     "table2-multicifar100": ["data.primary.classes=[apple,pear]", "data.auxiliary.others.exclude=[apple,pear]"],
 }
-"""Of experiments/: what has to be filled in before they can be read."""
+"""The settings that configurations in experiments/ need before they can be read."""
 
 
 def write_fingerprints() -> None:
@@ -434,7 +434,7 @@ def sharded_worker(number: int, folder: str) -> None:
 
 
 def write_sharded_guides() -> None:
-    """Of two workers; what one process makes of it later."""
+    """Write the guides of two workers, and the steps that one process later makes from them."""
     Path("guides/trainer_two").mkdir()
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(sharded_worker, args=(folder,), nprocs=2)
@@ -487,7 +487,7 @@ def write_adapters() -> None:
 
 
 def tidy() -> None:
-    """Locks are empty; nothing may tell of the machine."""
+    """Remove locks, which are empty, and everything that names the machine."""
     for path in Path.cwd().rglob("*"):
         if path.name in (".lock", "__pycache__"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,1 +1,1 @@
-"""From losses to gradients: what an autograd graph reaches, and how its gradients lie in one flat vector."""
+"""From losses to gradients: the parameters an autograd graph reaches, and their gradients as one flat vector."""

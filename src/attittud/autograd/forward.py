@@ -1,7 +1,7 @@
 """A forward pass without side effects: for the callables `basis_losses` and `judge`.
 
-Dropout is off, BatchNorm uses the batch (or its frozen statistics), random numbers come from a seed of our own, and
-modes, buffers and random states are put back as they were, also after an error.
+Dropout is off, BatchNorm uses the batch (or its frozen statistics), random numbers come from a separate seed, and modes,
+buffers and random states are restored, also after an error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _NoDropout(TorchFunctionMode):
 
 @contextmanager
 def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
-    """Run what is inside as described above. Keep the block open until the graph has been used."""
+    """Inside, forward passes have no side effects (see above). Keep the block open until the graph has been used."""
     with _seeded(model, seed), _modes(model, batch_norm), _NoDropout():
         yield
 
@@ -57,13 +57,13 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
     """Random numbers from `seed`; afterwards every generator is as it was."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     if devices and torch.cuda.is_current_stream_capturing():
-        # A graph under capture has its own random state, which may not be set; what it draws is new at every replay.
+        # A graph under capture has its own random state, which may not be set. It draws new numbers at every replay.
         devices = set()
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     try:
         with torch.random.fork_rng(devices=sorted(devices, key=str)):
-            # Only the generators that are put back: torch.manual_seed would seed all devices.
+            # Seed only the generators that are restored: torch.manual_seed would seed all devices.
             for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
                 generator.manual_seed(seed)
             random.seed(seed)
@@ -78,11 +78,11 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
-    """Evaluation mode but for what needs training mode; afterwards modes and buffers are as they were."""
+    """Evaluation mode, except for modules that need training mode; afterwards modes and buffers are as they were."""
     modules = list(model.modules())
     registered = [(module, dict(module._buffers)) for module in modules]
     contents = _copies([b for _, found in registered for b in found.values() if b is not None])
-    # Past Module.__setattr__, which takes ten times as long.
+    # Not by Module.__setattr__, which takes ten times as long.
     before: list[tuple[dict[str, Any], dict[str, Any]]] = [(vars(m), {"training": m.training}) for m in modules]
     try:
         for module, (own, kept) in zip(modules, before, strict=True):
@@ -108,7 +108,7 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
 
 
 def _copies(buffers: list[Tensor]) -> list[tuple[Tensor, Tensor, int]]:
-    """Each buffer, what it holds, and its version.
+    """Each buffer with a copy of its content and its version.
 
     Copied by groups: a network has some hundred small buffers, and a launch for each would cost more than the copy.
     """

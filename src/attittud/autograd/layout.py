@@ -1,4 +1,4 @@
-"""What the graph behind a loss reaches, and how the gradients of an ordered set of parameters lie in one flat vector."""
+"""The parameters that the graph behind a loss reaches, and their gradients as one flat vector."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Named = Sequence[tuple[str, nn.Parameter]]
 class Layout:
     """An ordered set of parameters as consecutive parts of a vector of length `size`.
 
-    Each part keeps its parameter's own strides (channels_last too), so that a gradient is copied as memory lies and a
-    view of the vector can serve as `.grad` of a fused optimizer.
+    Each part keeps its parameter's own strides (channels_last too), so that a gradient is copied in the order of memory,
+    and a view of the vector can serve as `.grad` of a fused optimizer.
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
@@ -47,11 +47,11 @@ class Layout:
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
         contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
         laid_out = zip(self._held, self.strides, contiguous, strict=True)
-        # Parts whose elements lie in another order than a contiguous tensor's.
+        # Parts whose elements are not in the order of a contiguous tensor.
         self._reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
 
     def describes(self, named: Named) -> bool:
-        """Whether it is a layout of these parameters, as they are now."""
+        """Whether this is the layout of these parameters, as they are now."""
         if len(named) != len(self.named) or any(is_sharded(parameter) for parameter in self.parameters):
             return False
         if [parameter.dtype for _, parameter in named] != self._types:
@@ -62,7 +62,7 @@ class Layout:
         )
 
     def same(self, other: Layout) -> bool:
-        """Whether these are the very same parameters, in the same order, strides and types."""
+        """Whether these are the same parameters, in the same order, strides and types."""
         alike = self.strides == other.strides and self._types == other._types
         return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
 
@@ -78,12 +78,12 @@ class Layout:
         ]
 
     def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
-        """The same by identity of the parameter."""
+        """The same views, by identity of the parameter."""
         return dict(zip(map(id, self.parameters), self.views(flat), strict=True))
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
-        # Anything unusual goes the slow way: none, sparse or other tensors, a single one, which would not be copied.
+        # Unusual gradients take the slow path: None, sparse or other tensors, and a single one, which would not be copied.
         if len(gradients) > 1 and set(map(type, gradients)) == {Tensor}:
             parts = cast(list[Tensor], list(gradients))
             for i in self._reordered:
@@ -118,7 +118,7 @@ class Layout:
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
         """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous), moved together in place; returns a view."""
-        if kept.size == self.size:  # what is left out has no elements, such as shards that are other workers'
+        if kept.size == self.size:  # the parts left out have no elements, such as shards on other workers
             return flat
         rows = flat.reshape(-1, self.size)
         memory, to = rows.view(-1), 0
@@ -126,7 +126,7 @@ class Layout:
             for name, offset, n in zip(self.names, self._offsets, self._sizes, strict=True):
                 if name in kept.name_set:
                     source = row * self.size + offset
-                    if to != source:  # part by part, since a part may overlap where it comes from
+                    if to != source:  # part by part, since a part's new position may overlap its old one
                         memory[to : to + n] = memory[source : source + n].clone()
                     to += n
         return memory[:to].view(*flat.shape[:-1], kept.size)
@@ -138,7 +138,7 @@ def _same_order(shape: Sequence[int], strides: Sequence[int], others: Sequence[i
 
 
 def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
-    """The parameter's strides where they fill memory without holes, else those of a contiguous tensor."""
+    """The parameter's strides where they fill memory without holes, else the strides of a contiguous tensor."""
     return tuple(torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format).stride())
 
 
@@ -158,7 +158,7 @@ def _check_one_device(named: Named) -> None:
 
 
 def sparse_message(name: str) -> str:
-    """The complaint about a parameter whose gradient is sparse."""
+    """The error message for a parameter whose gradient is sparse."""
     return (
         f"parameter {name!r} has a sparse gradient, which cannot be projected; build its embedding with sparse=False, or "
         "leave it out with parameters="
@@ -166,17 +166,17 @@ def sparse_message(name: str) -> str:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a worker holds only a shard (a DTensor). Not by type: importing that takes as long as importing torch."""
+    """Whether a worker holds only a shard (a DTensor). The type is not imported: that takes as long as importing torch."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this worker holds of a tensor: its shard, or all of it."""
+    """The part of a tensor that this worker holds: its shard, or all of it."""
     return cast(Any, tensor.detach()).to_local() if is_sharded(tensor) else tensor
 
 
 def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
-    """The gradient of what this worker holds of a parameter, as its `.grad`."""
+    """A gradient of this worker's part of a parameter, in the form of the parameter's `.grad`."""
     if not is_sharded(parameter):
         return held
     from torch.distributed.tensor import DTensor
@@ -191,13 +191,13 @@ def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
 def written_into(
     layout: Layout, to: Tensor | Sequence[Tensor], *, add: bool = False, arrived: set[int] | None = None
 ) -> Iterator[None]:
-    """Inside, gradients of the layout's parameters are written (or added) to `to` and come back as zeros without memory.
+    """Inside, gradients of the layout's parameters are written (or added) to `to`; autograd returns zeros without memory.
 
     A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
     gradient is never held twice. It costs a small copy for every parameter. `to`: a vector, which is set to zero where
-    nothing is added to it, or memory for each parameter; `arrived` takes the ids of those that have got a gradient.
+    nothing is added to it, or memory for each parameter. `arrived` collects the ids of parameters that got a gradient.
     """
-    zeros: dict[torch.dtype, Tensor] = {}  # one for all: each would be a launch of its own
+    zeros: dict[torch.dtype, Tensor] = {}  # one tensor for all parameters, to save launches
 
     def taker(name: str, parameter: nn.Parameter, view: Tensor) -> Callable[[Tensor], Tensor]:
         def take(gradient: Tensor) -> Tensor:
@@ -226,19 +226,19 @@ def written_into(
 class Share:
     """This worker's part of the examples behind one loss."""
 
-    first: int | Tensor = 0  # the number of its first example when those of all workers are counted through
+    first: int | Tensor = 0  # the number of its first example, counted over all workers
     total: int | Tensor | None = None  # the examples of all workers (on the device); None where there is only this one
-    factor: int = 1  # by how much a reduction that averages is to be undone
+    factor: int = 1  # undoes the averaging of a reduction
 
     def mean(self, losses: Tensor) -> Tensor:
-        """Its part of the mean loss over all workers' examples."""
+        """This worker's part of the mean loss over all workers' examples."""
         if self.total is None:
             return losses.mean()
         assert isinstance(self.total, Tensor)
         return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
 
     def count(self, losses: Tensor) -> int | Tensor:
-        """Examples of all workers."""
+        """The number of examples of all workers."""
         return losses.shape[0] if self.total is None else self.total
 
 
@@ -247,7 +247,7 @@ EVERYTHING = Share()
 
 @dataclass(frozen=True)
 class LossGraph:
-    """Nodes behind a loss, and what it reaches: parameters, by identity, and other tensors that want a gradient."""
+    """The nodes behind a loss, and the leaves it reaches: parameters, by identity, and other tensors that want a gradient."""
 
     nodes: set[Any]
     leaves: set[int]

@@ -16,7 +16,7 @@ _BASES: dict[str, type[Basis]] = {
 
 
 def register_basis(basis: type[Basis]) -> type[Basis]:
-    """Let `Guide(basis=...)` find a basis by its `name`; a decorator. Provisional: the interface may still change."""
+    """A decorator: `Guide(basis=...)` then finds the basis by its `name`. Provisional: the interface may still change."""
     _BASES[basis.name] = basis
     return basis
 

@@ -32,13 +32,13 @@ class Refresh:
     single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
     jacobian: Jacobian | None = None  # J itself, for a basis that keeps it until the step is over
     examples: int | Tensor = (
-        0  # of all workers in earlier primary calls (on the device where there are several workers)
+        0  # examples of all workers in earlier primary calls (on the device if there are several workers)
     )
     complete: bool = False  # no further primary call will contribute
     calls: int = 0
     share: Share = EVERYTHING  # this worker's part of the examples of the current call
-    shrink: float | Tensor = 1.0  # by what J is multiplied on the way
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext  # has to be around every use of the losses' graph
+    shrink: float | Tensor = 1.0  # a factor that J is multiplied by
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext  # a context around every use of the losses' graph
 
     @property
     def first(self) -> int | Tensor:
@@ -46,7 +46,7 @@ class Refresh:
         return self.examples + self.share.first
 
     def sum_examples_(self) -> None:
-        """Add up the rows over workers, where each has only those of its own examples."""
+        """Add up the rows over workers, where each has only the part of its own examples."""
         if self.rows is None:
             self.rows = self.layout.empty(self.rank).zero_()
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
@@ -70,15 +70,15 @@ class Basis(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[Literal["jacobian", "mean", "nothing"]]
-    """What a basis asks of the primary losses: products with J, their mean gradient, or nothing."""
+    """What a basis needs from the primary losses: products with J, their mean gradient, or nothing."""
     adds_up: ClassVar[bool] = True  # whether several primary calls of one step can contribute to one basis
     stored: ClassVar[bool] = True  # whether V is kept as a matrix
-    same_as: ClassVar[str | None] = None  # the basis whose span this one has, under whose name it is saved
+    same_as: ClassVar[str | None] = None  # the basis with the same span, under whose name this one is saved
     keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
-    subspace: ClassVar[type[Subspace]] = Stored  # what gradients are projected on
+    subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
 
     def rank(self, asked: int) -> int:
-        """How many rows V has when a user asks for some number."""
+        """How many rows V has when a user asks for `rank`."""
         return asked
 
     def working_rows(self, rank: int, examples: int) -> int:
@@ -94,7 +94,7 @@ class Basis(ABC):
 
 
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
-    """Gram-Schmidt of what was added up; `most`: how many directions there can be."""
+    """Gram-Schmidt of the rows that were added up; `most`: how many directions there can be."""
     assert refresh.rows is not None
     return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most).finite
 
@@ -124,7 +124,7 @@ def _splitmix64(x: Tensor) -> Tensor:
 
 
 def _mixed(number: int) -> int:
-    """The same of a number that is known, without a launch."""
+    """The same for a Python number, without a launch."""
     x = (number + _GAMMA) % 2**64
     x = (x ^ (x >> 30)) * _MIX1 % 2**64
     x = (x ^ (x >> 27)) * _MIX2 % 2**64
@@ -133,7 +133,7 @@ def _mixed(number: int) -> int:
 
 
 def _uniform(bits: Tensor) -> Tensor:
-    """In (0, 1]: never 0, whose logarithm is infinite."""
+    """Uniform numbers in (0, 1]: never 0, whose logarithm is infinite."""
     return (_shift_right(bits, 11) + 1).double() * 2.0**-53
 
 

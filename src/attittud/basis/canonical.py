@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Coordinates(Subspace):
-    """Every coordinate is a direction. By chunks, since k-vectors are as long as the gradient."""
+    """Every coordinate is a direction. Computed in chunks, since k-vectors are as long as the gradient."""
 
     @property
     def effective_rank(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The arithmetic of a plain step as a CUDA graph, for small models, where launching kernels takes longer than running them."""
+"""The arithmetic of a plain step as a CUDA graph: for small models, where launching kernels takes longer than running them."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from attittud.step.step import Given, Step
 
 LARGEST = 1 << 24
-"""Shared parameters: the two gradients at fixed addresses take 128 MB at most in float32."""
+"""Most shared parameters: the two gradients at fixed addresses then take 128 MB in float32."""
 ALIKE = 2
-"""So many plain steps with the same settings come before one whose arithmetic is captured: kernels are compiled then."""
+"""Plain steps with the same settings before a step is captured: kernels are compiled in these steps."""
 
 
 class CapturedUpdate:
     """Memory for a primary and an auxiliary gradient, and a CUDA graph that turns them into the update.
 
     It serves plain steps of one process with one auxiliary loss, while parameters, basis and weights stay as they are.
-    Every other step takes the ordinary way.
+    Every other step runs without it.
     """
 
     def __init__(self) -> None:
         self._refused = False  # torch could not capture it here
         self._stream: torch.cuda.Stream | None = None
-        """Where it is captured: always the same one, since torch keeps memory for matrix products on every stream."""
+        """The stream of every capture: always the same, since torch keeps memory for matrix products on each stream."""
         self._forget(None, ())
 
     def __reduce__(self) -> Any:
         return CapturedUpdate, ()  # a copy captures its own
 
     def _forget(self, space: Stored | None, settings: tuple[Any, ...]) -> None:
-        # Not by addresses: once a basis is gone, another may lie where it was. And without keeping it alive.
+        # Compared by identity through a weak reference: another basis may later have the same addresses.
         self._space = None if space is None else weakref.ref(space)
         self._settings, self._count = settings, 0
         self._memory: list[Tensor] = []
@@ -50,7 +50,7 @@ class CapturedUpdate:
         self._numbers: Gathered | None = None
 
     def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
-        """Whether the gradients of this step go into its memory."""
+        """Whether this step can use the captured update: its gradients then go into its memory."""
         space = step.subspace
         if self._refused or not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
             return False
@@ -86,7 +86,7 @@ class CapturedUpdate:
             return None
         try:
             foreach_copy_(self._views[which], cast(list[Tensor], gradients))
-        except RuntimeError:  # sparse ones, which the ordinary way refuses with the name of the parameter
+        except RuntimeError:  # sparse gradients: the ordinary path refuses them and names the parameter
             return None
         return self._memory[which]
 

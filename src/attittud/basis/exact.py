@@ -1,6 +1,6 @@
 """The top-k right singular vectors of J, from its m x m Gram matrix: the reference for `sketch` and `svd`.
 
-J's rows are formed (m x D): for small m, and to check the others.
+It forms J's rows (m x D): for small m, and to check the other bases.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Exact(Basis):
 
 
 def keep_top_(refresh: Refresh) -> Tensor:
-    """Leave the top right singular vectors of the rows in their place; returns whether the rows were finite.
+    """Replace the rows by their top right singular vectors; returns whether the rows were finite.
 
     rows = L Q with orthonormal Q by Cholesky of the Gram matrix; the small L has the same singular values, and its
-    decomposition keeps digits that an eigendecomposition of the Gram matrix itself would have squared away.
+    decomposition keeps digits that an eigendecomposition of the Gram matrix itself would lose.
     """
     rows = refresh.rows
     assert rows is not None

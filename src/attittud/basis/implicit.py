@@ -1,10 +1,10 @@
 """The top-k right singular vectors of J, fresh in every step and never stored.
 
-With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ. So V g = A (J g) and Vᵀ w = Jᵀ (Aᵀ w): J is asked
-again instead of being kept. O(m²) memory, for models too large for k x D.
+With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ. So V g = A (J g) and Vᵀ w = Jᵀ (Aᵀ w): products with
+J are computed again instead of storing V. This takes O(m²) memory, for models too large for k x D.
 
-The primary gradient is Jᵀ(1/m), so that its products come from K, and one more product wᵀJ brings it and the correction into
-the auxiliary gradient at once: nothing but `.grad` is as long as the model.
+The primary gradient is Jᵀ(1/m), so its products come from K. One more product wᵀJ adds it and the correction to the
+auxiliary gradient at once: only `.grad` is as long as the model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProductsWithJ(Directions):
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         super().replace(rows, finite)
         assert refresh is not None and isinstance(refresh.jacobian, HookedJacobian)
-        # Over the parameters that turned out to be shared.
+        # Only over the parameters that turned out to be shared.
         self._refresh, self._jacobian, refresh.jacobian = refresh, refresh.jacobian.over(self.layout), None
 
     @property
@@ -45,7 +45,7 @@ class ProductsWithJ(Directions):
 
     @property
     def refresh(self) -> Refresh:
-        """It knows what has to be around every use of J's graph, and what J's losses were multiplied with."""
+        """The refresh in the making: it has the context around every use of J's graph, and the factor of J's losses."""
         assert self._refresh is not None
         return self._refresh
 
@@ -95,7 +95,7 @@ class ProductsWithJ(Directions):
         return self._factor @ torch.where(self.finite, columns, 0.0)
 
     def _columns(self, vectors: Sequence[Tensor]) -> Tensor:
-        """J times each vector, m x l; finds A on the way where it is not known yet."""
+        """J times each vector, m x l; computes A as well where it is not known yet."""
         with self.refresh.scope():
             if self._factor is not None:
                 return self.jacobian.right(vectors)
@@ -108,7 +108,7 @@ class ProductsWithJ(Directions):
         values, vectors = torch.linalg.eigh(torch.where(self.finite, gram, 0.0))
         count = min(self.rank, gram.shape[0])
         values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
-        # Squared singular values: rounding in K itself hides what is smaller.
+        # These are squared singular values: rounding in K hides smaller ones.
         smallest = max(tolerance(self.layout.dtype) ** 2, 8 * gram.shape[0] * torch.finfo(gram.dtype).eps)
         kept = values > smallest * values[0]
         self.active = kept
@@ -122,7 +122,7 @@ class Implicit(Basis):
     stored = False
     subspace = ProductsWithJ
     keeps_graph = True
-    # K has an entry for every pair of examples, those of two micro-batches too.
+    # K has an entry for every pair of examples, also across micro-batches.
     adds_up = False
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:

@@ -13,18 +13,17 @@ from attittud.kernels import factorise, gram, transform_
 
 
 class Rows(NamedTuple):
-    """What orthonormalisation tells about the rows it was given."""
+    """What orthonormalisation finds out about its rows."""
 
     factor: Tensor  # k x k float64: original = factor @ orthonormal (columns of zeroed rows are zero)
     finite: Tensor  # whether the original held no NaN and no Inf (a boolean on the device)
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Relative size below which a direction is rounding noise: rows that depend on each other differ by their roundings.
+    """Relative size below which a direction is rounding noise: linearly dependent rows differ by their roundings.
 
-    A gradient that went through a hundred operations, one after the other, is off by at most 100 eps of its size (a quarter
-    of that is never reached by the networks of the tests). And the Gram matrix squares, which in float64 leaves eight
-    digits.
+    A gradient that went through a hundred operations, one after the other, is off by at most 100 eps of its size. (The
+    networks of the tests never reach a quarter of that.) The Gram matrix squares, so float64 leaves eight digits.
     """
     return max(100 * float(torch.finfo(dtype).eps), 1e-7)
 
@@ -34,18 +33,18 @@ def orthonormalise_(
 ) -> Rows:
     """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own become zero.
 
-    By Cholesky of the Gram matrix, twice: two reads and a write of the matrix per pass instead of a D x k QR. The Gram
-    matrix and the k x k factor are float64.
+    This takes two Cholesky decompositions of the Gram matrix: each reads the rows twice and writes them once, instead of a
+    D x k QR. The Gram matrix and the k x k factor are float64.
 
     Where workers hold different columns, `sum_columns` adds up the k x k Gram matrices of their parts. `most`: how many
-    rows may have a direction; later ones become zero too.
+    rows may have a direction; later rows become zero too.
     """
     first = sum_columns(gram(rows))
     finite = torch.isfinite(first).all()
-    # Zeros pass through what follows without a special case; the caller looks at `finite`.
+    # Zeros need no special case below; the caller looks at `finite`.
     factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
-    # What the roundings of the rows add up to in each orthonormal one. After a row that almost depends on those before it,
-    # whose direction is inexact, a row that wholly depends on them is left with more than its own rounding.
+    # The sum of the rows' roundings in each orthonormal row. A row that almost depends on earlier rows has an inexact
+    # direction; after it, a row that wholly depends on them is left with more than its own rounding.
     noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * first.diagonal().sqrt(), dim=1)
     kept = ~(noise > 1)
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
@@ -59,16 +58,16 @@ def orthonormalise_(
 
 # ---------------------------------------------------------------------------------------------------- small matrices
 
-# torch's own decompositions read an error code back from a GPU, so that nothing with them can be captured in a CUDA graph.
+# torch's own decompositions read an error code back from a GPU, so they cannot be captured in a CUDA graph.
 # On a CPU, where there is nothing to wait for, they are used as they are.
 
 SWEEPS = 10
 """Sweeps of Jacobi, which converges quadratically: after the QR below no matrix of 64 rows that was tried needed more than
-8, those with singular values over 14 decades among them."""
+8, also with singular values over 14 decades."""
 
 
 def singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values in descending order, and the right singular vectors as rows; those of zeros are no unit vectors."""
+    """Singular values in descending order, and the right singular vectors as rows; vectors of zero values have no unit norm."""
     if not matrix.is_cuda:
         _, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
         return sizes, right
@@ -88,23 +87,23 @@ def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
     In every round all rows are paired, so a round is a handful of batched operations, however many rows there are.
     """
-    # Longest columns first, a QR leaves rows that are nearly orthogonal where singular values are far apart (Drmac, Veselic).
+    # A QR with the longest columns first leaves nearly orthogonal rows where singular values are far apart (Drmac, Veselic).
     order = torch.linalg.vector_norm(matrix, dim=0).sort(descending=True, stable=True).indices
     triangle = householder(matrix[:, order])[1]
     rows, columns = triangle.shape
     count = rows + rows % 2
     pairs = matrix.new_zeros(count, columns)
     pairs[:rows, order] = triangle
-    meet = _next_round(count, matrix.device)
+    moved = _next_round(count, matrix.device)
     for _ in range(SWEEPS * max(1, count - 1)):
         both = pairs.view(count // 2, 2, -1)
         inner = both @ both.mT
-        # The angle of at most 45 degrees that makes the two orthogonal; a larger one could undo what others did.
+        # The angle of at most 45 degrees that makes the two orthogonal; a larger angle could undo earlier rotations.
         gap = inner[:, 0, 0] - inner[:, 1, 1]
         angle = torch.atan2(2 * inner[:, 0, 1] * torch.copysign(torch.ones_like(gap), gap), gap.abs()) / 2
         cosine, sine = angle.cos(), angle.sin()
         rotation = torch.stack([cosine, sine, -sine, cosine], 1).view(-1, 2, 2)
-        pairs = (rotation @ both).view(count, -1)[meet]
+        pairs = (rotation @ both).view(count, -1)[moved]
     sizes, best = torch.linalg.vector_norm(pairs, dim=1).sort(descending=True, stable=True)
     sizes, right = sizes[:rows], pairs[best[:rows]]
     return sizes, right / torch.where(sizes > 0, sizes, 1.0)[:, None]
@@ -112,10 +111,10 @@ def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _next_round(count: int, device: torch.device) -> Tensor:
-    """Where each row comes from in the next round of a tournament, in which neighbours meet: the first one stays."""
+    """The position from which each row comes in the next round, as in a tournament of neighbours: the first row stays."""
     players = list(range(count))
     upper, lower = players[::2], players[1::2]
-    # The lower row moves to the left and the upper one to the right, round the corner.
+    # The lower row moves to the left and the upper row to the right, around the corner.
     upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
     if count == 2:
         upper, lower = [0], [1]
@@ -123,7 +122,7 @@ def _next_round(count: int, device: torch.device) -> Tensor:
 
 
 def householder(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """`qr`, by reflections: a column after the other."""
+    """`qr`, by reflections, one column after the other."""
     rows, columns = matrix.shape
     count = min(rows, columns)
     rest, normals = matrix.clone(), list[Tensor]()

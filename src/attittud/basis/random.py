@@ -1,4 +1,4 @@
-"""k random orthonormal vectors of R^D: an ablation that knows nothing of the primary task."""
+"""k random orthonormal vectors of R^D: an ablation that ignores the primary task."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Sketch(Basis):
             if refresh.complete:
                 count = min(count, refresh.first + m)
             elif refresh.first + m <= count // 4:
-                # Others may follow. Until there are more, J itself is much smaller than ΠJ.
+                # More examples may follow. While there are few, J itself is much smaller than ΠJ.
                 rows = jacobian.rows()
                 refresh.single = rows if refresh.single is None else torch.cat([refresh.single, rows])
                 return
@@ -41,5 +41,5 @@ class Sketch(Basis):
             square = refresh.gaussian(count, 0, count, dtype=torch.float64)
             refresh.rows, refresh.single = transform_(refresh.single, square), None
         refresh.sum_examples_()
-        # m examples have at most m directions: what later rows hold is rounding.
+        # m examples have at most m directions: later rows hold only rounding.
         return orthonormal_rows(refresh, most=refresh.examples)

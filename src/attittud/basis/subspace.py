@@ -1,4 +1,4 @@
-"""The subspace that a basis spans: how gradients are projected on it, and how it finishes an update."""
+"""The subspace that a basis spans: it projects gradients and finishes an update."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finished:
-    """The update over the shared parameters, and what a report tells of it."""
+    """The update over the shared parameters, and what a report says about it."""
 
     update: Tensor | list[Tensor]
-    """As one vector, or parameter by parameter."""
+    """The update as one vector, or parameter by parameter."""
     tasks: dict[str, TaskReport]
     captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
     effective_rank: Callable[[], Tensor]  # directions that are not zeroed
-    cosines: dict[str, Tensor]  # of each task's parts with the judges' gradient, where they were asked
+    cosines: dict[str, Tensor]  # cosines of each task's parts with the judges' gradient, in steps that ask the judges
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """All that a report is made of, as a step leaves it; float64. What a reader asks for is worked out then."""
+    """The numbers that a report is computed from when somebody reads it; float64."""
 
     p: Tensor
     """V g_prim."""
     square: Tensor
     """‖g_prim‖²."""
     residual: Tensor
-    """Norm of g_prim outside of V where that is one more direction, else empty."""
+    """Norm of g_prim outside of V where this part is one more direction, else empty."""
     active: Tensor
     """Which rows of V are not zero."""
     tasks: dict[str, tuple[Tensor, Tensor, Tensor]]
     """The coefficients of g_aux along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩."""
 
     def gather(self) -> Gathered:
-        """All of it as one new vector."""
+        """All numbers as one new vector."""
         each = [self.p, self.square, self.residual, self.active, *[t for task in self.tasks.values() for t in task]]
         vector = torch.cat([tensor.double().reshape(-1) for tensor in each])
         return Gathered(vector, [tensor.numel() for tensor in each], list(self.tasks))
@@ -61,7 +61,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Numbers in one vector, which is taken apart when somebody looks."""
+    """Numbers in one vector, which is split when somebody reads them."""
 
     vector: Tensor
     sizes: list[int]
@@ -77,7 +77,7 @@ class Gathered:
 def finished(
     update: Tensor | list[Tensor], names: Iterable[str], numbers: Numbers | Gathered, cosines: dict[str, Tensor]
 ) -> Finished:
-    """An update with its reports, which look at the numbers when they are read."""
+    """An update with its reports, which are computed from the numbers when they are read."""
     tasks = {name: TaskReport(partial(_split, numbers, name), partial(_products, numbers, name)) for name in names}
     return Finished(update, tasks, partial(_captured, numbers), partial(_rank, numbers), cosines)
 
@@ -104,7 +104,7 @@ def _rank(numbers: Numbers | Gathered) -> Tensor:
 
 
 class Subspace(ABC):
-    """V (k x D) with orthonormal or zero rows, whether or not it is stored. `dtype`: of V, where it is not the layout's."""
+    """V (k x D) with orthonormal or zero rows, whether or not it is stored. `dtype`: V's type if it is not the layout's."""
 
     def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None = None) -> None:
         self.layout = layout
@@ -116,7 +116,7 @@ class Subspace(ABC):
 
     @property
     def rows(self) -> Tensor | None:
-        """V where it is stored, not a copy. A product with it is over the examples and the columns of this worker."""
+        """V where it is stored, not a copy. Products with it cover the examples and the columns of this worker."""
         return None
 
     @property
@@ -125,11 +125,11 @@ class Subspace(ABC):
         return self.active.sum()
 
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
-        """Take the result of a refresh; `finite`: whether it succeeded."""
+        """Take in the result of a refresh; `finite`: whether it succeeded."""
         self.finite = finite
 
     def load(self, rows: Tensor) -> None:
-        """Take saved rows as they are."""
+        """Take in saved rows as they are."""
         raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but this one is not stored")
 
     @property
@@ -153,23 +153,23 @@ class Subspace(ABC):
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
         """Squared norms of the helpful, harmful and neutral part of an auxiliary gradient by parameter: parameters x 3.
 
-        All together are that of the auxiliary gradient. Within a parameter the parts need not be orthogonal, and may even
-        cancel. `include_mean`: as in `Guide`.
+        They add up to the squared norm of the auxiliary gradient. Within a parameter the parts need not be orthogonal, and
+        may even cancel. `include_mean`: as in `Guide`.
         """
 
     @abstractmethod
     def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
         """Take the signs and form the update over the shared parameters.
 
-        `along`: what the first sum over workers takes along.
+        `along`: tensors that are summed over workers in the same exchange.
         """
 
-    def release(self) -> None:  # noqa: B027 - what is stored outlives the step
+    def release(self) -> None:  # noqa: B027 - a stored basis outlives the step
         """Free what was only needed in this step."""
 
 
 class Directions(Subspace):
-    """Gradients are compared along k directions: signs are taken and weights given among k-vectors."""
+    """Compares gradients along k directions: signs and weights are found among k-vectors."""
 
     rounding: Tensor | None = None
     """VVᵀ - I (k x k) where the rows were rounded when they were stored."""
@@ -180,7 +180,7 @@ class Directions(Subspace):
 
     @abstractmethod
     def products(self, x: Tensor, y: Tensor | None) -> Products:
-        """V x, V y and the inner products of x and y; None is the primary gradient, where V knows it without a vector."""
+        """V x, V y and the inner products of x and y. None stands for the primary gradient where V needs no vector for it."""
 
     @abstractmethod
     def add_(self, x: Tensor, weights: Tensor) -> None:
@@ -224,7 +224,7 @@ class Directions(Subspace):
     def compute(
         self, step: Gradients, primary_weight: float, along: list[Tensor]
     ) -> tuple[Tensor, Numbers, dict[str, Tensor]]:
-        """The update, what a report is made of, and the cosines with the judges' gradient."""
+        """The update, the numbers of its report, and the cosines with the judges' gradient."""
         p, square, judges = step.measure(along)
         known = square is not None
         for task in step.tasks.values():
@@ -288,11 +288,11 @@ class Directions(Subspace):
 def _missing(
     task: AuxiliaryGradient, inner: Tensor, in_span: Tensor, along: Tensor, square: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """The multiple of g_prim that an auxiliary update lacks, so as not to point against it.
+    """The multiple of g_prim to add so that an auxiliary update does not oppose g_prim.
 
     `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the correction in V, and of
-    the multiple of g_prim in it. Where g_prim lies almost in the span, a row along the rest of it cannot be told from
-    rounding and is dropped; but a large auxiliary gradient may lie along just that rest.
+    the multiple of g_prim in it. Where g_prim lies almost in the span, its part outside looks like rounding and is dropped
+    as a direction; but a large auxiliary gradient may lie along just this part.
     """
     eta, nothing = task.eta, torch.zeros_like(square)
     if isinstance(eta, Weights) or task.weight < 0 or not eta.helpful >= 0 >= eta.harmful:
@@ -304,7 +304,7 @@ def _missing(
 
 
 class Stored(Directions):
-    """V as a matrix, at one address for as long as its layout lasts: a captured CUDA graph may refer to it."""
+    """V as a matrix, at one address while its layout lasts: a captured CUDA graph may refer to it."""
 
     _rows: Tensor | None = None
 
@@ -314,9 +314,9 @@ class Stored(Directions):
         return self._rows
 
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
-        """Take new rows (at most `rank`) where they are finite, else keep the old ones.
+        """Take in new rows (at most `rank`) where they are finite, else keep the old ones.
 
-        Before any success V is zero, and every gradient neutral. No more rows are stored than there were examples.
+        Before the first success V is zero and every gradient is neutral. No more rows are stored than there were examples.
         """
         self.finite = finite
         count, known = rows.shape[0], 0 if self._rows is None else self._rows.shape[0]
@@ -331,7 +331,7 @@ class Stored(Directions):
             self.rows[count:].masked_fill_(finite, 0.0)
         if self.active.shape[0] != self.rows.shape[0]:
             self.active = torch.zeros(self.rows.shape[0], dtype=torch.bool, device=self.layout.device)
-        # Not in float64, for which torch would copy all of V: rows are of length 1 or 0.
+        # Not in float64, for which torch would copy all of V: rows have norm 1 or 0.
         wide = torch.promote_types(self.rows.dtype, torch.float32)
         squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide).square()
         self.active.copy_(self.workers.sum_columns(squares) > 0.25)

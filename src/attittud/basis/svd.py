@@ -28,7 +28,7 @@ class Svd(Basis):
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         m, count = jacobian.examples, refresh.rank + OVERSAMPLING
         if count >= jacobian.total():
-            # The sketch would span all of J's rows: take them as they are.
+            # The sketch would span all of J's rows: use the rows themselves.
             refresh.rows = jacobian.rows()
             refresh.sum_examples_()
             return
@@ -37,7 +37,7 @@ class Svd(Basis):
         for _ in range(POWER_ITERATIONS):
             refresh.sum_examples_()
             orthonormal_rows(refresh)
-            # The QR of all workers' rows, from those of their parts.
+            # The QR of all workers' rows, from the QRs of their parts.
             own, triangle = _qr(jacobian.right(refresh.rows))
             every, at = refresh.workers.stack_rows(triangle)
             weights = own @ _qr(every)[0][at]
@@ -48,7 +48,7 @@ class Svd(Basis):
         small, _ = refresh.workers.stack_rows(_qr(jacobian.right(refresh.rows))[1])
         finite = torch.isfinite(small).all()
         sizes, right = singular(torch.where(finite, small, 0.0))
-        # Rows scaled by their singular values: weak ones are recognised by `finish` like everywhere else.
+        # Rows are scaled by their singular values, so that `finish` recognises weak ones.
         scaled = torch.where(finite, sizes[:, None] * right, torch.nan)
         refresh.rows = transform_(refresh.rows, scaled)
 
@@ -57,7 +57,7 @@ class Svd(Basis):
 
 
 def _qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Thin QR in which NaN passes through."""
+    """Thin QR that passes NaN through."""
     finite = torch.isfinite(matrix).all()
     q, r = qr(torch.where(finite, matrix, 0.0))
     return torch.where(finite, q, torch.nan), torch.where(finite, r, torch.nan)

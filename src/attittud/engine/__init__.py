@@ -11,7 +11,7 @@ _ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Lo
 
 
 def register_engine(engine: type[Engine]) -> type[Engine]:
-    """Let `Guide(engine=...)` find an engine by its `name`; a decorator. Provisional: the interface may still change."""
+    """A decorator: `Guide(engine=...)` then finds the engine by its `name`. Provisional: the interface may still change."""
     _ENGINES[engine.name] = engine
     return engine
 
@@ -22,7 +22,7 @@ def engines() -> tuple[str, ...]:
 
 
 def make_engine(name: str, *, keeps_graph: bool = False) -> Engine:
-    """`keeps_graph`: the graph of the losses is also used after `watch`, until the step is over."""
+    """Make an engine. `keeps_graph`: the graph of the losses is also used after `watch`, until the step is over."""
     engine = choose("engine", name, _ENGINES)()
     engine.keeps_graph = keeps_graph
     return engine

@@ -1,4 +1,4 @@
-"""Picks an engine, and says which and why."""
+"""Picks an engine, and logs its choice with the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attittud.engine.batched import Batched, rows_at_once, worthwhile
 from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
 
-# Below, the time goes into launching kernels, of which `batched` has fewer.
+# With fewer parameters most time goes into launching kernels, and `batched` launches fewer.
 HOOKS_FROM = 10_000
 
 
@@ -23,7 +23,7 @@ class Auto(Engine):
 
     def __init__(self) -> None:
         self._hooks = Hooks()
-        self._reason: str | None = None  # why `hooks` is out of the question
+        self._reason: str | None = None  # why `hooks` cannot be used
         self._products: Engine | None = None
         self._said: str | None = None
 
@@ -60,7 +60,7 @@ class Auto(Engine):
         self._choose(layout).write(losses, layout, weights, out, fresh=fresh)
 
     def _choose(self, layout: Layout) -> Engine:
-        """Between the engines that need nothing but losses."""
+        """Choose between the engines that need nothing but losses."""
         if self._products is None:
             self._products = Batched() if worthwhile(layout) else Loop()
         batched = isinstance(self._products, Batched)

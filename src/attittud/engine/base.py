@@ -1,6 +1,6 @@
-"""How the Jacobian J of per-example losses is touched: by products, never as a stored m x D matrix.
+"""Products with the Jacobian J of per-example losses, which is never stored as an m x D matrix.
 
-And how an engine compares its products with an ordinary gradient, parameter by parameter.
+An engine compares its products with an ordinary gradient here, parameter by parameter.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ logger = logging.getLogger("attittud")
 
 
 class UnsupportedError(RuntimeError):
-    """What an engine cannot do with a model: the message names the part of the model and the engine to use instead."""
+    """An engine cannot handle a model: the message names the part of the model and the engine to use instead."""
 
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Without torch's warning that it loops inside, for the few operations without a batching rule: slower, not wrong."""
+    """Hide torch's warning about operations without a batching rule, over which it loops: slower, not wrong."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
         yield
@@ -40,9 +40,9 @@ class Engine(ABC):
 
     name: str
     needs_forward = False
-    """Whether it must see the forward pass of the losses, so that `primary=` has to be a callable (or `basis_losses=` given)."""
+    """Whether it must see the forward pass of the losses: then `primary=` must be a callable, or `basis_losses=` given."""
     keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
-    second_derivatives: bool | None = None  # whether the model's are right; None: no J·v has told yet
+    second_derivatives: bool | None = None  # whether the model's second derivatives are right; None: not known yet
 
     @abstractmethod
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
@@ -52,14 +52,14 @@ class Engine(ABC):
         """
 
     def watch(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The forward pass of the losses, and every use of their graph, runs inside: for engines that look at it."""
+        """The forward pass of the losses and every use of their graph run inside, so that engines can observe them."""
         return nullcontext()
 
     def forget(self) -> None:  # noqa: B027 - nothing to do for engines that keep nothing
-        """A step was given up: let go of its graph."""
+        """Free the graph of a step that was given up."""
 
     def seen(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
-        """The forward pass is over; what follows inside of `watch` need not be looked at."""
+        """The forward pass is over; the engine need not observe what follows inside of `watch`."""
 
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         """J of losses whose forward pass ran in the latest `watch`."""
@@ -76,16 +76,16 @@ class Jacobian:
         self.examples = losses.shape[0]
 
     def of_share(self, share: Share) -> Self:
-        """The same where a worker has a share of the examples."""
+        """The same where a worker has only some of the examples."""
         self.share = share
         return self
 
     def total(self) -> int:
-        """Examples of all workers. Where there are several this waits for the device."""
+        """The number of examples of all workers. With several workers this waits for the device."""
         return int(self.share.count(self.losses))
 
     def rows(self) -> Tensor:
-        """J itself: m x D. On one of several workers it is zero where rows of the others belong."""
+        """J itself: m x D. With several workers, the rows of other workers' examples are zero here."""
         identity = torch.eye(self.examples, device=self.losses.device)
         if self.share.total is None:
             return self.left(identity)
@@ -115,7 +115,7 @@ class Jacobian:
         return self._right_by_rows(vectors)
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
-        # Any weights will do but zeros, of whose gradients torch takes logarithms here and there (logcumsumexp).
+        # Any weights but zeros will do: some backward passes of torch take the logarithm of a gradient (logcumsumexp).
         weights = torch.ones_like(self.losses, requires_grad=True)
         parameters = self.layout.parameters
         with kept_graph():
@@ -133,26 +133,26 @@ class Jacobian:
         return found
 
     def _check_second_derivatives(self, found: Tensor, sums: Tensor) -> None:
-        """The sum over the examples is known without them. Until that has told: it waits for the device.
+        """Compare J·v with its sum over the examples, which needs no second derivative. Done once: this waits for the device.
 
-        A custom autograd.Function whose backward pass is no torch function (a kernel, `no_grad`) cuts the graph without a
-        word, and what lies before it would be missing.
+        A custom autograd.Function whose backward pass is not made of torch functions (a kernel, `no_grad`) silently cuts the
+        graph, and the derivatives of all that comes before it would be missing.
         """
         size, error = sums.norm(), (found.sum(0) - sums).norm()
-        if not bool(torch.isfinite(size) & (size > 0)):  # heads that start at zero: the next refresh will tell
+        if not bool(torch.isfinite(size) & (size > 0)):  # for heads that start at zero, the next refresh can tell
             return
         if bool(error > 5e-2 * size) and bool(error < 5e-3 * found.abs().sum(0).norm()):
-            return  # nor can rounding be told from errors where examples cancel, as in half precision after training
+            return  # rounding looks like an error where examples cancel, as in half precision after training
         self.engine.second_derivatives = bool(error <= 5e-2 * size)
         if not self.engine.second_derivatives:
-            raise UnsupportedError("second derivatives are wrong, as those of a custom autograd.Function may be")
+            raise UnsupportedError("second derivatives are wrong, which happens with a custom autograd.Function")
 
     def _right_by_rows(self, vectors: Tensor) -> Tensor:
         row = self.layout.empty(1)
         result = torch.empty(self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device)
-        # Made on the device: to set one number of a tensor there is a copy from the host, for which it waits.
+        # Made on the device: setting one number of a tensor would copy it from the host, and wait for that.
         identity = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
-        for i in range(self.examples):  # none on a worker without examples; split() would still give a part
+        for i in range(self.examples):  # empty on a worker without examples, where split() would still give one part
             self.engine.write(self.losses, self.layout, identity[i : i + 1], row, fresh=True)
             result[i] = project(vectors, row[0])
         return result
@@ -168,13 +168,13 @@ class Jacobian:
 def probe(losses: Tensor) -> Tensor:
     """Weights (2 x m) that differ from example to example.
 
-    With equal ones, gradients given to the wrong example, or examples that influence each other, would not show. Two
-    rows, so that gradients are contracted as in a refresh. Their sums, by which the ordinary gradient is weighted, are
-    powers of two: half precision then rounds every example's gradients as without weights, and what is left where they
+    Equal weights would hide gradients given to the wrong example, and examples that influence each other. There are two
+    rows, so that gradients are contracted as in a refresh. The sums of the rows weight the ordinary gradient and are powers
+    of two: half precision then rounds every example's gradients as it does without weights, and the remainder where they
     cancel, often in biases, is not taken for a difference.
     """
     at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
-    # Multiples of the golden section, without their whole part, are never near those of their neighbours.
+    # The fractional parts of neighbouring multiples of the golden section are never close to each other.
     golden = (math.sqrt(5) - 1) / 2
     total = torch.exp2(((at * golden) % 1 * 4).floor() - 2)
     first = total * (1 + ((at * math.sqrt(2)) % 1 * 63).floor()) / 64
@@ -186,12 +186,12 @@ class Checked:
 
     def __init__(self) -> None:
         self._told: set[str] = set()
-        # Zero or not finite gradients: behind a head or a gate that starts at zero they tell nothing yet.
+        # Parameters with zero or not finite gradients, as behind a head or a gate that starts at zero: not yet compared.
         self._silent: set[str] = set()
         self._asked = 0
 
     def due(self, layout: Layout) -> bool:
-        """Whether there is something to compare: the silent ones again at the next refresh, and the 2nd, 4th, 8th after.
+        """Whether to compare: silent parameters are compared again at the next refresh, and the 2nd, 4th, 8th after.
 
         (Not inside of a CUDA graph, which cannot wait.)
         """
@@ -210,17 +210,17 @@ class Checked:
 
 
 def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str) -> set[str]:
-    """Raise where `product`, weights @ J, is not what ordinary gradients of the weighted losses say.
+    """Raise where `product`, weights @ J, differs from the ordinary gradient of the weighted losses.
 
-    Returns the names of parameters whose gradients tell nothing.
+    Returns the names of parameters whose gradients cannot be compared.
     """
     with torch.autocast(jacobian.layout.device.type, enabled=False):  # as in the pass that is verified
         found, silent = differing(jacobian.losses, jacobian.layout, weights.sum(0), product.sum(0), half=half)
     if found:
         raise UnsupportedError(
             f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
-            "Either examples influence each other (statistics of the batch, a loss over pairs), or the batch has others than "
-            "those of the losses, or these parameters are used where no torch function shows it (a custom autograd.Function, "
+            "Either examples influence each other (statistics of the batch, a loss over pairs), or some examples have no "
+            "loss, or these parameters are used where no torch function shows it (a custom autograd.Function, "
             f"TorchScript) or in one that draws random numbers; {cure}"
         )
     return silent
@@ -231,8 +231,8 @@ def differing(
 ) -> tuple[list[str], set[str]]:
     """Parameters over which `product`, weights (m) @ J, is not the ordinary gradient of the weighted losses.
 
-    And the names of those whose gradient tells nothing, because it is zero or not finite. `half`: whether gradients went
-    through half precision.
+    Also returns the names of parameters whose gradient is zero or not finite, so that it cannot be compared. `half`: whether
+    gradients went through half precision.
     """
     expected = layout.empty()
     with kept_graph():
@@ -240,11 +240,11 @@ def differing(
     layout.add_(expected, ordinary, fresh=True)
     used = [gradient is not None for gradient in ordinary]
     del ordinary
-    # float64 too: models compute parts of themselves in float32, normalisation for example.
+    # Also for float64: models compute some parts in float32, normalisation for example.
     relative = 5e-2 if half or _rounded(layout) else 3e-4
-    # A gradient that is zero by symmetry, such as that of an attention's key bias, is rounding noise of the others.
+    # A gradient that is zero by symmetry, such as an attention's key bias has, is rounding noise of the other gradients.
     absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
-    if not bool(torch.isfinite(absolute)):  # losses that are not finite are the refresh's business
+    if not bool(torch.isfinite(absolute)):  # the refresh deals with losses that are not finite
         return [], set(layout.names)
     found, silent = [], set()
     for name, reached, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
@@ -264,5 +264,5 @@ def _rounded(layout: Layout) -> bool:
         return True
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # set by backend, which this question has no answer for
+    except RuntimeError:  # the precision is set per backend, which this call cannot report
         return True

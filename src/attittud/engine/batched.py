@@ -15,11 +15,11 @@ from attittud.autograd.layout import Layout, written_into
 from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger, quiet_vmap
 from attittud.engine.loop import Loop
 
-# What several rows may take in all where rows are short and only launches cost.
+# Memory for several short rows together, where only launches cost time.
 CHUNK_BYTES = 1 << 28
-# Longer rows: so many at once, because the gradients of activations are multiplied too.
+# How many longer rows at once: the gradients of activations multiply as well.
 AT_ONCE = 16
-# Still longer ones mostly keep the device busy one by one, where `loop` is as fast and takes less memory.
+# Still longer rows mostly keep the device busy one by one: `loop` is as fast and takes less memory.
 LONGEST_ROW = 1 << 26
 
 
@@ -31,7 +31,7 @@ def worthwhile(layout: Layout) -> bool:
 def rows_at_once(layout: Layout) -> int:
     """How many rows of ΠJ are computed together.
 
-    In addition to the sketch they hold the gradient of one parameter at a time, for each row: at most two vectors of length D.
+    In addition to the sketch they hold, for each row, the gradient of one parameter at a time: at most two vectors of length D.
     """
     row = max(1, layout.size * layout.dtype.itemsize)
     largest = max(parameter.numel() for parameter in layout.parameters)
@@ -61,14 +61,14 @@ class Batched(Engine):
                         "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", why
                     )
                     self.fallback = Loop()
-            # What arrived before a failure must not be added twice; where it was written it is written again.
+            # Gradients that arrived before a failure must not be added twice; in fresh memory they are written again.
             done = set[int]() if fresh else present
             self.fallback.write(losses, layout, weights[rows], out[rows], fresh=fresh, present=done)
 
     def _check(self, losses: Tensor, layout: Layout, weights: Tensor, row: Tensor) -> None:
-        """Raise where vectorising has given another row, because torch has a wrong rule for some operation.
+        """Raise where the vectorised row is wrong, because torch has a wrong rule for some operation.
 
-        The ordinary gradient has the same weights: half precision rounds it alike, and by less than what a wrong rule is off by.
+        The ordinary gradient has the same weights, so half precision rounds it alike. A wrong rule is off by more than that.
         """
         found, silent = differing(losses, layout, weights, row, half=True)
         if found:
@@ -77,10 +77,10 @@ class Batched(Engine):
 
 
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
-    """`present` tells afterwards, also after a failure, which parameters' gradients arrived."""
+    """Write several rows at once. `present` then holds the parameters whose gradients arrived, also after a failure."""
 
-    def product(row: Tensor, *places: Tensor) -> Tensor:
-        with written_into(layout, places, add=not fresh, arrived=present):
+    def product(row: Tensor, *rows: Tensor) -> Tensor:
+        with written_into(layout, rows, add=not fresh, arrived=present):
             torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
         return row.sum()  # vmap wants a tensor
 

@@ -1,7 +1,7 @@
 """Per-example gradients of one parameter from one call of a function, kept in factors as long as that is cheaper.
 
-A `PerExampleGradient` stands for m tensors of the parameter's shape. What is asked of J is asked of them: contracted with
-weights over the examples (`left`), with vectors over the parameter (`right`), or with another one over it (`cross`).
+A `PerExampleGradient` stands for m tensors of the parameter's shape. They are contracted as J is: with weights over the
+examples (`left`), with vectors over the parameter (`right`), or with another `PerExampleGradient` (`cross`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class PerExampleGradient(ABC):
         """The gradients of some examples as rows: r x size."""
 
     def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
-        """`out` and the function for gradients in an order of elements in which adding them is cheap."""
+        """`out` and the function that forms gradients, both in an order of elements in which adding them is cheap."""
         return out, self.chunk
 
     def parts(self, budget: int) -> Iterator[slice]:
-        """All examples, as many at once as `budget` elements allow."""
+        """Slices of all examples, each with as many examples as `budget` elements allow."""
         step = max(1, budget // max(1, self.elements))
         for start in range(0, self.examples, step):
             yield slice(start, min(start + step, self.examples))
 
     @property
     def elements(self) -> int:
-        """What forming the gradient of one example takes at most."""
+        """Elements that forming the gradient of one example takes at most."""
         return self.size
 
     def chunks(self, budget: int, dtype: torch.dtype) -> Iterator[Tensor]:
@@ -61,7 +61,7 @@ class PerExampleGradient(ABC):
                 add_product_(out.view(out.shape[0], -1), some, gradients)
             else:
                 out.add_((some @ gradients).view_as(out))
-            del gradients  # before the next ones are formed
+            del gradients  # freed before the next gradients are formed
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
         """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
@@ -92,7 +92,7 @@ class Dense(PerExampleGradient):
 
 
 class Outer(PerExampleGradient):
-    """Gradients Σ_t left_t rightᵀ_t of a matrix (or of several side by side: grouped convolutions).
+    """Gradients Σ_t left_t rightᵀ_t of a matrix, or of several matrices for grouped convolutions.
 
     left: m x groups x T x o, right: m x groups x T x i, for a parameter of groups * o * i elements in this order.
     """
@@ -105,7 +105,7 @@ class Outer(PerExampleGradient):
 
     @property
     def matrices(self) -> tuple[int, int, int]:
-        """How many there are, and their shape."""
+        """The number of matrices, and their shape."""
         return self.groups, self.rows, self.columns
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
@@ -114,7 +114,7 @@ class Outer(PerExampleGradient):
     def multiplied(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
         a, b = left.flatten(0, 1).mT, right.flatten(0, 1)
         if a.device.type == "cuda" and dtype == torch.float32 and a.dtype == b.dtype and a.dtype.itemsize == 2:
-            # Half-precision operands as they are, sums and result in float32.
+            # Half-precision operands are multiplied as they are; sums and result are float32.
             product = torch.bmm(a, b, out_dtype=torch.float32)
         else:
             product = torch.bmm(a.to(dtype), b.to(dtype))
@@ -122,7 +122,7 @@ class Outer(PerExampleGradient):
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         k = weights.shape[0]
-        # Forming the gradients costs T + k products of a row and a column for each example, weighting a factor k T.
+        # Forming the gradients costs T + k products of a row and a column for each example; weighting a factor costs k T.
         if self.groups > 1 or k * self.length > self.length + k:
             super().left(out, weights, budget)
             return
@@ -162,7 +162,7 @@ class Outer(PerExampleGradient):
         return _by_blocks(m, n, self.length, other.length * self.groups, budget, products)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
-        """From the gradients themselves, some rows of the matrix at a time, so that each is formed once."""
+        """Compute it from the gradients themselves, some rows of the matrix at a time, so that each gradient is formed once."""
         total = torch.zeros(self.examples, other.examples, dtype=torch.float64, device=self.left_factor.device)
         step = max(1, budget // (4 * max(self.examples, other.examples) * self.groups * max(1, self.columns)))
         for start in range(0, self.rows, step):
@@ -213,7 +213,7 @@ class Rows(PerExampleGradient):
 
 
 class Aligned(PerExampleGradient):
-    """Gradients of a tensor that has a part for each example: zero but for the example's own part."""
+    """Gradients of a tensor that has a part for each example: zero outside of the example's own part."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.examples = gradients.shape[0]
@@ -251,8 +251,8 @@ def _by_blocks(m: int, n: int, length: int, width: int, budget: int, products: C
 class Windows(Outer):
     """A convolution as a product of matrices, its windows laid out for a few examples at a time.
 
-    They are as many times larger than the input as a window has positions; a kernel that reads them in the input takes
-    over where it can. gradient: N x o x positions, x: N x channels x space, where the N = m r entries of an example follow
+    The windows are as many times larger than the input as a window has positions. Where possible a kernel reads them in the
+    input instead. gradient: N x o x positions, x: N x channels x space, where the N = m r entries of an example follow
     each other; `steps`: stride and dilation; `pads` as in F.pad.
     """
 
@@ -278,7 +278,7 @@ class Windows(Outer):
         return max(self.size, self.length * self.groups * self.columns)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        # One position is an outer product, cheaper in its factors. The kernel forms no gradients that `budget` would bound.
+        # One position makes an outer product, cheaper in its factors. The kernel forms no gradients, so it needs no `budget`.
         found = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
         if found is None or not found.serves_windows(out, weights, self.gradient, self.x):
             super().left(out, weights, budget)
@@ -290,17 +290,17 @@ class Windows(Outer):
         last = (0, 1, *range(3, out.ndim), 2)
         if out[0].is_contiguous() or not out.permute(last)[0].is_contiguous():
             return out, self.chunk
-        # channels_last, in the input most likely too: whole runs of channels are copied, and added where they are.
+        # channels_last, most likely in the input too: whole runs of channels are copied, and added in this order.
         return out.permute(last), partial(self.chunk, channels_last=True)
 
     def chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool = False) -> Tensor:
         return self.multiplied(self._left(rows), self._right(rows, channels_last=channels_last), dtype)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
-        # By examples: the windows of all of them would be larger than their gradients.
+        # A few examples at a time: the windows of all would be larger than their gradients.
         return PerExampleGradient.cross(self, other, budget)
 
-    # Laid out when they are asked for, where other classes hold them: hence the ignored type of override.
+    # Windows are laid out on demand, where other classes hold a tensor: hence the ignored type of override.
     @property
     def left_factor(self) -> Tensor:  # type: ignore[override]
         return self._left(slice(0, self.examples))
@@ -336,13 +336,13 @@ class Windows(Outer):
 
 
 def padded(x: Tensor, pads: Sequence[int]) -> Tensor:
-    """As F.pad with zeros; images in channels_last as wide elements."""
+    """Pad with zeros as F.pad does; images in channels_last are copied as wide elements."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     last = x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
     wide = _wide(x, x.shape[1]) if last else None
     if wide is None:
         return F.pad(x, list(pads))
-    # With channels at the end, where torch would choose a layout by strides that say little where a dimension has one element.
+    # Channels go to the end explicitly: the strides from which torch guesses a layout say little where a dimension has size 1.
     there, back = _channels(x.ndim)
     return F.pad(wide.permute(there), [0, 0, *pads]).view(x.dtype).permute(back)
 
@@ -353,9 +353,9 @@ def _channels(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _wide(x: Tensor, channels: int) -> Tensor | None:
-    """`x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so that a copy has fewer to find.
+    """`x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so that a copy has fewer elements.
 
-    None where a group's `channels` do not lie side by side in multiples of that.
+    None where a group's `channels` are not contiguous in multiples of 8 bytes.
     """
     count, steps = 8 // x.element_size(), x.stride()
     multiples = (x.storage_offset(), channels, steps[0], *steps[2:])

@@ -1,7 +1,7 @@
 """One forward and one backward pass: every function call forms its per-example gradients, contracts and drops them.
 
-For models in which examples do not influence each other. What was recorded is compared with an ordinary gradient at the
-first refresh, and again where shapes leave room for another reading; a parameter that differs is named.
+For models in which examples do not influence each other. The gradients are compared with an ordinary gradient at the
+first refresh, and again where new shapes are ambiguous; the error names a parameter that differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attittud.engine.loop import Loop
 from attittud.engine.recorder import LEADING, BatchAxis, Call, Form, Gradients, KnownAxes, Recorder, form_of, guess_axis
 from attittud.engine.rules import Bound, bind, generic
 
-# Per-example gradients formed at once on a GPU, in elements: some MB keep it busy, and no more than that is needed.
+# Elements of per-example gradients that are formed at once on a GPU: a few MB keep it busy.
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 
 Visit = Callable[[Tensor, PerExampleGradient], None]
@@ -43,7 +43,7 @@ class Hooks(Loop):
 
     @property
     def instead(self) -> str:
-        """What to do where this engine cannot be used."""
+        """The cure in messages where this engine cannot be used."""
         if self.keeps_graph:
             return "use basis='exact' with engine='loop', which stores the basis"
         return "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
@@ -95,7 +95,7 @@ class Hooks(Loop):
             except UnsupportedError:
                 if not self.axes.confirmed:
                     raise
-                # What all examples shared may be each one's own now, or a call be left out: as in a first refresh.
+                # Shared tensors may differ by example now, or a call may be left out: check as in a first refresh.
                 self.axes = KnownAxes()
                 self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
         return jacobian
@@ -110,7 +110,7 @@ class Hooks(Loop):
 def _budget(layout: Layout) -> int:
     """Elements of per-example gradients that may exist at once: as many as the model has parameters, twice that on a GPU.
 
-    Then m gradients of all layers take at most m more products than there are layers; on a GPU half as many.
+    Then the gradients of m examples take at most m products more than there are layers; on a GPU half as many.
     """
     if layout.device.type != "cuda":
         return layout.size
@@ -118,10 +118,10 @@ def _budget(layout: Layout) -> int:
 
 
 class Located(NamedTuple):
-    """Where the examples are in the calls of a forward pass; None: a tensor belongs to all of them."""
+    """Where the examples are in the calls of a forward pass; None: a tensor belongs to all examples."""
 
     forms: dict[Form, BatchAxis | None]
-    axes: dict[int, dict[int | None, BatchAxis | None]]  # of a call, by id: in its result (None) and in its arguments
+    axes: dict[int, dict[int | None, BatchAxis | None]]  # by id of a call: in its result (None), its arguments
 
 
 class HookedJacobian(Jacobian):
@@ -141,11 +141,11 @@ class HookedJacobian(Jacobian):
         self._edges = _frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
 
     def over(self, layout: Layout) -> HookedJacobian:
-        """The columns of J that belong to other parameters."""
+        """J over the parameters of another layout."""
         return HookedJacobian(self.engine, self.record, self.losses, layout)
 
     def _asked(self, tensor: Tensor) -> bool:
-        """Whether it is a parameter of the layout, or computed from parameters alone."""
+        """Whether a tensor is a parameter of the layout, or computed from parameters alone."""
         return id(tensor) in self._names or id(tensor) in self.record.derived
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
@@ -222,8 +222,8 @@ class HookedJacobian(Jacobian):
         self.record.on_call = on_call
         ones = torch.ones_like(self.losses)
         try:
-            # Only as far as the calls: the gradients of the parameters themselves are not computed. Autocast is for the
-            # forward pass: it would round the operands of our own products.
+            # The pass ends at the calls: the gradients of the parameters themselves are not computed. Autocast is off, since it
+            # would round the operands of our own products.
             with torch.autocast(self.layout.device.type, enabled=False):
                 torch.autograd.grad(self.losses, self._edges, ones, retain_graph=True, allow_unused=True)
         finally:
@@ -234,7 +234,7 @@ class HookedJacobian(Jacobian):
         axis = axes[None]
         assert axis is not None
         try:
-            # Before stepping aside: checkpointing may have to run a part of the model for it, which is to be seen.
+            # Before the recorder closes: checkpointing may have to run a part of the model for this, which must be recorded.
             args, kwargs, data = call.arguments()
             with DisableTorchFunction(), torch.no_grad():
                 found = bind(call, args, kwargs, data)
@@ -249,7 +249,7 @@ class HookedJacobian(Jacobian):
                         visit(tensor, per_example)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, IndexError) as error:  # what a rule says, or runs into where it has misread a shape
+        except (RuntimeError, IndexError) as error:  # raised by a rule, or caused by a rule that has misread a shape
             raise self._cannot_tell(_described(call, self._names), str(error).split("\n")[0]) from error
 
     def _cannot_tell(self, what: str, why: str) -> UnsupportedError:
@@ -276,14 +276,14 @@ class HookedJacobian(Jacobian):
                 else:
                     guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
                     if at is not None and at >= call.positional and guess != "first":
-                        guess = None  # what has a name is mostly shared (a mask over positions), unless its first dimension fits
+                        guess = None  # keyword arguments are mostly shared, unless their first dimension fits
                     own[at] = known.likely(form, guess)
                 forms[form] = own[at]
             count[what] += 1
             if own[None] is None:
                 raise self._cannot_tell(
                     what,
-                    f"the result has shape {call.shape_of(None)}, in which no dimension is that of the {self.examples} "
+                    f"the result has shape {call.shape_of(None)}, in which no dimension belongs to the {self.examples} "
                     "examples (a constant from outside of the model should be a buffer of it)",
                 )
         return Located(forms, axes)
@@ -301,13 +301,13 @@ class Derived:
         self.tensors, self.layout = tensors, layout
 
     def pull(self, key: int, gradient: Tensor) -> Sequence[Tensor | None]:
-        """From the gradient of a tensor to those of the parameters."""
+        """Turn the gradient of a tensor into gradients of the parameters."""
         tensor, parameters = self.tensors[key], self.layout.parameters
         weights = gradient.view(tensor.shape).to(tensor.dtype)
         return torch.autograd.grad(tensor, parameters, weights, retain_graph=True, allow_unused=True)
 
     def push(self, columns: dict[int, Tensor]) -> dict[int, Tensor]:
-        """How the tensors change along a vector over the parameters, which is given by parameter."""
+        """The change of the tensors along a vector over the parameters, which is given by parameter."""
         return {key: self._pushed(tensor, columns) for key, tensor in self.tensors.items()}
 
     def _pushed(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
@@ -332,7 +332,7 @@ class Derived:
     def traced_back(
         self, waiting: dict[int, list[PerExampleGradient]], examples: int
     ) -> Iterable[list[PerExampleGradient]]:
-        """Per-example gradients by parameter, those of the tensors here traced back to parameters."""
+        """Per-example gradients by parameter; gradients of the derived tensors are traced back to their parameters."""
         by_parameter = {key: several for key, several in waiting.items() if key not in self.tensors}
         for key, several in waiting.items():
             if key not in self.tensors:
@@ -350,7 +350,7 @@ class Derived:
 
 
 def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
-    """Those of `edges` behind which no other one lies: a backward pass that reaches them passes all of them."""
+    """The `edges` behind which no other edge lies: a backward pass that reaches them passes all edges."""
     wanted = {edge.node for edge in edges}
     followers: dict[Any, list[Any]] = {}
     stack: list[Any] = [loss.grad_fn]
@@ -360,7 +360,7 @@ def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]
             followers[node] = following = [n for n, _ in node.next_functions if n is not None]
             stack.extend(following)
     leads_on: set[Any] = set()
-    # A node of one thread has been made after all that it leads to, so that a second round mostly finds nothing.
+    # In one thread a node is made after all nodes that it leads to, so a second round mostly finds nothing.
     inner = sorted([node for node, following in followers.items() if following], key=sequence_number)
     before = -1
     while len(leads_on) > before:

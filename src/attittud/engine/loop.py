@@ -26,15 +26,15 @@ class Loop(Engine):
         fresh: bool,
         present: Set[int] = frozenset(),
     ) -> None:
-        """`present`: parameters (by identity) whose part of `out` is complete already."""
+        """Write one row after the other. `present`: parameters (by identity) whose part of `out` is complete already."""
         compiled = CUDA_GRAPH_TREES in sys.modules
         parameters = tuple(layout.parameters)
-        for row, place in zip(weights, out, strict=True):
+        for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
                 found: Sequence[Tensor | None] = run_backward(
                     (losses,), (row,), True, False, parameters, True, accumulate_grad=False
                 )
             if present:
                 found = [None if id(p) in present else g for p, g in zip(parameters, found, strict=True)]
-            layout.add_(place, found, fresh=fresh)
-            del found  # before the next row is computed
+            layout.add_(to, found, fresh=fresh)
+            del found  # freed before the next row is computed

@@ -1,7 +1,7 @@
-"""Sees the forward pass: every function call that combines a parameter with data is recorded with what its gradient needs.
+"""Records the forward pass: every function call that combines a parameter with data, and what its gradient needs.
 
-Functions rather than modules, because parameters are used where no module sees it: raw parameters, tied weights in
-`F.linear(x, embedding.weight)`, `nn.MultiheadAttention`, which never calls its own output projection.
+It records functions rather than modules, because many uses of a parameter pass by every module: raw parameters, tied
+weights in `F.linear(x, embedding.weight)`, `nn.MultiheadAttention`, which never calls its own output projection.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ LEADING: set[Function] = {
     *(F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
     *(F.group_norm, F.batch_norm, F.instance_norm),
 }
-# They repeat a parameter for every example.
+# These functions repeat a parameter for every example.
 SPREADING: set[Function] = {
     *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile)
 }
-# Their gradients need no data, as those of `SPREADING`: nothing has to be held for them.
+# Like `SPREADING`, these have gradients that need no data: nothing has to be held for them.
 ADDITIONS: set[Function] = {*(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)}
 
 
 class _Keep(torch.autograd.Function):
     """A node outside of the loss's graph that saves tensors as autograd does.
 
-    So activation checkpointing recomputes them and offloading moves them.
+    Activation checkpointing then recomputes these tensors, and offloading moves them.
     """
 
     @staticmethod
@@ -56,7 +56,7 @@ class Call:
     def __init__(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], kept: set[int]) -> None:
         self.func = func
         self.met = met  # the parameters, or tensors derived from parameters alone, among its arguments
-        self.shape = torch.Size()  # of its first output that has a gradient
+        self.shape = torch.Size()  # shape of its first output that has a gradient
         self.in_attention = False  # a part of `nn.MultiheadAttention`, where examples always come after positions
         self.outputs: list[int] = []  # which of its outputs have a gradient
         self.edges: list[torch.autograd.graph.GradientEdge] = []
@@ -64,14 +64,14 @@ class Call:
         self._names = tuple(kwargs)
         self._flat: list[Any] = [*args, *kwargs.values()]
         self._spec: Any = None
-        self.positional = len(args)  # so many keys of `shapes` are those of arguments without a name
+        self.positional = len(args)  # so many keys of `shapes` belong to positional arguments
         if any(isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat):
             self._flat, self._spec = tree_flatten((args, kwargs))
             self.positional = len(tree_flatten(args)[0])
         self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
         self.shapes = {
             at: tuple(self._flat[at].shape) for at in self._at
-        }  # of the data, by its number among the arguments
+        }  # shapes of the data, by its number among the arguments
         self._kept: Any = None
         self._versions: list[int] = []
 
@@ -84,9 +84,9 @@ class Call:
         return str(getattr(self.func, "__name__", self.func))
 
     def keep(self, anchor: Tensor, packed: bool) -> None:
-        """Hold the data among the arguments; where autograd packs away what it saves, let it do so with these too."""
+        """Hold the data among the arguments. Where hooks pack away what autograd saves, let them pack this data as well."""
         if packed and self._at:
-            # The result and not its grad_fn alone: up to torch 2.11 the node does not outlive it.
+            # The result is held, not only its grad_fn: up to torch 2.11 the node does not outlive the result.
             self._kept = _keep(anchor, *(self._flat[at] for at in self._at))
             for at in self._at:
                 self._flat[at] = None
@@ -94,7 +94,7 @@ class Call:
             self._versions = [self._flat[at]._version for at in self._at]
 
     def arguments(self) -> tuple[Any, Any, dict[int, int]]:
-        """Positional and keyword arguments as they were, and the ids of the data among them with its key in `shapes`."""
+        """Positional and keyword arguments as they were, and the ids of the data among them with their keys in `shapes`."""
         flat = list(self._flat)
         if self._kept is not None:
             for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
@@ -123,26 +123,26 @@ def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
 
 # ---------------------------------------------------------------------------------------------------- the recorder
 
-# Their result depends on shapes only.
+# The results of these functions depend on shapes only.
 _CONSTANT: set[Function] = {
     *(torch.zeros, torch.ones, torch.full, torch.empty, torch.arange, torch.eye, torch.linspace),
     *(torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like),
     *(Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty),
 }
-# What models ask most often, with results that are no tensors.
+# Frequent calls whose results are not tensors.
 _QUESTIONS: set[Function] = {
     *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "layout", "is_cuda")),
     *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")),
     *(Tensor.size, Tensor.stride, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
 }
-# Of the others only type, device or shape matter.
+# The other arguments of these functions matter only by type, device or shape.
 _FIRST_ONLY: set[Function] = {Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as}
-# Autocast runs them in its own type.
+# Autocast runs these functions in its own type.
 _CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 
 
 def _opened(function: Any) -> Function:
-    """The same Python function, but with its body run where torch would hand it over to a mode as a whole."""
+    """The same Python function, whose body runs where torch would hand the whole call over to a mode."""
     scope = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -150,14 +150,14 @@ def _opened(function: Any) -> Function:
 
 
 _ATTENTION = F.multi_head_attention_forward
-# Attention so that its projections are seen; autograd.grad so that what checkpointing runs again during it is seen.
+# Attention, so that its projections are recorded; autograd.grad, so that what checkpointing recomputes is recorded.
 _OPENED: dict[Function, Function] = {f: _opened(f) for f in (_ATTENTION, torch.autograd.grad)}
 
 
 class Recorder(TorchFunctionMode):
-    """Active around the forward pass, and where something may run parts of it again, also around what follows.
+    """Active around the forward pass, and around later passes where parts of it may run again.
 
-    Only there, because everything that is called while a mode is active passes through Python.
+    Only there, because every call passes through Python while a mode is active.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -179,12 +179,12 @@ class Recorder(TorchFunctionMode):
         self._active = False
         self._attention = False
         self._handles: list[Any] = []
-        self.forward = ExitStack()  # closed, the recorder steps aside until a backward pass comes
+        self.forward = ExitStack()  # a closed recorder records nothing until a backward pass
         self._repeats = False
         """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
 
     def begin(self) -> None:
-        """The forward pass comes; it is over before what is done with its graph, so this is no context manager."""
+        """The forward pass begins. Not a context manager, since it ends before its graph is used."""
         self.forward.enter_context(self._eager())
 
     def finish(self) -> None:
@@ -202,7 +202,7 @@ class Recorder(TorchFunctionMode):
         known = dict(self._constant)
         with self._eager():
             yield
-        self._constant = known  # without what recomputations added
+        self._constant = known  # without the calls that recomputations added
 
     @contextmanager
     def _eager(self) -> Iterator[None]:
@@ -274,11 +274,11 @@ class Recorder(TorchFunctionMode):
         needed = set() if plain or func in SPREADING else {id(t) for t in data}
         call = Call(func, args, kwargs, met, needed)
         if in_place:
-            # Before they are overwritten: then it is noticed when they are asked for.
+            # Taken before they are overwritten, which is then noticed when they are asked for.
             call.keep(self._anchor, packed)
         result = func(*args, **kwargs)
         if func is torch.lstm_cell:
-            # Its first output is computed from its second, which would be given the gradients of both.
+            # Its first output is computed from its second, so the second would get the gradients of both.
             result = tuple(output.clone() for output in result)
         if in_place:
             self._overwritten(args[0], constant=False)
@@ -299,13 +299,13 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _watch(self, call: Call, outputs: list[Tensor]) -> None:
-        """Ask for the gradients of the outputs as they are now; they may be overwritten in place later."""
+        """Ask for the gradients of the outputs as they are now: the outputs may be overwritten in place later."""
         shapes = [t.shape for t in outputs]
         outputs = [_whole(t) if call.func not in SPREADING else t for t in outputs]
         call.edges = [torch.autograd.graph.get_gradient_edge(t) for t in outputs]
         self.calls.append(call)
 
-        # A frozen BatchNorm loses the layout, which both autograd and our rule need: copied once, and the copy goes on.
+        # A frozen BatchNorm loses the layout, which both autograd and our rule need. So it is copied once for both.
         laid_out = call.func is F.conv2d and _in_channels_last(outputs[0])
 
         def arrived(*gradients: Tensor | None) -> Tensor | None:
@@ -359,7 +359,7 @@ def _in_channels_last(x: Tensor) -> bool:
 
 
 def _whole(x: Tensor) -> Tensor:
-    """What a view shows all of: an operation in place on the view would cut the view itself out of the graph."""
+    """The tensor that a view shows in full: an operation in place on the view would cut the view out of the graph."""
     base = x._base
     if base is None or base.grad_fn is None or base.numel() != x.numel():
         return x
@@ -374,38 +374,38 @@ BatchAxis = Literal["first", "second", "flattened", "interleaved"]
 
 _AXES: tuple[BatchAxis, ...] = get_args(BatchAxis)
 
-# Parameters in a function, or an argument of it, and the number of the call (another one may have its examples in another
-# axis); with what the shape allows. A later batch may allow others: as many positions as examples, another call.
+# Parameters in a function, or an argument of it; the number of the call (another call may have its examples in another
+# axis); and the axes that the shape allows. A later batch may allow other axes: as many positions as examples, another call.
 Form = tuple[str, int, int, bool, tuple[BatchAxis, ...]]
 
 
 class KnownAxes:
-    """Where calls and their arguments have their examples, if any, as a check has confirmed it."""
+    """Where calls and their arguments have their examples, if any, as confirmed by a check."""
 
     def __init__(self) -> None:
         self.confirmed: dict[Form, BatchAxis | None] = {}
-        self._usual: dict[tuple[str, int, int], BatchAxis | None] = {}  # of the latest forms, by number of dimensions
+        self._usual: dict[tuple[str, int, int], BatchAxis | None] = {}  # the latest forms, by number of dimensions
 
     def confirm(self, axes: dict[Form, BatchAxis | None]) -> None:
         self.confirmed |= axes
         self._usual |= {form[:3]: axis for form, axis in axes.items()}
 
     def likely(self, form: Form, guess: BatchAxis | None) -> BatchAxis | None:
-        """For a new form: as in the latest one where the shape allows it, else as guessed."""
+        """The likely axis of a new form: as in the latest form where the shape allows it, else a guess."""
         usual = self._usual.get(form[:3], guess)
         return usual if usual is None or usual in form[4] else guess
 
 
 def form_of(use: str, number: int, shape: tuple[int, ...], examples: int) -> Form:
     allowed = tuple([axis for axis in _AXES if fits(axis, shape, examples)])
-    # One example confirms nothing for several: every row of whatever it is given is its own.
+    # One example confirms nothing for several: with a single example every row belongs to it.
     return use, number, len(shape), examples == 1, allowed
 
 
 def guess_axis(shape: tuple[int, ...], examples: int, *, leading: bool = False) -> BatchAxis | None:
-    """A guess from the shape; what is guessed wrong is found by the check of the first refresh.
+    """A guess from the shape; the check of the first refresh finds a wrong guess.
 
-    `leading`: of a function that knows examples in the first dimension only.
+    `leading`: the function allows examples in the first dimension only.
     """
     guesses: tuple[BatchAxis, ...] = ("first", "second", "flattened")
     if leading or len(shape) == 2:

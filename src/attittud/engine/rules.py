@@ -1,4 +1,4 @@
-"""Per-example gradients of the functions that models are made of; every other function runs again for each example alone.
+"""Per-example gradients of the functions that models are made of. Every other function runs again for each example alone.
 
 A rule gets a call with its arguments by name and the gradient of its output, and yields each parameter with its gradients.
 """
@@ -33,7 +33,7 @@ from attittud.kernels import kernels
 
 Found = Iterator[tuple[Tensor, PerExampleGradient]]
 
-SMALL_TABLE = 1024  # rows of an embedding whose gradient is formed as a product of matrices
+SMALL_TABLE = 1024  # up to so many rows of an embedding, its gradient is formed as a product of matrices
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Bound:
         return any(tensor is met for met in self.call.met)
 
     def operand(self, x: Tensor) -> Tensor:
-        """An input as the function itself took it: under autocast, in the type of its result."""
+        """An input as the function took it: under autocast in the type of its result."""
         return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
 
     def positions(self, x: Tensor) -> Tensor:
@@ -65,11 +65,11 @@ class Bound:
         return rows.flatten(1, -2)
 
     def outer(self, left: Tensor, right: Tensor) -> PerExampleGradient:
-        """Products of what two tensors hold for the same example, summed over positions."""
+        """Products of two tensors for the same example, summed over positions."""
         return Outer(*(self.positions(self.operand(x))[:, None] for x in (left, right)))
 
     def reduced(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
-        """Sum what belongs to one example to the shape that was broadcast."""
+        """Sum the part of each example down to the shape that was broadcast."""
         kept = [1] * (len(self.call.shape) - len(shape)) + list(shape)
         batch_dim = 1 if self.axis == "second" else 0
         own = kept[batch_dim] if len(kept) == len(self.call.shape) else None
@@ -87,7 +87,7 @@ class Bound:
 
 
 def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
-    """In float32 at least, in which it is wanted."""
+    """Sum in float32 at least."""
     return g.sum(dims, dtype=torch.promote_types(g.dtype, torch.float32))
 
 
@@ -119,7 +119,7 @@ def embedding(b: Bound) -> Found:
         g = torch.where((index == padding % b["weight"].shape[0])[:, :, None], 0.0, g)
     rows = b["weight"].shape[0]
     if rows <= SMALL_TABLE:
-        # Many positions add to one row (positions, kinds of tokens): a product of matrices does not queue up for it.
+        # Many positions add to one row (positions, kinds of tokens); in a product of matrices they do not wait for each other.
         chosen = (index[:, :, None] == torch.arange(rows, device=index.device)).to(g.dtype)
         yield b["weight"], Outer(chosen[:, None], g[:, None])
     else:
@@ -146,7 +146,7 @@ def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
 
 
 def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """As F.pad takes them."""
+    """The paddings as F.pad takes them."""
     if padding == "valid":
         return [0, 0] * len(window)
     pads: list[int] = []
@@ -160,7 +160,7 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
 
 
 def _affine(b: Bound, normalised: Callable[[], Tensor], features: int = 0) -> Found:
-    """weight * normalised + bias, with weight and bias over the last dimensions, so many, or over the channels."""
+    """weight * normalised + bias, with weight and bias over the channels or over so many of the last dimensions."""
     g = by_example(b.gradient, b.axis, b.examples)
     dims = list(range(1, g.ndim - features)) if features else [1, *range(3, g.ndim)]
     if b.asks(b["weight"]):
@@ -184,7 +184,7 @@ def group_norm(b: Bound) -> Found:
 
 
 def instance_norm(b: Bound) -> Found:
-    # Statistics of each example, or running ones: never those of the batch.
+    # The statistics are of each example, or running ones, never of the batch.
     own = b["use_input_stats"]
     mean, var = (None, None) if own else (b["running_mean"], b["running_var"])
     return _affine(b, lambda: F.instance_norm(b["input"], mean, var, None, None, own, 0.0, b["eps"]))
@@ -219,7 +219,7 @@ def spreading(b: Bound) -> Found:
     batch_dim = 1 if b.axis == "second" else 0
     shape[batch_dim] = expected[batch_dim]
     if b.call.func in (Tensor.repeat, torch.tile, Tensor.tile) and shape != expected:
-        raise UnsupportedError(f"{b.call.name} repeats a parameter along more dimensions than that of the examples")
+        raise UnsupportedError(f"{b.call.name} repeats a parameter along more dimensions than the one of the examples")
     yield met, b.reduced(b.gradient, met.shape)
 
 
@@ -260,14 +260,14 @@ RULES: dict[Function, tuple[Callable[[Bound], Found], dict[str, Any], tuple[str,
 def bind(
     call: Call, args: Any, kwargs: Any, data: dict[int, int]
 ) -> tuple[Callable[[Bound], Found], dict[str, Any]] | None:
-    """The rule for a call and its arguments by name; None where only the generic way is left."""
+    """The rule for a call and its arguments by name; None where only the generic rule is left."""
     if call.func in SPREADING:
         return spreading, {}
     if call.func not in RULES:
         return None
     rule, defaults, may_be_data = RULES[call.func]
     named = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
-    # By identity: to compare a tensor with something takes a hundred times as long.
+    # By identity: comparing a tensor by value takes a hundred times as long.
     missing = any(value is ... for value in named.values())
     if len(args) > len(defaults) or named.keys() != defaults.keys() or missing:
         return None
@@ -298,9 +298,9 @@ def generic(
     given: dict[int, BatchAxis],
     axis: BatchAxis,
 ) -> Found:
-    """Gradients with respect to the parameters of any call: the function runs again, vectorised where torch can.
+    """Gradients with respect to the parameters of any call: the function runs again, vectorised where torch can do that.
 
-    given: where the examples are in the arguments that have them, by id; axis: in the result.
+    given: the axis of the examples in the arguments that have them, by id; axis: the same in the result.
     """
     flat, spec = tree_flatten((args, kwargs))
     inputs, outputs = _axes(call, args, gradients, examples, given, axis)
@@ -321,7 +321,7 @@ def generic(
         return tuple(results[call.outputs[j]] for j in arrived)
 
     def one(sliced: list[Tensor], cotangents: tuple[Tensor, ...]) -> dict[int, Tensor]:
-        # oneDNN's LSTM keeps what its backward pass needs only where gradients are on around it; there are none to find there.
+        # oneDNN's LSTM keeps what its backward pass needs only where gradients are on, although none are computed there.
         with torch.enable_grad():
             _, product, *_ = torch.func.vjp(lambda parameters: run(parameters, sliced), leaves)
         found: dict[int, Tensor] = product(cotangents)[0]
@@ -334,7 +334,7 @@ def generic(
 
 
 def _single(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
-    """m x what the model would see of one example alone, its dimension of examples kept."""
+    """m x the input that the model would get for one example alone, its dimension of examples kept."""
     rows = by_example(x, axis, examples)
     return rows.unsqueeze(2) if axis == "second" else rows
 
@@ -357,7 +357,7 @@ def _axes(
         own = axis if shape is None or fits(axis, shape, examples) else guess_axis(shape, examples, leading=leading)
         if own is None:
             raise UnsupportedError(
-                f"the result of {call.name} has shape {shape}, in which no dimension is that of the {examples} examples"
+                f"the result of {call.name} has shape {shape}, in which no dimension belongs to the {examples} examples"
             )
         outputs.append(own)
     return given, outputs

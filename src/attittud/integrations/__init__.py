@@ -1,4 +1,4 @@
-"""Thin adapters to the frameworks people already use; each needs the extra of its name. Here is what goes into their logs."""
+"""Thin adapters to frameworks; each needs the extra of its name. This file makes the numbers for their logs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attittud.report import Report
 PARTS = ("neutral", "helpful", "harmful")
 NUMBERS = ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes")
 
-sys.modules[f"{__name__}.logs"] = sys.modules[__name__]  # loops of users import `Latest` from there, as up to 0.2
+sys.modules[f"{__name__}.logs"] = sys.modules[__name__]  # loops written for 0.2 import `Latest` from there
 
 
 class Latest:
     """Keeps the last report, the last report of a step with a refresh, and the losses since the last log.
 
-    (Several workers state norms only in steps with a refresh.)
+    (Several workers have norms only in steps with a refresh.)
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Latest:
         return means
 
     def numbers(self) -> dict[str, float]:
-        """Numbers for a logger; waits for the device. What the last step does not know comes from the last refresh."""
+        """Numbers for a logger; waits for the device. Values that the last step lacks come from the last refresh."""
         reports = [report for report in (self.refreshed, self.report) if report is not None]
         return {name: value for report in reports for name, value in numbers(report).items()}
 

@@ -23,7 +23,7 @@ JUDGES = "judge_dataset"
 class AuxiliaryData:
     """Makes a data loader for every auxiliary dataset and draws batches from it.
 
-    The arguments are those of `AttittudMixin`; `known` are the names that its other arguments use.
+    It takes the arguments of `AttittudMixin`; `known` are the names that the mixin's other arguments use.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class AuxiliaryData:
         return {name: stream.drawn for name, stream in self.streams.items()}
 
     def begin(self, drawn: Mapping[str, int]) -> None:
-        """Make the data loaders; each continues after so many batches."""
+        """Make the data loaders; each continues after the batches that were drawn before."""
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
@@ -53,7 +53,7 @@ class AuxiliaryData:
         return {n: (batches, self.trainer._get_num_items_in_batch(batches, device)) for n, batches in drawn.items()}
 
     def _prepared(self, name: str, data: Any) -> Any:
-        """TRL tokenizes inside its trainers; auxiliary datasets are treated the same."""
+        """Prepare auxiliary datasets as TRL prepares its own: it tokenizes inside its trainers."""
         trainer = self.trainer
         prepare = getattr(trainer, "_prepare_dataset", None)
         if prepare is None or name in self.collators:
@@ -80,7 +80,7 @@ class AuxiliaryData:
 
     @contextmanager
     def _own_collator(self, name: str) -> Iterator[None]:
-        """A dataset with a collator of its own keeps all its columns: the Trainer knows only those of its own loss."""
+        """A dataset with its own collator keeps all its columns: the Trainer knows only the columns of its own loss."""
         trainer, args = self.trainer, self.trainer.args
         kept = trainer.data_collator, args.remove_unused_columns
         if name in self.collators:
@@ -92,11 +92,11 @@ class AuxiliaryData:
 
 
 class Shuffled(Sampler[int]):
-    """A permutation that depends only on (seed, name, epoch), so it is the same on every worker and after a resume."""
+    """A permutation that depends only on (seed, name, epoch): it is the same on every worker and after a resume."""
 
     def __init__(self, data: Sized, seed: int, name: str) -> None:
         self.size = len(data)
-        # The name counts, or two datasets of one length would be drawn in the same order.
+        # Without the name, two datasets of the same length would be drawn in the same order.
         self.seed = seed + zlib.crc32(name.encode())
         self.epoch = 0
 

@@ -34,7 +34,7 @@ STATE_KEY = "attittud"  # in Lightning's checkpoint
 
 
 class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips lightning, see pyproject.toml
-    """Put before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
+    """Put this before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
 
     `guide_settings`, a class attribute or one set in `__init__`, holds keyword arguments of a `Guide`. Modules that override
     `on_save_checkpoint` or `on_load_checkpoint` call `super()` there.
@@ -61,7 +61,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
             for base in type(self.trainer.strategy).__mro__:
                 if base.__name__ in ("DeepSpeedStrategy", "FSDPStrategy"):
                     raise ValueError(
-                        f"{base.__name__} keeps parameters and gradients in buffers of its own, which cannot be decomposed; "
+                        f"{base.__name__} keeps parameters and gradients in its own buffers, which cannot be decomposed; "
                         "use ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
                     )
             group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None

@@ -6,7 +6,7 @@ trainer is a function of the outputs Z of one forward pass, and row i of Z belon
     l_i = m * <dL/dZ_i, Z_i>        (dL/dZ_i held fixed)
 
 is a vector whose mean has the gradient of L, and whose Jacobian has the m per-example gradients as rows: all that a Guide
-asks of per-example losses (`Cut`). That way every loss of TRL, label smoothing and a user's own `compute_loss` work unchanged.
+needs of per-example losses (`Cut`). So every loss of TRL, label smoothing and a user's own `compute_loss` work unchanged.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ OUTPUTS = ("logits", "log_probs")  # what models of transformers and TRL's fused
 
 
 class Objective:
-    """What a micro-batch adds to the loss of a step: the Trainer's own loss, or what a user gave in its place.
+    """The part that a micro-batch adds to the loss of a step: the Trainer's own loss, or the user's function instead.
 
-    The Trainer's rules for accumulation hold for the auxiliary losses too. `own`: whether `compute_loss` is another one than
-    that of `Trainer`. The functions of users, for the auxiliary losses by name, take (model, inputs).
+    The Trainer's rules for accumulation hold for the auxiliary losses too. `own`: whether `compute_loss` differs from
+    `Trainer.compute_loss`. The functions of users, for the auxiliary losses by name, take (model, inputs).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Objective:
         self._model_loss: ModelLoss | None = None
 
     def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        """Per-example losses. Their mean is what the micro-batch adds."""
+        """Per-example losses. Their mean is the part that the micro-batch adds."""
         if self.primary_losses is not None:
             return self.primary_losses(model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
         check_batch(inputs)
@@ -96,9 +96,9 @@ def check_logits(outputs: Any, model: Any) -> Tensor:
 class ModelLoss:
     """Per-example losses from logits and labels. Their mean is the loss that the model itself would have returned.
 
-    So long sequences weigh as much as under the stock Trainer, which averages over tokens. Whether that loss shifts labels
-    and whether it is divided by `num_items_in_batch` (not all models that take the argument do so) is found by comparison
-    with the model's own loss on a first batch. A loss that matches no form is refused.
+    Long sequences then weigh as much as under the stock Trainer, which averages over tokens. A comparison with the model's
+    own loss on a first batch finds whether the loss shifts labels and whether it is divided by `num_items_in_batch` (not all
+    models that take the argument do so). A loss that matches no form is refused.
     """
 
     def __init__(self, trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ class ModelLoss:
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
         losses, total = self._sums(check_logits(outputs, self.trainer.model), inputs["labels"], self.shift)
         if self.divides_by_items and num_items_in_batch is not None:
-            # The Trainer's rule: by the tokens of the whole window on all workers, whose gradients DDP then averages.
+            # The Trainer divides by the tokens of the whole window on all workers, whose gradients DDP then averages.
             workers = self.trainer.accelerator.num_processes if self.trainer.args.average_tokens_across_devices else 1
             total = num_items_in_batch / workers
         return losses * (losses.shape[0] / total)
@@ -137,14 +137,14 @@ class ModelLoss:
             logits, own = check_logits(outputs, self.trainer.model), float(outputs.loss)
             divides = False
             if self.trainer.model_accepts_loss_kwargs:
-                # Divided by far too many items the loss all but vanishes; a model that ignores them stays with its mean.
+                # Divided by far too many items the loss nearly vanishes; a model that ignores the argument keeps its mean.
                 many = labels.new_tensor(1 << 20, dtype=torch.int64)
                 divides = float(model(**inputs, num_items_in_batch=many).loss) < own / 2
         model.train()
         causal = self.trainer._loss_shifts_labels or getattr(self.trainer.model, "loss_type", None) is None
         sums = {shift: self._sums(logits, labels, shift) for shift in (causal, not causal)}
         found = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
-        best = min(found, key=lambda shift: abs(found[shift] - own))  # ties: the likely one, which stands first
+        best = min(found, key=lambda shift: abs(found[shift] - own))  # on a tie the first, likelier form
         tolerance = 1e-4 if logits.dtype.itemsize >= 4 else 1e-2
         if not abs(found[best] - own) <= tolerance * abs(own):
             raise ValueError(
@@ -165,9 +165,9 @@ class Cut:
         self._model = model
         self._cuts: list[tuple[Tensor, Tensor]] = []
 
-    @property  # type: ignore[misc]  # what isinstance asks may differ from the type, on purpose
+    @property  # type: ignore[misc]  # isinstance may see another type, on purpose
     def __class__(self) -> type:
-        """Loss functions ask whether a model is a PEFT or a wrapped one, and shift labels accordingly."""
+        """The model's class: loss functions ask whether a model is a PEFT or a wrapped one, and shift labels accordingly."""
         return type(self._model)
 
     def __getattr__(self, name: str) -> Any:

@@ -28,7 +28,7 @@ except ImportError as error:
 class Attittud(Aggregator):  # type: ignore[misc] # the check skips torchjd, see pyproject.toml
     """Decomposes the last rows of a Jacobian in the subspace of its first rows.
 
-    The basis is that of `Guide(basis="exact", refresh_every=1)`: the top right singular vectors of the primary rows. With
+    The basis is the same as in `Guide(basis="exact", refresh_every=1)`: the top right singular vectors of the primary rows. With
     one primary row the basis is the direction of this row, and `Eta(1, 1, 0)` makes it one-sided PCGrad.
 
     Args:
@@ -61,7 +61,7 @@ class Attittud(Aggregator):  # type: ignore[misc] # the check skips torchjd, see
                 f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; give one Eta, or one each"
             )
         mean = primary.mean(dim=0)
-        # As in a refresh with NaN or Inf, there is no direction then: all is neutral, and the rows come out as they are.
+        # As after a refresh with NaN or Inf, there is no direction: everything is neutral, and rows stay as they are.
         known = torch.where(torch.isfinite(primary).all(), primary, 0.0)
         _, sizes, right = torch.linalg.svd(known, full_matrices=False)
         kept = sizes > tolerance(matrix.dtype) * sizes[0]

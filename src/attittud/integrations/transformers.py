@@ -35,12 +35,12 @@ logger = logging.getLogger("attittud")
 
 FOLDER = "attittud"  # in a Trainer's checkpoint: the guide, by attittud.checkpoint, and the next file
 AUXILIARY = "auxiliary.json"
-# What earlier versions wrote, for a sharded model together with a folder of torch.distributed.checkpoint.
+# The file of earlier versions; for a sharded model they also wrote a folder of torch.distributed.checkpoint.
 OLD_FILE = "attittud.pt"
 
 
 class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types for a checker
-    """Put before a `Trainer` class: `train_dataset` is the primary task, `auxiliary_datasets` are guided by it.
+    """Put this before a `Trainer` class: `train_dataset` is the primary task and guides the `auxiliary_datasets`.
 
     Accumulation, mixed precision, clipping, checkpoints and Accelerate's ways to use several GPUs stay the Trainer's own.
     The loss in its log is the summed objective, primary_weight * primary + the weighted auxiliary losses.
@@ -48,8 +48,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     Args:
         auxiliary_datasets: one dataset, or a dict of named ones. They are repeated as often as needed.
         guide: keyword arguments of a `Guide`, such as `preset("flip")` or `{"eta": Eta(...), "rank": 5}`.
-        auxiliary_collators: collators by name. An auxiliary dataset with a collator of its own is taken as it is; the others
-            go through the Trainer's collator and, in TRL, through the preparation of its `train_dataset`.
+        auxiliary_collators: collators by name. An auxiliary dataset with its own collator is used as it is; the others go
+            through the Trainer's collator and, in TRL, through the preparation of its `train_dataset`.
         auxiliary_batch_size: per device; by default the batch size of the primary dataset.
         primary_losses: returns per-example losses from (model, inputs), in place of the Trainer's own loss.
         auxiliary_losses: functions by name that return a loss from (model, inputs), in place of the Trainer's own.
@@ -109,7 +109,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             return total
         if guide.judge_due:
             guide.judge(lambda: self._judges(model))
-        # The basis adds up over all primary micro-batches of a window and is fixed by the first auxiliary one.
+        # All primary micro-batches of a window contribute to the basis, which the first auxiliary one fixes.
         for name, (batches, items) in self._window.items():
             weights = guide.auxiliary_weight
             weight = weights[name] if isinstance(weights, dict) else weights
@@ -213,10 +213,10 @@ def check_trainer(trainer: Any) -> None:
     packed = {"packing": getattr(args, "packing", False), "padding_free": getattr(trainer, "padding_free", False)}
     lomo, mesh = "lomo" in str(args.optim).lower(), getattr(accelerator, "parallelism_config", None)
     refusals = {
-        "DeepSpeed is not supported: its engine keeps gradients in buffers of its own, hides .grad and allows one backward "
+        "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "
         "per forward, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as ZeRO-3 does. "
         f"Drop deepspeed= and launch {launch}": trainer.is_deepspeed_enabled,
-        "FSDP of version 1 keeps parameters in flat buffers of its own, which cannot be decomposed; FSDP2 works. Launch "
+        "FSDP of version 1 keeps parameters in its own flat buffers, which cannot be decomposed; FSDP2 works. Launch "
         f"{launch}": old_fsdp,
         **{
             f"{name}=True on the primary side: several primary examples in one row have no losses of their own. Set "

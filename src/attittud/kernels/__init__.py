@@ -1,6 +1,6 @@
-"""Products with long rows, by chunks of columns so that no D-sized copy is made; in Triton where that serves.
+"""Products with long rows, in chunks of columns so that no D-sized copy is made; in Triton where it applies.
 
-Sums of products are float64 whatever the storage: then TF32 or bf16 settings of the user do not matter here.
+Sums of products are float64 for every storage type, so the user's TF32 or bf16 settings do not matter here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def kernels() -> ModuleType | None:
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
-    """The kernels where they serve these rows: float32, or half precision multiplied with float32 vectors."""
+    """The kernels, where they support these rows: float32, or half precision multiplied with float32 vectors."""
     short = bool(vectors) and rows.dtype in (torch.bfloat16, torch.float16)
     if not rows.is_cuda or not (short or rows.dtype == torch.float32) or rows.stride(1) != 1:
         return None
@@ -49,7 +49,7 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def project(rows: Tensor, vector: Tensor) -> Tensor:
-    """rows @ vector, in the vector's type whatever the storage of the rows and the user's autocast; float64."""
+    """rows @ vector, in the vector's type for every storage type of the rows and under autocast; float64."""
     with torch.autocast(rows.device.type, enabled=False):
         if rows.dtype == vector.dtype:
             return rows.mv(vector).double()
@@ -59,7 +59,7 @@ def project(rows: Tensor, vector: Tensor) -> Tensor:
 
 
 class Products(NamedTuple):
-    """All that a step needs to know of two vectors x and y in the span of some rows and as a whole; float64."""
+    """All inner products that a step needs of two vectors x and y with some rows and with each other; float64."""
 
     rows_x: Tensor
     rows_y: Tensor
@@ -69,7 +69,7 @@ class Products(NamedTuple):
 
 
 def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
-    """One pass over the rows where a kernel serves."""
+    """All of them in one pass over the rows, where a kernel supports that."""
     if fast := _fast(rows, x, y):
         return Products(*fast.products(rows, x, y))
     return Products(project(rows, x), project(rows, y), dot(x, x), dot(y, y), dot(x, y))
@@ -78,7 +78,7 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
 def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, x_factor: Tensor | float, y_factor: Tensor) -> Tensor:
     """x becomes x_factor * x + rowsᵀ weights + y_factor * y; y may be overwritten.
 
-    A multiplication and an addition each, no fused operation: zero weights give x_factor * x + y_factor * y to the bit.
+    Each term is a multiplication and an addition, not fused: zero weights give x_factor * x + y_factor * y to the bit.
     """
     if fast := _fast(rows, x, y):
         scale = x_factor if isinstance(x_factor, Tensor) else torch.full_like(y_factor, x_factor)
@@ -140,7 +140,7 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """
     k = matrix.shape[0]
     if matrix.is_cuda and (found := kernels()) is not None and k <= found.MOST_ROWS:
-        # A hundred operations on a few numbers each: what takes time is to launch them.
+        # A hundred operations on a few numbers each: launching them is what takes time.
         pair: tuple[Tensor, Tensor] = found.factorise(matrix, tolerance)
         return pair
     rest = matrix.clone()

@@ -1,8 +1,8 @@
 """Kernels in Triton, which comes with torch's CUDA builds: passes over V at the speed of memory, and sums over single layers.
 
-Each reads its long operand once. `attittud.kernels` has the same operations in plain torch for everything else, and the
-tests compare the two. Sums are without atomics, so that a result is the same in every run: over V in float64, for single
-layers, which engines ask for, in float32. All numbers below were the fastest of what was tried on an H200.
+Each kernel reads its long operand once. `attittud.kernels` has the same operations in plain torch for all else, and the
+tests compare the two. Sums use no atomics, so that a result is the same in every run: float64 over V, float32 for the
+single layers that engines ask for. All numbers below were the fastest of those tried on an H200.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ R = TypeVar("R")
 THREADS = 128  # the four warps that Triton gives a program
 MOST_ROWS = 64  # a k x k factor of more rows would not fit together with the tile; plain torch takes over
 MOST_SUMS = 12  # rows of `add_product_`; libraries are as fast with more
-LEAST_COLUMNS = 1 << 17  # of a product of matrices that keeps all of a GPU busy, a thread holding whole columns
+LEAST_COLUMNS = 1 << 17  # columns that keep a whole GPU busy, each thread holding whole columns
 _TILE = 8192  # numbers in a tile (rows x columns)
-_FEW, _FOURFOLD = 5, 10  # rows up to which `products` runs many programs at a time; gives a thread four columns
-_UNROLLED = 20  # rows of which a thread holds a column, and twice as many sums
+_FEW, _FOURFOLD = 5, 10  # rows up to which `products` runs many programs at a time, and gives a thread four columns
+_UNROLLED = 20  # rows of which a thread holds one column, with twice as many sums
 _FEW_PAIRS = 8  # rows of which `gram` has room for many programs at a time
-_PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of a thread; into those of four
-_GROUP = 8  # of more rows, so many at a time
+_PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of one thread, and of four
+_GROUP = 8  # with more rows, so many at a time
 _GRAM_AHEAD = 6  # tiles on their way from memory, where registers leave too few programs at a time to keep it busy
 
 
 def _on_its_device(launch: Callable[P, R]) -> Callable[P, R]:
-    """Triton launches on the current device, which need not be that of the first tensor."""
+    """Launch a kernel on the device of its first tensor; Triton would use the current device."""
 
     @wraps(launch)
     def launched(*args: P.args, **options: P.kwargs) -> R:
@@ -57,7 +57,7 @@ def _padded(rows: int) -> int:
 
 @triton.jit
 def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    """Sums over all pairs of K rows, one column of each row to a thread, so that nothing is shared or read twice.
+    """Sums over all pairs of K rows. Each thread has one column of each row, so that nothing is shared or read twice.
 
     The product of two float32 is exact in float64. The digits beyond float32 are needed: a row that depends on others
     shows as a pivot of 1e-14, which products of float32 precision (tf32x3) drown in noise of 1e-7.
@@ -85,7 +85,7 @@ def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: 
 
 @triton.jit
 def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    """The same for more rows: each warp multiplies a quarter of R rows with itself, the next one and the one after."""
+    """The same for more rows: each warp multiplies a quarter of R rows with itself and with the next two quarters."""
     program = tl.program_id(0)
     warp, quarter = tl.arange(0, 4)[:, None], tl.arange(0, 4)
     column = tl.arange(0, BLOCK)[None, :].to(tl.int64)
@@ -174,7 +174,7 @@ def gram(rows: Tensor) -> Tensor:
 
 @triton.jit
 def _transform(rows, matrix, size, stride, R: tl.constexpr, K: tl.constexpr, LOWER: tl.constexpr, BLOCK: tl.constexpr):
-    """R rows from K, sums in float64; LOWER leaves the zeros of a lower triangular matrix out."""
+    """R rows from K rows, with sums in float64; LOWER skips the zeros of a lower triangular matrix."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     tile = ()
@@ -202,7 +202,7 @@ def _transform_wide(rows, matrix, k, kept, size, stride, K: tl.constexpr, BLOCK:
 
 @triton.jit
 def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
-    """Cholesky and the inverse of the factor side by side, column by column, in one program."""
+    """Cholesky factor and its inverse together, column by column, in one program."""
     i, j = tl.arange(0, K)[:, None], tl.arange(0, K)[None, :]
     inside = (i < k) & (j < k)
     rest = tl.load(matrix + i * k + j, mask=inside, other=0.0)
@@ -225,7 +225,7 @@ def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
 
 @triton.jit
 def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """Columns of their own to each thread, products and sums in float64: they decide signs."""
+    """Each thread has its own columns. Products and sums are float64, since they decide signs."""
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK).to(tl.int64)
     a, p = (), ()
@@ -331,7 +331,7 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
         k, size = some.shape
         if k <= _FEW:  # many programs at a time
             each, at_a_time = 1, 8
-        else:  # as many columns to a thread as registers hold, in one load
+        else:  # as many columns per thread as the registers hold, in one load
             each, at_a_time = 4 if k <= _FOURFOLD else 2, 2
         programs = min(at_a_time * processors(rows.device), triton.cdiv(size, each * THREADS))
         parts = torch.empty(programs, 2 * k + 3, dtype=torch.float64, device=rows.device)
@@ -356,7 +356,7 @@ def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -
 
 @_on_its_device
 def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
-    """old becomes new where `finite` (one boolean) holds; else old is not even read."""
+    """old becomes new where `finite` (one boolean) holds; else new is not even read."""
     block = 8 * THREADS
     _take[(triton.cdiv(new.numel(), block),)](old, new, finite.view(torch.uint8), new.numel(), BLOCK=block)
 
@@ -372,25 +372,25 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 # ---------------------------------------------------------------------------------------------------- convolutions
 
-# Weighted sums of the gradients that single examples have for the weight of a 2-d convolution. Windows are read where they
-# lie in the input, and the gradient of one example never leaves the registers: what a product of matrices would need laid
-# out and written, m times the weight and more, does not exist. Programs that share a tile write their sums side by side:
-# many times the weight where that is small, never more than a tile for each. Operands in half precision.
+# Weighted sums of single examples' gradients of the weight of a 2-d convolution. Windows are read in the input itself, and
+# the gradient of one example never leaves the registers: a product of matrices would have to lay out and write m times the
+# weight and more. Programs that share a tile each write their own sums: many times the weight where the weight is small,
+# never more than a tile per program. Operands are in half precision.
 
-# Rows of weights whose sums fit into registers, tiles on their way from memory, and programs that share a processor.
+# Rows of weights whose sums fit into registers, tiles being loaded from memory, and programs that share a processor.
 _WINDOW_SUMS, _WINDOW_AHEAD, _WINDOW_PROGRAMS = 10, 3, 2
-# Of an entry. The row of position p is that of (p + 1/2) / across in float32, whose error, 2^-23 of it, must not reach
-# 1/2 / across: p < 2^22, less a factor for the rounding of 1 / across.
+# Positions of an entry. The row of position p is computed as (p + 1/2) / across in float32. Its relative error of 2^-23
+# must stay below 1/2 / across: p < 2^22, less a factor for the rounding of 1 / across.
 _MOST_POSITIONS = 1 << 21
-_LEAST = 16  # where tensor-core shapes start
-# Of a tile. A sixth slower than the fastest (64 x 64), whose sums take twice the memory.
+_LEAST = 16  # the smallest shape of tensor cores
+# The shape of a tile. It is a sixth slower than the fastest (64 x 64), whose sums take twice the memory.
 _OUTPUTS, _COLUMNS, _WINDOW_POSITIONS = 64, 32, 64
 
 
 @triton.jit
 def _window_columns(tile, C, wide, BC: tl.constexpr, PACKED: tl.constexpr):
-    """The place in the window (v, u) and the input channels (c) of a tile's columns, and which of them exist."""
-    if PACKED:  # few channels: a row of the window side by side, as it lies in memory
+    """The position in the window (v, u) and the input channels (c) of a tile's columns, and which of them exist."""
+    if PACKED:  # few channels: one row of the window after the other, in the order of memory
         column = tile % tl.cdiv(wide * C, BC) * BC + tl.arange(0, BC)
         v, u, c, real = tile // tl.cdiv(wide * C, BC), column // C, column % C, column < wide * C
     else:
@@ -408,7 +408,7 @@ def _add_windows(
     K: tl.constexpr, BO: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
     PACKED: tl.constexpr, ALONE: tl.constexpr, ADD: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Output channels x columns (a place of the window and its input channels), from `per` blocks of positions.
+    """Output channels x columns (a position in the window and its input channels), from `per` blocks of positions.
 
     length: positions of an example, in all its entries; example: elements of x that it has; above: rows of x in the
     entries before.
@@ -423,11 +423,11 @@ def _add_windows(
     total = tl.zeros((BO, BC), tl.float32)
     each = tl.cdiv(length, BP)
     last = tl.minimum(split * per + per, blocks)
-    # One loop over examples and their blocks, so that the next example is on its way while this one is multiplied.
+    # One loop over examples and their blocks, so that the next example is loaded while the current one is multiplied.
     for step in tl.range(split * per, last, num_stages=AHEAD):
         i = step // each
         p = (step - i * each) * BP + tl.arange(0, BP)
-        if ALONE:  # one entry to an example: its rows without a division of integers, which is slow
+        if ALONE:  # one entry per example: its rows need no division of integers, which is slow
             y = ((p + 0.5) * inverse).to(tl.int32)
             z, above = p - y * across, 0
         else:
@@ -463,13 +463,13 @@ def _multiplies_halves(device: torch.device) -> bool:
 
 
 def serves_windows(out: Tensor, weights: Tensor, gradient: Tensor, x: Tensor) -> bool:
-    """Whether `add_windows_` takes these: two dimensions, one group (all input channels), half precision, few sums."""
+    """Whether `add_windows_` supports this: two dimensions, one group (all input channels), half precision, few sums."""
     if not gradient.is_cuda or gradient.ndim != 4 or out.shape[2] != x.shape[1] or out.shape[0] > _WINDOW_SUMS:
         return False
     types = gradient.dtype == x.dtype and x.dtype.itemsize == 2 and out.dtype == weights.dtype == torch.float32
     entries = gradient.shape[0] // weights.shape[1]
     elements = max(entries * max(gradient[0].numel(), x[0].numel()), out[0].numel())
-    # 32 bits count within an example.
+    # Positions within an example are counted in 32 bits.
     fits = gradient[0, 0].numel() <= _MOST_POSITIONS and elements < 1 << 31
     return types and fits and _multiplies_halves(x.device)
 
@@ -497,7 +497,7 @@ def add_windows_(
     columns, rows = (wide * C, high) if packed else (C, high * wide)
     BO, BC = (min(side, max(_LEAST, triton.next_power_of_2(n))) for side, n in ((_OUTPUTS, O), (_COLUMNS, columns)))
     tiles = triton.cdiv(O, BO) * triton.cdiv(columns, BC) * rows
-    # As many programs as run at a time, each with its own sums: added up below where several have a tile in common.
+    # As many programs as run at a time, each with its own sums. Sums of programs that share a tile are added up below.
     blocks = m * triton.cdiv(length, _WINDOW_POSITIONS)
     per = triton.cdiv(blocks, max(1, _WINDOW_PROGRAMS * processors(out.device) // tiles))
     splits = triton.cdiv(blocks, per)
@@ -518,8 +518,8 @@ def add_windows_(
 
 # ---------------------------------------------------------------------------------------------------- frozen BatchNorm
 
-_CHANNELS, _CHANNEL_POSITIONS = 64, 32  # of a tile
-_CHANNEL_PROGRAMS = 4  # that share a processor
+_CHANNELS, _CHANNEL_POSITIONS = 64, 32  # the shape of a tile
+_CHANNEL_PROGRAMS = 4  # programs that share a processor
 
 
 @triton.jit
@@ -547,7 +547,7 @@ def _channel_sums(
 
 
 def serves_channels(gradient: Tensor, x: Tensor) -> bool:
-    """Whether `channel_sums` takes these: images, or sequences with their channels in the second dimension.
+    """Whether `channel_sums` supports this: images, or sequences with their channels in the second dimension.
 
     Without positions there is nothing to sum.
     """

@@ -2,8 +2,8 @@
 
 Judges neither build the basis nor train the model in the step in which they are asked. The score of a part is its cosine
 with their mean gradient g_judge: it says how much a small step along that part would serve examples that had no influence
-on it. All scores come from k-vectors and inner products (V g_judge, ⟨g_judge, g_aux⟩, norms); nothing is as long as the
-model but g_judge itself.
+on it. All scores come from k-vectors and inner products (V g_judge, ⟨g_judge, g_aux⟩, norms); only g_judge itself is as
+long as the model.
 
 A step uses the weights that earlier steps have earned, so no weight depends on the batch that it is applied to.
 """
@@ -28,20 +28,18 @@ from attittud.step.shared import Shared
 SMALL = 1 << 24  # shared parameters: 64 MB
 MEMORY = 0.95  # how much of the running scores is kept when the judges are asked again
 CAUTION = 3.0
-"""A standard error that comes from n answers is taken 1 + CAUTION / (n - 1) times: a few may agree by chance."""
+"""A standard error from n answers is multiplied by 1 + CAUTION / (n - 1): a few answers may agree by chance."""
 DISTINCT = 4.0
-"""Standard deviations by which a part must differ from its whole gradient to be believed half of its own score."""
-DOUBTED, CERTAIN = (
-    1.0,
-    3.0,
-)  # standard errors above 0 up to which a part does not count, and from which it counts in full
+"""A part that differs from the whole gradient by so many standard deviations moves half-way to its own score."""
+DOUBTED, CERTAIN = 1.0, 3.0
+"""In standard errors: a score up to the first gives weight 0, a score from the second on gives weight 1."""
 
 
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
-    """Weights of the three parts, from mean, standard deviation and standard error of the scores of what is `SCORED`.
+    """Weights of the three parts, from mean, standard deviation and standard error of the scores in `SCORED`.
 
-    A part is believed to be what the whole auxiliary gradient is, unless its own score clearly differs. It counts as far as
-    it is sure that it serves the judges at all.
+    A part takes the score of the whole auxiliary gradient unless its own score clearly differs. Its weight grows with the
+    certainty that this score is above 0.
     """
     own, whole = score[:3], score[3]
     tiny = torch.finfo(score.dtype).tiny
@@ -55,21 +53,21 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
 class Scores:
     """The running scores of one auxiliary task.
 
-    On the device, and always at the same address: a captured CUDA graph may refer to it.
+    The tensors stay on the device and at one address: a captured CUDA graph may refer to them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.moments = torch.zeros(3, len(SCORED), dtype=torch.float64, device=device)
         """Decaying sums of the cosines, of their squares, and of ones."""
-        self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # nothing counts before it has earned it
+        self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # earned later
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         """Answers with NaN or Inf, or of judges without a gradient."""
         self.known = torch.empty(3, len(SCORED), dtype=torch.float64, device=device)
-        """Means, standard deviations and standard errors of the cosines, from the moments: most steps only report them."""
+        """Means, standard deviations and standard errors of the cosines: kept, since most steps only report them."""
         self._work_out()
 
     def _work_out(self) -> None:
-        """Mean, deviation and error from the moments, each intermediate result once."""
+        """Compute mean, deviation and error from the moments, each intermediate result once."""
         total, squared, mass = self.moments
         least = mass.clamp(min=1 - MEMORY)
         score = total / least  # 0 before the first answer
@@ -78,14 +76,14 @@ class Scores:
         count = mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
         others = count - 1
         doubtful = others.clamp(min=0.5)
-        # From answer to answer; infinite after a single one.
+        # The variance between answers; the deviation is infinite after a single answer.
         variance = (squared / least - score.square()).clamp(min=0)
         spread = torch.where(others > 0.5, variance * count / doubtful, torch.inf).sqrt()
         error = spread / count.clamp(min=1).sqrt() * (1 + CAUTION / doubtful)
         self.known.copy_(torch.stack([score, spread, error]))
 
     def add(self, found: Tensor) -> None:
-        """Take in the cosines of one step; where they are not finite all stays as it was."""
+        """Take in the cosines of one step; cosines that are not finite change nothing."""
         finite = torch.isfinite(found).all()
         new = MEMORY * self.moments + (1 - MEMORY) * torch.stack([found, found.square(), torch.ones_like(found)])
         self.moments.copy_(torch.where(finite, new, self.moments))
@@ -113,21 +111,21 @@ class AutoWeights:
         self.scores: dict[str, Scores] = {}
         self.age: int | None = None  # steps since the judges were asked; None: never
         self.count = 0
-        self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when they were asked last
+        self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when the judges were last asked
 
     @property
     def due(self) -> bool:
         return self.wanted and (self.age is None or self.age >= self.every)
 
     def asks(self, judge: object) -> bool:
-        """Whether the judges that a step is given are to be asked in it."""
+        """Whether a step asks the judges that it is given."""
         check_callable("judge", judge)
         if judge is not None and not self.wanted:
             raise ValueError("judge= is only used with eta='auto', but every eta of this guide is fixed; leave it out")
         return judge is not None and self.due
 
     def check(self, judged: list[str], *, asked: bool) -> None:
-        """No part has a weight before the judges have been asked once. `judged`: losses with eta='auto'."""
+        """Refuse to weight a part before the judges have been asked once. `judged`: losses with eta='auto'."""
         if judged and self.age is None and not asked:
             raise ValueError(
                 f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (in three verbs: call judge() "
@@ -137,13 +135,13 @@ class AutoWeights:
             )
 
     def gradient(self, judge: Losses, layout: Layout) -> Tensor:
-        """The judges' mean gradient over the shared parameters, of all workers' judges.
+        """The mean gradient of the judges of all workers, over the shared parameters.
 
         The library controls the forward pass as it does for `basis_losses`: no dropout, no trace in BatchNorm or in the
         random state.
         """
         seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
-        # A large gradient goes straight into place, so that it is not held twice; for a small one that takes too long.
+        # A large gradient is written straight into one vector, so as not to be held twice; for a small one that takes too long.
         straight = self.workers.size == 1 and layout.size > SMALL
         flat = layout.empty() if straight else None
         with isolated_forward(self.model, self.batch_norm, seed), torch.enable_grad():
@@ -166,13 +164,13 @@ class AutoWeights:
         self._reached = tuple(reached)
 
     def weights(self, name: str, device: torch.device) -> Weights:
-        """What a task has earned in the steps before this one. A copy: reports are read later."""
+        """The weights that a task has earned in earlier steps. A copy: reports are read later."""
         if name not in self.scores:
             self.scores[name] = Scores(device)
         return Weights(*self.scores[name].weights.clone().unbind())
 
     def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:
-        """The step is over; take in the cosines of the tasks, where the judges were asked."""
+        """End a step: take in the cosines of the tasks, where the judges were asked."""
         for name, found in cosines.items():
             self.scores[name].add(found)
         if asked:
@@ -201,7 +199,7 @@ class AutoWeights:
         return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """`None`: the state is of a guide with fixed weights, so nothing has been earned yet."""
+        """Load a saved state. `None` comes from a guide with fixed weights, where nothing has been earned yet."""
         self.age, self.count, self.scores = None, 0, {}
         if state is not None and self.wanted:
             self.age, self.count = state["age"], state["count"]

@@ -22,13 +22,13 @@ from attittud.engine.base import Engine
 from attittud.step.shared import Shared
 from attittud.workers.one import Workers
 
-Losses = Callable[[], Tensor]  # computes losses when they are needed
+Losses = Callable[[], Tensor]  # a function that computes losses when they are needed
 
 
 def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Layout | None = None) -> Tensor:
     """The per-example losses that a callable returns. `layout`: they must reach some of its parameters.
 
-    `cure`: for a single example under BatchNorm, of which torch does not say whose it is.
+    `cure`: added to the error for a single example under BatchNorm, where torch does not say which batch it is.
     """
     try:
         with torch.enable_grad():
@@ -44,7 +44,7 @@ def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Lay
 
 
 def check_reaches(losses: Tensor, where: str, layout: Layout) -> None:
-    """Losses must reach some of a layout's parameters; not for a sharded model, whose graph ends in other tensors."""
+    """Refuse losses that reach no parameter of a layout. Not checked for a sharded model, whose graph ends in other tensors."""
     if layout.parameters and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
         raise ValueError(
             f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
@@ -71,17 +71,17 @@ class Refresher:
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """What decides the meaning of a saved basis."""
         self.subspace: Subspace | None = None
-        self.age: int | None = None  # steps that the basis has served; None: there is none
+        self.age: int | None = None  # steps in which the basis was used; None: there is no basis
         self.count = 0
-        # On the device once that is known. A captured refresh must draw new numbers at every replay, so the index that
-        # the random numbers depend on is a tensor too.
+        # Both move to the device once it is known. A captured refresh must draw new numbers at every replay, so the index
+        # that the random numbers depend on is a tensor too.
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
 
     def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
         """Whether the step that begins has a refresh. `held`: the model still has the parameters of the basis."""
         if not held:
-            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis is of none of these.
+            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old ones.
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
             raise ValueError("basis='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
@@ -95,12 +95,12 @@ class Refresher:
         return self.age is None or self.age >= every
 
     def count_replay(self, *, refresh: bool) -> None:
-        """A captured step was repeated on the device: what Python counts has to follow."""
+        """Count a captured step that was repeated on the device."""
         self.age = 1 if refresh else (self.age or 0) + 1
         self.count += refresh
 
     def waits(self, refresh: Refresh) -> bool:
-        """Whether the old basis goes on to serve, since one example, such as the last of an epoch, spans no subspace.
+        """Whether to keep the old basis: a single example, such as the last one of an epoch, spans no subspace.
 
         (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
         """
@@ -117,7 +117,7 @@ class Refresher:
     def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool, complete: bool) -> None:
         """Let the examples behind `losses` contribute to the basis in the making.
 
-        `scaled`: the losses are those that train, and may carry a loss scale. `complete`: no others will follow.
+        `scaled`: these losses train the model and may carry a loss scale. `complete`: no further losses will follow.
         """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
@@ -140,7 +140,7 @@ class Refresher:
         refresh.examples = refresh.examples + share.count(losses)
 
     def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
-        """The same with losses that a callable returns, in a forward pass that the library controls."""
+        """Do the same with the losses that a callable returns, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
         with refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
@@ -154,7 +154,7 @@ class Refresher:
                 refresh.rows = self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones)
 
     def fix(self, refresh: Refresh) -> Subspace:
-        """Orthonormalise what was added up; from here on gradients can be projected."""
+        """Orthonormalise the rows that were added up; from here on gradients can be projected."""
         if self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2:
             raise ValueError(
                 "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
@@ -169,7 +169,7 @@ class Refresher:
         return self.subspace
 
     def close(self, *, refreshed: bool) -> None:
-        """The step is over."""
+        """End a step."""
         assert self.subspace is not None
         if refreshed:
             self.skipped += ~self.subspace.finite
@@ -180,7 +180,7 @@ class Refresher:
         self.age = 1 if refreshed else (self.age or 0) + 1
 
     def restore(self, subspace: Subspace | None, *, overwritten: bool) -> None:
-        """Go back to an earlier basis; one that was `overwritten` since then is computed once more in the next step."""
+        """Go back to an earlier basis. If it was `overwritten` since then, the next step computes it again."""
         self.subspace = subspace
         if overwritten:
             self.age = None
@@ -196,11 +196,11 @@ class Refresher:
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
             "reached_by_auxiliary": None if reach is None else sorted(reach),
             "basis": None if rows is None or space is None else self.workers.pack(space.layout, rows),
-            "worker": None if rows is None else self.workers.place,
+            "worker": None if rows is None else self.workers.state_owner,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        if state.get("worker") not in (None, self.workers.place):
+        if state.get("worker") not in (None, self.workers.state_owner):
             raise ValueError(
                 f"this state holds the shards of worker {state['worker']} of a sharded basis (FSDP2), which nobody else "
                 "can go on from; use attittud.checkpoint.save(guide, folder) instead"
@@ -222,11 +222,11 @@ class Refresher:
 
 
 def _shrink(examples: int | Tensor) -> float | Tensor:
-    """A factor for J, whose size no basis depends on, so that its products overflow no sooner than the mean gradient.
+    """A factor for J that keeps its products from overflowing sooner than the mean gradient. No basis depends on J's size.
 
-    In float16 a loss scale is raised until that one overflows, and it has a factor 1/m which single examples lack. (Three
-    powers of two for the largest entries of Π.) Not for the losses of `basis_losses`, which nobody needs to scale: what is
-    small in float16 already would be rounded away.
+    In float16 a loss scale grows until the mean gradient overflows, which has a factor 1/m that single examples lack. (Three
+    powers of two allow for the largest entries of Π.) The losses of `basis_losses` need no scale and get no factor: numbers
+    that are small in float16 already would be rounded away.
     """
     if isinstance(examples, Tensor):
         return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
@@ -258,7 +258,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def _container_bytes(otherwise: int) -> int:
-    """What the limit of a container (cgroup version 2) leaves."""
+    """Memory that the limit of a container (cgroup version 2) leaves."""
     try:
         limit, used = (
             Path("/sys/fs/cgroup", name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
@@ -278,7 +278,7 @@ def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], st
         return
 
     def needed(rank: int, rows: int, storage: torch.dtype) -> int:
-        """V as stored, the rows a refresh works on, and three gradient vectors."""
+        """Bytes of the stored V, of the rows that a refresh works on, and of three gradient vectors."""
         return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
 
     def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:

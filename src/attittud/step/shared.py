@@ -1,4 +1,4 @@
-"""Which parameters both losses reach: these are decomposed. And how gradients get into `.grad`."""
+"""Find the parameters that both losses reach, which are decomposed, and write gradients into `.grad`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Predicate = Callable[[str, nn.Parameter], bool]
 
 
 class Listing:
-    """The parameters of a model, listed once: to list them takes longer than the arithmetic of a step.
+    """The parameters of a model, listed once: listing them takes longer than the arithmetic of a step.
 
-    Every step compares the tables of the modules with those that were listed, without walking through the modules.
+    Every step compares the modules' tables of parameters with the listed tables, without walking through the modules.
     """
 
     def __init__(self, model: nn.Module, workers: Workers) -> None:
@@ -50,7 +50,7 @@ class Listing:
             return True
 
     def update(self) -> bool:
-        """Follow the model; returns whether anything has changed: parameters, or which of them want a gradient."""
+        """Follow the model. Returns whether its parameters, or the choice of those that want a gradient, have changed."""
         relisted = self._changed()
         if relisted:
             self._list()
@@ -69,10 +69,10 @@ class KnownGraph:
     """What does not change from step to step about the graph of a loss."""
 
     reached: set[str]  # the parameters that the loss reaches
-    retained: bool  # a later loss of the step shares a part of the graph, so that it may not be freed
+    retained: bool  # a later loss of the step shares a part of the graph, so the graph may not be freed
 
     def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
-        """Compare with the parameters that have got a gradient; where they differ the graph is looked at once more."""
+        """Compare with the parameters that got a gradient; where they differ, walk the graph again."""
         if reached != self.reached:
             walk(loss)  # raises where a gradient is missing that should be there
             self.reached = reached
@@ -80,17 +80,17 @@ class KnownGraph:
 
 
 class GraphMemory:
-    """Remembers the graphs of a step's losses, since to walk through a graph takes long.
+    """Remembers the graphs of a step's losses, since walking through a graph takes long.
 
-    Graphs that come about in the same way are recognised by how many nodes autograd has made between two losses. Should
-    two ways ever be as long, torch refuses to go through a freed graph: nothing is wrong without a word.
+    A graph is recognised by how many nodes autograd has made between two losses. Should two different graphs ever have
+    the same number, torch refuses to go through a freed graph: no result is silently wrong.
     """
 
     def __init__(self) -> None:
         self._known: dict[Any, dict[str, KnownGraph]] = {}
 
     def learn(self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]) -> dict[str, KnownGraph]:
-        if len(self._known) > 64:  # layers that are left out at random: a new number in every step
+        if len(self._known) > 64:  # with layers left out at random, every step makes another number of nodes
             self._known.clear()
         found = self._known[_made(losses)] = dict(zip(losses, known, strict=True))
         return found
@@ -106,7 +106,7 @@ def _made(losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
 
 
 class Shared:
-    """Remembers which parameters which losses reach. By name: a parameter may be replaced, a guide copied."""
+    """Remembers which parameters the losses reach, by name: a parameter may be replaced, and a guide copied."""
 
     def __init__(
         self, model: nn.Module, workers: Workers, parameters: Iterable[nn.Parameter] | Predicate | None
@@ -115,18 +115,18 @@ class Shared:
         self.listing = Listing(model, workers)
         self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
-        self._latest: Layout | None = None  # mostly the next one too
-        self._reached: dict[bytes, set[str]] = {}  # by which of the trainable parameters have a gradient
-        self._held: tuple[Layout | None, Any] = None, None  # the layout that was found to be of these parameters
+        self._latest: Layout | None = None  # mostly the next step has the same
+        self._reached: dict[bytes, set[str]] = {}  # keyed by which trainable parameters have a gradient
+        self._held: tuple[Layout | None, Any] = None, None  # a layout found to be the model's
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
         self._written: tuple[nn.Parameter, weakref.ref[Tensor], int] | None = None
-        """The first shared parameter with its `.grad` and the version of that, as the last update left it."""
-        self.untouched = False  # this `.grad` is still so: not set to None or zero, nor clipped
+        """The first shared parameter with its `.grad` and the version of this `.grad`, as the last update left them."""
+        self.untouched = False  # this `.grad` is unchanged: not set to None or zero, nor clipped
         self.auxiliary: set[str] | None = None
-        """Parameters that auxiliary losses are known to reach; None while no step has seen them all."""
+        """Parameters that auxiliary losses are known to reach; None before a first step has seen all of these losses."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_written": None}  # a reference that does not keep its tensor cannot be pickled
+        return self.__dict__ | {"_written": None}  # weak references cannot be pickled
 
     def update(self) -> None:
         """Follow changes of the model."""
@@ -140,7 +140,7 @@ class Shared:
         )
 
     def holds(self, layout: Layout) -> bool:
-        """Whether the parameters of a layout are still those of the model, on the same device."""
+        """Whether the model still has the parameters of a layout, on the same device."""
         if layout is not self._held[0] or self.listing.named is not self._held[1]:
             known = {id(parameter) for _, parameter in self.listing.named}
             if not known.issuperset(map(id, layout.parameters)):
@@ -161,10 +161,10 @@ class Shared:
         return self._reached[pattern]
 
     def begin(self, primary: set[str], auxiliary: set[str] | None) -> Layout:
-        """The parameters that take part in a refresh: those that both losses reach and the user lets take part.
+        """The parameters that take part in a refresh: both losses reach them, and the user lets them take part.
 
-        `auxiliary`: what all auxiliary losses of this step reach; None: they are not known yet, so it is what earlier ones
-        reached, or, in a first step, all that the primary losses reach.
+        `auxiliary`: parameters that the auxiliary losses of this step reach. None: these losses are not known yet, so the
+        parameters that earlier ones reached are taken, or, in a first step, all that the primary losses reach.
         """
         complete, known = auxiliary is not None, auxiliary if auxiliary is not None else self.auxiliary
         primary, reached = self.workers.agree(
@@ -188,7 +188,7 @@ class Shared:
         return _not_empty(Layout((name, parameter) for name, parameter in layout.named if name in reached))
 
     def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
-        """What the losses of any worker reach, all losses of the step being known; remembers the auxiliary ones."""
+        """What the losses of any worker reach, once all losses of the step are known; remembers what auxiliary losses reach."""
         auxiliary = auxiliary | (self.auxiliary or set())
         if self.workers.size > 1:
             primary, auxiliary = self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
@@ -196,17 +196,17 @@ class Shared:
         return primary, auxiliary
 
     def restore(self, auxiliary: set[str] | None) -> None:
-        """Go back to what auxiliary losses were known to reach at an earlier time."""
+        """Go back to the parameters that auxiliary losses were known to reach earlier."""
         self.auxiliary = auxiliary
 
     def split(self, layout: Layout, found: Sequence[Tensor | None]) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        """Gradients of the trainable parameters: those of the layout in its order, the others by name."""
+        """Split the gradients of the trainable parameters: the layout's in its order, the others by name."""
         inside, outside = self._positions(layout)
         rest = {self.listing.trainable[i][0]: g for i in outside if (g := found[i]) is not None}
         return [found[i] if i >= 0 else None for i in inside], rest
 
     def _positions(self, layout: Layout) -> tuple[list[int], list[int]]:
-        """Where the layout's parameters are among the trainable ones (-1: not any more), and where the others are."""
+        """Positions of the layout's parameters among the trainable ones (-1: not trainable any more), and of the others."""
         if self._aligned[0] is not layout:
             at = {id(parameter): i for i, parameter in enumerate(self.listing.parameters)}
             inside = [at.pop(id(parameter), -1) for parameter in layout.parameters]
@@ -238,7 +238,7 @@ class Shared:
             foreach_add_(list(map(local, old)) if sharded else old, new)
         first = layout.parameters[0].grad
         self._written = (layout.parameters[0], weakref.ref(first), first._version) if first is not None else None
-        # Such as an optimizer that steps during the backward pass.
+        # For example an optimizer that steps during the backward pass.
         for p in [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]:
             if p.grad is not None:
                 for hook in p._post_accumulate_grad_hooks.values():
@@ -246,11 +246,11 @@ class Shared:
 
 
 def _give(parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]) -> None:
-    """Make a value the `.grad` of a parameter; where there is one, both are noted so that they are added all at once.
+    """Make a value the `.grad` of a parameter. Where it has a `.grad`, note both: they are all added in one call.
 
-    `fits`: the value has the parameter's strides and may be used itself. Otherwise `.grad` gets memory of its own, as
-    optimizers write into it: autograd may hand out one tensor for two parameters, or an expanded one, and a user may have
-    changed the memory format.
+    `fits`: the value has the parameter's strides and may be used itself. Otherwise it is copied, since optimizers write
+    into `.grad`: autograd may return one tensor for two parameters, or an expanded one, and a user may have changed the
+    memory format.
     """
     if parameter.grad is not None:
         old.append(parameter.grad)
@@ -275,7 +275,7 @@ def _not_empty(layout: Layout) -> Layout:
 def allowed(
     named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | nn.Module | Predicate | None
 ) -> set[str] | None:
-    """Names of the parameters a user lets take part (None: all)."""
+    """Names of the parameters that a user lets take part (None: all)."""
     if parameters is None:
         return None
     if isinstance(parameters, nn.Module):

@@ -27,12 +27,12 @@ from attittud.step.refresh import Losses, Refresher, losses_of
 from attittud.step.shared import GraphMemory, KnownGraph, Shared
 from attittud.workers.one import Workers
 
-PRIMARY = ""  # the primary losses among named ones
+PRIMARY = ""  # the name of the primary losses among named losses
 
 
 @dataclass(frozen=True)
 class Given:
-    """An auxiliary loss, with what was set for its task."""
+    """An auxiliary loss with the settings of its task."""
 
     loss: Tensor
     eta: AnyEta
@@ -45,15 +45,15 @@ class AuxiliaryGradient:
 
     eta: Eta | Weights
     weight: float
-    whole: bool  # `flat` is over the examples of all workers
-    flat: Tensor | None = None  # its gradient over the shared parameters, until it is folded into the common sum
+    whole: bool  # `flat` covers the examples of all workers
+    flat: Tensor | None = None  # its gradient over the shared parameters, until it is added to the common sum
     a: Tensor | None = None  # V g_aux
     square: Tensor | None = None  # ‖g_aux‖²; None where the whole gradient was never held at once
     inner: Tensor | None = None  # ⟨g_prim, g_aux⟩, or None
     judged: Tensor | None = None  # ⟨g_judge, g_aux⟩, or None
-    primary_calls: int = 0  # how many there were when it was measured
+    primary_calls: int = 0  # how many primary calls there were when it was measured
     waiting: dict[str, Tensor] | None = None
-    """Its gradients before the shared parameters are known: auxiliary came before primary in a refresh."""
+    """Its gradients while the shared parameters are unknown: auxiliary() was called before primary() in a refresh."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Found:
 
     gradients: Sequence[Tensor | None]
     layout: Layout | None = None
-    flat: Tensor | None = None  # where it is given, the gradients of this layout's parameters are in this vector
+    flat: Tensor | None = None  # where given, this vector holds the gradients of the layout's parameters
 
     def over(self, layout: Layout | None, shared: Shared) -> Found:
-        """The same where another layout turned out to be the shared parameters'."""
+        """The same gradients where the shared parameters turned out to have another layout."""
         if self.layout is None or self.flat is None or layout is self.layout:
             return self
         views = dict(zip(self.layout.names, self.layout.views(self.flat), strict=True))
@@ -75,7 +75,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a guide keeps from step to step."""
+    """The parts of a guide that live on from step to step."""
 
     shared: Shared
     refresher: Refresher
@@ -86,7 +86,7 @@ class Parts:
 
 
 class Gradients:
-    """The primary gradient, those of the auxiliary tasks and of the judges, over the shared parameters."""
+    """The gradients of the primary task, the auxiliary tasks and the judges over the shared parameters."""
 
     def __init__(self, workers: Workers, subspace: Subspace | None, include_mean: bool, norms: bool) -> None:
         self.workers = workers
@@ -94,20 +94,20 @@ class Gradients:
         self.layout: Layout | None = None if subspace is None else subspace.layout
         """The shared parameters, as far as they are known by now."""
         self.include_mean = include_mean
-        self.norms = norms  # the report shall state norms although they cost an exchange
+        self.norms = norms  # the report has norms although they cost an exchange
         self.primary_gradient: Tensor | None = None
         self.primary_calls = 0
         self.primary_complete = False  # no further primary call will come
-        self.primary_whole = not workers.splits_examples  # `primary_gradient` is over the examples of all workers
+        self.primary_whole = not workers.splits_examples  # `primary_gradient` covers the examples of all workers
         self.primary_measured: tuple[int, Tensor, Tensor] | None = None
         """V g_prim and ‖g_prim‖² after so many primary calls."""
         self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
         self.tasks: dict[str, AuxiliaryGradient] = {}
-        self.total: Tensor | None = None  # over the tasks that were folded: neutral * weight * g_aux
+        self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
 
     def copied(self) -> Self:
-        """A copy over the same vectors: what is measured with it leaves no trace here."""
+        """A copy over the same vectors: measuring with the copy does not change this object."""
         found = copy(self)
         found.tasks = {name: replace(task) for name, task in self.tasks.items()}
         return found
@@ -116,18 +116,18 @@ class Gradients:
 
     @property
     def _folds(self) -> bool:
-        """Whether only one task's gradient is held on its own, the others being k-vectors and a common sum.
+        """Whether only one task's gradient is held as a vector, and all others as k-vectors and a common sum.
 
-        With the mean as a direction that has to wait for the whole primary gradient, with judges for the whole of each.
+        With `include_mean` or with judges this has to wait for the whole primary gradient.
         """
         waits = self.include_mean or self.judges is not None
         return isinstance(self.subspace, Directions) and (self.primary_complete or not waits)
 
     def _room(self, name: str) -> Tensor | None:
-        """Memory that the gradient of a second or later task is written into as it comes up.
+        """Memory into which the backward pass writes the gradient of a second or later task.
 
-        Besides the common sum or the judges' gradient it would otherwise be held twice, as autograd returns it and as one
-        vector.
+        Otherwise this gradient would be held twice, as autograd returns it and as one vector, in addition to the common sum
+        or the judges' gradient.
         """
         alone = self.judges is None and not self.tasks.keys() - {name}
         started = name in self.tasks and self.tasks[name].flat is not None
@@ -152,7 +152,7 @@ class Gradients:
     def summed(self) -> tuple[Tensor, float | Tensor]:
         """The sum over all tasks of neutral * weight * g_aux, as a vector and a factor still to be applied."""
         if len(self.tasks) == 1 and self.total is None:
-            # The only task: its weight is applied in the same pass as all the rest.
+            # The only task: its weight is applied in the same pass as the correction.
             (task,) = self.tasks.values()
             assert task.flat is not None
             return task.flat, task.weight * task.eta.neutral
@@ -166,7 +166,7 @@ class Gradients:
     def measure(self, along: list[Tensor]) -> tuple[Tensor, Tensor | None, Judges | None]:
         """Reduce all gradients to k-vectors and inner products: V g_prim, ‖g_prim‖², what the judges see.
 
-        `along`: what the first sum over workers takes along.
+        `along`: tensors that are summed over workers in the same exchange.
         """
         subspace = self.subspace
         assert isinstance(subspace, Directions)
@@ -213,7 +213,7 @@ class Gradients:
             inner = dot(task.flat, primary) if primary is not None and self.primary_whole else None
         if self.judges is not None:
             if square is None:
-                # Parts of it on several workers do not add up; the exchange counts this once for every worker.
+                # The squared norms of the workers' parts do not add up to it; the exchange counts this once for every worker.
                 whole = self.workers.sum_examples_(task.flat.clone(), "auxiliary gradients")
                 square = dot(whole, whole) / self.workers.size
             judged = dot(task.flat, self.judges)
@@ -221,7 +221,7 @@ class Gradients:
         if task.a is None:
             task.a, task.square, task.inner = a, square, inner
         else:
-            # The cross term of an earlier, already folded part is gone.
+            # The cross term with an earlier part, which is in the common sum already, is lost.
             task.a, task.square = task.a + a, None
             same_primary = task.primary_calls == self.primary_calls
             task.inner = task.inner + inner if same_primary and task.inner is not None and inner is not None else None
@@ -239,13 +239,13 @@ class Gradients:
         self.workers.sum_numbers_([part for part in parts if part is not None])
 
     def sum_primary(self) -> None:
-        """Make the primary gradient that of all workers' examples."""
+        """Sum the primary gradient over the examples of all workers."""
         if not self.primary_whole and self.primary_gradient is not None:
             self.workers.sum_examples_(self.primary_gradient, "primary gradients")
             self.primary_whole = True
 
     def sum_tasks(self, along: list[Tensor]) -> None:
-        """The same for the gradient of each task, which must still be held on its own."""
+        """Do the same for the gradient of each task, which must still be held as a vector."""
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
                 self.workers.sum_examples_(task.flat, "auxiliary gradients", *along)
@@ -262,7 +262,7 @@ class Step(Gradients):
         self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
         """Passes may be CUDA graphs, which write into the same memory again and again."""
         self.refreshing, self.may_wait = refreshing, may_wait
-        """A refresh is due in this step, but may wait for a step with more examples."""
+        """Whether a refresh is due in this step. It may wait for a step with more examples."""
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
         self.basis_losses: Losses | None = None  # where the basis comes from, if not from the primary losses
@@ -274,10 +274,10 @@ class Step(Gradients):
         self.reached: set[str] = set()  # parameters that the auxiliary losses reach
         self.reach_complete = False  # no further auxiliary loss will come
         self._before = parts.refresher.subspace, parts.shared.auxiliary, list(parts.auto.scores)
-        """What a step that is given up puts back."""
+        """The state that a step puts back when it is given up."""
 
     def give_up(self) -> None:
-        """Leave everything as it was found. A basis that the step has overwritten is computed once more in the next one."""
+        """Restore the state before this step. If the step has overwritten the basis, the next step computes it again."""
         refresher = self.refresher
         subspace, auxiliary, known = self._before
         refresher.restore(subspace, overwritten=self.refreshing and self.subspace is subspace)
@@ -300,14 +300,14 @@ class Step(Gradients):
         *,
         primary_weight: float,
     ) -> None:
-        """Take in all losses of a step. That they are known together tells what is shared, and when a graph may go."""
+        """Take in all losses of a step at once: then it is known which parameters are shared, and when a graph may be freed."""
         if _on_gpu(tasks) and self.parts.captured.serves(self, tasks, primary_weight):
             self.captured = self.parts.captured
         keeps_graph = self.refresher.basis.keeps_graph
         self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
         ahead = _ahead(self, tasks) if self.in_span else None
         given, replayed = {name: task.loss for name, task in tasks.items()}, self.replayed
-        # Tensors go to their backward passes, which reclaim the memory: then nothing else may hold it.
+        # The backward passes take over the tensors and free their memory, so nothing else may hold them.
         waiting = given.values() if replayed and callable(primary) and ahead is None else ()
         held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
         with _computed(self, primary, basis_losses) as losses:
@@ -343,7 +343,7 @@ class Step(Gradients):
     # ------------------------------------------------------------------------------------------------ gradients
 
     def _take_primary(self, losses: Tensor, share: Share, basis_losses: Losses | None, graph: KnownGraph) -> None:
-        """From primary losses to gradients, and into the basis where one is in the making."""
+        """Turn primary losses into gradients, and let them contribute to a basis in the making."""
         pending, basis = self.subspace is None, self.refresher.basis
         if self.refreshing and self.basis_losses is None and self.primary_calls:
             _check_order(fixed=not pending, basis_losses=basis_losses)
@@ -364,13 +364,13 @@ class Step(Gradients):
         if not self.in_span:
             self.primary_gradient = _added(self, 0, self.primary_gradient, inside)
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
-            # The running sum itself: earlier calls are in it.
+            # This is the running sum, which includes the earlier calls.
             contributes.rows = self.primary_gradient[None].clone()
         if not self.in_span:
             self._check_reach("primary", graph.confirm(losses, self.shared.reached(found)))
 
     def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
-        """From an auxiliary loss to its gradient. `found`: it was computed before."""
+        """Turn an auxiliary loss into its gradient. `found`: the gradient, if it was computed before."""
         if self.subspace is not None or (self.primary_calls and self.shared.auxiliary is not None):
             self.fix()
         if found is not None:
@@ -413,13 +413,13 @@ class Step(Gradients):
     # ------------------------------------------------------------------------------------------------ the basis
 
     def fix(self) -> None:
-        """Fix the basis; later gradients are projected onto it. And ask the judges, who need the shared parameters too."""
+        """Fix the basis; later gradients are projected onto it. Then ask the judges, who also need the shared parameters."""
         if self.subspace is None:
             assert self.refresh is not None and self.layout is not None
             if self.shared.auxiliary is None:
                 self._narrow(self.shared.narrowed(self.layout, self.reached_primary, self.reached))
             if self.basis_losses is not None:
-                # Not before the shared parameters are known, and after the primary graph is gone.
+                # Only now are the shared parameters known, and the primary graph is gone.
                 self.refresher.take_in_from(self.refresh, self.basis_losses)
             if self.may_wait and self.refresher.waits(self.refresh):
                 self.subspace, self.refreshing = self.refresher.subspace, False
@@ -435,7 +435,7 @@ class Step(Gradients):
                 self._add_auxiliary(name, Found([waiting.get(key) for key, _ in self.shared.listing.trainable]))
 
     def _narrow(self, kept: Layout) -> None:
-        """Parameters that turned out to be the primary task's own leave the flat vectors."""
+        """Take parameters that only the primary task uses out of the flat vectors."""
         assert self.layout is not None and self.refresh is not None
         if len(kept.parameters) == len(self.layout.parameters):
             return
@@ -450,7 +450,7 @@ class Step(Gradients):
 
     @property
     def reached_primary(self) -> set[str]:
-        """Parameters that take part or that the primary losses of this worker reach."""
+        """Parameters that take part, or that the primary losses of this worker reach."""
         assert self.layout is not None
         return self.rest_primary.keys() | self.layout.name_set
 
@@ -461,7 +461,7 @@ class Step(Gradients):
         self.fix()
         shared, layout, subspace = self.shared, self.layout, self.subspace
         assert layout is not None and subspace is not None
-        # Now that all losses are known: a task that is missing in one step does not make its parameters the primary task's.
+        # Decided once all losses are known: if a task is missing in one step, its parameters are still not the primary task's.
         primary, auxiliary = shared.settle(self.reached_primary, self.reached)
         rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
         if self.workers.size > 1:
@@ -495,20 +495,20 @@ def _close_auto(step: Step, done: Finished) -> None:
 
 
 def _rest_updates(step: Step, primary_weight: float, auxiliary: set[str]) -> dict[str, Tensor]:
-    """Updates of the parameters outside of the decomposition. `auxiliary`: what auxiliary losses of any worker reach."""
+    """Updates of parameters that are not decomposed. `auxiliary`: parameters that auxiliary losses of any worker reach."""
     updates = dict(step.rest_auxiliary)
     for name, gradient in step.rest_primary.items():
-        # Only the primary loss reaches it (its head): always weight 1, or primary_weight=0 would never train it.
-        # (Workers learn at the next refresh that an auxiliary loss has begun to do so too.)
+        # Only the primary loss reaches this parameter (its head). It has weight 1, or primary_weight=0 would never train it.
+        # (If an auxiliary loss begins to reach it as well, workers learn so at the next refresh.)
         weighted = primary_weight * gradient if name in auxiliary else gradient
         updates[name] = updates[name] + weighted if name in updates else weighted
     return updates
 
 
 def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
-    """Whether the primary gradient has to be a vector, although J of its examples is at hand for the whole step.
+    """Whether the primary gradient must be a vector, although J of its examples is available during the whole step.
 
-    For judges, and where nothing is re-weighted: that is to be right to the bit.
+    Judges need the vector, and so does a step that re-weights nothing, whose result must be exact to the bit.
     """
     etas = [task.eta for task in tasks.values()]
     equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
@@ -517,7 +517,7 @@ def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
 
 @contextmanager
 def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
-    """Per-example primary losses. Where a basis is due from a callable's, the engine watches while they are used."""
+    """Per-example primary losses. If a callable computes them and a basis is due, the engine watches while they are used."""
     refresher = step.refresher
     if not callable(primary):
         losses = step.workers.losses(None, "primary") if primary is None else primary
@@ -533,7 +533,7 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
 
 
 def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False) -> dict[str, KnownGraph]:
-    """What is known about the graphs of losses; they are walked in a refresh, and where they come about in a new way."""
+    """What is known about the graphs of losses. They are walked in a refresh, and where they are built in a new way."""
     memory = step.parts.graphs
     found = None if step.refreshing or step.replayed else memory.recall(losses)
     if found is None:
@@ -548,7 +548,7 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
 def _gradients(
     step: Step, losses: Tensor, share: Share, retain_graph: bool, *, without: Layout | None = None
 ) -> Sequence[Tensor | None]:
-    """The gradients of all trainable parameters; `without`: those of a layout are not computed."""
+    """The gradients of all trainable parameters, except the parameters of the layout `without`."""
     with torch.enable_grad():  # as Tensor.backward works under no_grad
         mean = losses.mean() if share is EVERYTHING else share.mean(losses)
     listing = step.shared.listing
@@ -561,9 +561,9 @@ def _gradients(
 
 
 def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
-    """The gradients of an only task while there is no primary graph, where that one would stay to the end of the step.
+    """The gradients of a single task before there is a primary graph, if that graph would live until the step ends.
 
-    So the two graphs, and a graph and two vectors, are never held at once.
+    So two graphs, or a graph and two vectors, are never held at the same time.
     """
     subspace = step.refresher.subspace
     if len(tasks) > 1 or subspace is None:
@@ -578,9 +578,9 @@ def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
 def _early(
     step: Step, tasks: Mapping[str, Given], shares: Sequence[Share], graphs: Mapping[str, KnownGraph]
 ) -> dict[str, Found]:
-    """Gradients of the tasks before a forward pass that is still to come, of judges or for the basis.
+    """Gradients of the tasks, computed before a forward pass of the judges or for the basis.
 
-    Where these are CUDA graphs, that one may overwrite what the tasks' own forward passes saved.
+    Where forward passes are CUDA graphs, this later pass may overwrite what the tasks' own passes saved.
     """
     judges = step.judge is not None and step.judges is None
     if not judges and (step.basis_losses is None or step.subspace is not None):
@@ -593,7 +593,7 @@ def _early(
 
 
 def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
-    """Gradients of the shared parameters (0: primary, 1: auxiliary) added to `flat`, where there is one already."""
+    """Add the gradients of the shared parameters (0: primary, 1: auxiliary) to `flat`, or make a new vector of them."""
     assert step.layout is not None
     if step.captured is not None:
         if (taken := step.captured.take(which, inside)) is not None:

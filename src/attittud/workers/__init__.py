@@ -1,4 +1,4 @@
-"""Who trains the model: one process, replicas of it, or shards of it."""
+"""The workers that train a model: one process, replicas of the model, or shards of it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ __all__ = ["Workers", "connect"]
 def connect(
     model: nn.Module, process_group: dist.ProcessGroup | None, describe: Callable[[], str]
 ) -> tuple[nn.Module, Workers]:
-    """The module that holds the parameters, and who else trains it; `describe`: what must be the same on all workers."""
+    """The module that holds the parameters, and its workers; `describe`: what must be the same on all workers."""
     modules = list(model.modules())
     if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
         raise ValueError(
-            "a DeepSpeed engine keeps gradients in buffers of its own and hides .grad, so nothing can be decomposed; shard "
+            "a DeepSpeed engine keeps gradients in its own buffers and hides .grad, so nothing can be decomposed; shard "
             "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
         )
-    # Also under a wrapper, such as the one of torch.compile.
+    # Also under a wrapper, such as torch.compile's.
     for wrapper in modules:
         if isinstance(wrapper, DistributedDataParallel):
             process_group = process_group or wrapper.process_group
     if isinstance(model, DistributedDataParallel):
         model = model.module
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # to import it takes as long as to import torch
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
     if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
         raise ValueError(
-            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in flat buffers of its "
-            "own; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
+            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in its own flat "
+            "buffers; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
-    # Not by its parameters alone: between a forward and a backward pass FSDP2 may show whole ones.
+    # Parameters alone do not tell: between a forward and a backward pass FSDP2 may show whole ones.
     managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
     if managed or any(is_sharded(parameter) for parameter in model.parameters()):
-        from attittud.workers.shards import Shards  # brings in FSDP2
+        from attittud.workers.shards import Shards  # imports FSDP2
 
         return model, Shards(model, describe)
     if process_group is None:

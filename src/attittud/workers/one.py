@@ -1,4 +1,4 @@
-"""What has to be added up over those who train a model: nothing here, where one process has everything already.
+"""The sums over the workers that train a model. One process has everything already, so here nothing is summed.
 
 `Replicas` are workers that hold the whole model each (DistributedDataParallel), and `Shards` are workers that hold a
 shard of it (FSDP2).
@@ -25,9 +25,9 @@ class Workers:
     """One process: it has all the examples and all the parameters, so every sum is already there."""
 
     size = 1
-    splits_examples = False  # gradients are those of this worker's examples until they are summed
+    splits_examples = False  # gradients cover only this worker's examples until they are summed
     splits_columns = False  # vectors over the parameters hold this worker's columns only
-    place: str | None = None  # whose state this worker's is, where it is not that of all
+    state_owner: str | None = None  # names this worker's part of the state, where workers have different parts
     _told = False
 
     def engine(self, name: str) -> str:
@@ -47,15 +47,15 @@ class Workers:
         return [(slice(0, layout.size), 0)]
 
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
-        """A stand-in for the losses of a worker without examples."""
+        """Stand-in losses for a worker without examples."""
         return losses
 
     def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Named losses in the order in which all workers exchange what belongs to them."""
+        """Named losses in the order in which all workers exchange their values."""
         return tasks
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
-        """Which part of each loss's examples is here."""
+        """This worker's share of the examples of each loss."""
         return [EVERYTHING] * len(losses)
 
     def gradients(
@@ -63,7 +63,7 @@ class Workers:
     ) -> Sequence[Tensor | None]:
         """The gradient of each parameter; None where the loss does not reach it.
 
-        `weights`: of the entries of a loss that is a vector.
+        `weights`: one weight for each entry of a loss that is a vector.
         """
         if not parameters:
             return ()
@@ -79,7 +79,7 @@ class Workers:
     ) -> tuple[set[str], set[str]]:
         """Parameters that the primary and the auxiliary losses of any worker reach.
 
-        `reset`: a refresh begins, and what was agreed before it ends. `complete`: all losses of the step have been seen.
+        `reset`: a refresh begins, so earlier agreements end. `complete`: all losses of the step have been seen.
         """
         if not self._told and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             warnings.warn(
@@ -99,18 +99,18 @@ class Workers:
         return x
 
     def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
-        """Make k-vectors and inner products those of all workers, in one exchange."""
+        """Sum k-vectors and inner products over all workers, in one exchange."""
         if parts and self.size > 1:
             summed = self.sum_columns(self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors"))
             for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
                 part.copy_(whole.view_as(part))
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
-        """The small matrices (r x l) of all workers on top of each other, and where this worker's lies."""
+        """The small matrices (r x l) of all workers on top of each other, and the position of this worker's matrix."""
         return block, slice(0, block.shape[0])
 
     def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Updates of the parameters `named`, which are not decomposed; and the part that is still to be summed over workers."""
+        """Updates of the parameters `named`, which are not decomposed, and the part still to be summed over workers."""
         return updates, None
 
     def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
@@ -118,15 +118,15 @@ class Workers:
         return rows.clone()
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
-        """Room for the rows of V over one parameter, as `pack` or a checkpoint has them."""
+        """Empty memory for the rows of V over one parameter, as `pack` or a checkpoint has them."""
         return torch.empty(rank, *parameter.shape, dtype=dtype, device=parameter.device)
 
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
-        """What this worker keeps of rows (k x shape) over a parameter."""
+        """The part of rows (k x shape) over a parameter that this worker keeps."""
         return cast(Any, rows).full_tensor() if is_sharded(rows) else rows
 
     def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """V, as far as this worker keeps it, from what workers of any kind and number have saved."""
+        """This worker's part of V, from rows that workers of any kind and number have saved."""
         if not isinstance(saved, Mapping):
             sizes = [math.prod(shape) for shape in layout.shapes]
             if saved.ndim != 2 or saved.shape[1] != sum(sizes):

@@ -1,4 +1,4 @@
-"""Workers that hold the whole model each. They exchange a few sums, all through one collective, the all-reduce.
+"""Workers that each hold the whole model. They exchange a few sums, all through one collective, the all-reduce.
 
 Everything the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors), so each worker computes its own
 part and the parts are added up.
@@ -72,7 +72,7 @@ class Group(Workers):
         return {name: tasks[name] for name in names}
 
     def _prints(self, described: object) -> Tensor:
-        """The fingerprint of what this worker has, at its own number; zero at the others'."""
+        """One fingerprint per worker: this worker's own at its number, zeros at the others."""
         prints = torch.zeros(self.size, dtype=torch.int32, device=self.device)
         prints[self.number] = int.from_bytes(hashlib.sha256(repr(described).encode()).digest()[:3], "big")
         return prints
@@ -101,7 +101,7 @@ class Group(Workers):
 
 
 class Replicas(Group):
-    """Workers that hold the whole model each and see different examples."""
+    """Workers that each hold the whole model and see different examples."""
 
     splits_examples = True
 
@@ -119,9 +119,9 @@ class Replicas(Group):
     def agree(
         self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
-        """Once losses reach every trainable parameter, that stays until the next refresh; until then this waits for the device.
+        """Once losses reach every trainable parameter, this holds until the next refresh. Before that, it waits for the device.
 
-        As in DistributedDataParallel, it is parameters that no loss reaches that cost an exchange in every step.
+        As in DistributedDataParallel, parameters that no loss reaches cost an exchange in every step.
         """
         every = [name for name, _ in named]
         if not self._compared:
@@ -141,18 +141,18 @@ class Replicas(Group):
         return primary, auxiliary
 
     def _compare(self, named: Named) -> None:
-        """Once: replicas that start from other parameters would get the same updates and stay different for ever."""
+        """Compare the parameters once: replicas that start from different ones would get the same updates and stay different."""
         parameters = [parameter.detach().double() for _, parameter in named]
         sums = [torch.stack([x.sum(), x.square().sum()]) for x in parameters if x.numel()]
         found = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
         found[self.number] = torch.stack(sums).sum(0).to(self.device) if sums else 0.0
         every = self.all_reduce_(found, "a comparison of parameters").cpu()
-        # Sums of the same numbers may differ in rounding from one kind of device to another.
+        # Sums of the same numbers may round differently on different kinds of devices.
         same = torch.isclose(every, every[:1], rtol=1e-9, atol=0.0, equal_nan=True).all(1)
         if others := [worker for worker, equal in enumerate(same.tolist()) if not equal]:
             raise ValueError(
                 f"workers {others} start from other parameters than worker 0, and their replicas would stay different. Wrap the "
-                "model in DistributedDataParallel, which copies those of worker 0, load the same weights on all workers, or "
+                "model in DistributedDataParallel, which copies worker 0's, load the same weights on all workers, or "
                 "copy them: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
             )
         self._compared = True

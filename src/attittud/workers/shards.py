@@ -1,8 +1,8 @@
-"""Workers that hold a shard of every parameter each: FSDP2 (`torch.distributed.fsdp.fully_shard`).
+"""Workers that each hold a shard of every parameter: FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
 V is sharded like the parameters, so only k x k matrices and k-vectors are summed over the workers; the gradients
-themselves are reduced and scattered by FSDP2. Its shards cannot be asked for with `torch.autograd.grad` (which returns
-None for them): every product with J is a backward pass whose result is taken from `.grad`.
+themselves are reduced and scattered by FSDP2. `torch.autograd.grad` returns None for its shards, so every product with
+J is a backward pass whose result is taken from `.grad`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Shards(Group):
         for length, position in zip(mesh.shape, coordinate, strict=True):
             number = number * length + position
         self.shard, self.shards = coordinate[-1], mesh.shape[-1]
-        # The workers of one copy of the model, then those that hold the same shard of other copies.
+        # First the workers of one copy of the model, then the workers that hold the same shard of other copies.
         groups = [mesh.get_group(dimension) for dimension in (mesh.ndim - 1, *range(mesh.ndim - 1))]
         super().__init__(groups, first.device, number, mesh.size(), describe)
-        self.place = f"{number} of {self.size}" if self.size > 1 else None
+        self.state_owner = f"{number} of {self.size}" if self.size > 1 else None
         self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
 
     def engine(self, name: str) -> str:
@@ -71,7 +71,7 @@ class Shards(Group):
         return losses
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
-        # FSDP2 averages over workers what is to be summed.
+        # FSDP2 averages over workers where a sum is needed.
         return [Share(share.first, share.total, self.size) for share in super().shares(losses)]
 
     def sum_columns(self, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Shards(Group):
     def gradients(
         self, loss: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool, weights: Tensor | None = None
     ) -> Sequence[Tensor | None]:
-        """The shards of the gradient that a backward pass leaves in `.grad`, which is put back as it was."""
+        """The shards of the gradient that a backward pass leaves in `.grad`; the old `.grad` is restored."""
         self._check_reduction()
         every = [*(parameter for _, parameter in self._named), *self._inputs(loss)]
         before = [tensor.grad for tensor in every]
@@ -121,18 +121,18 @@ class Shards(Group):
     def agree(
         self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
-        """FSDP2 itself demands that all workers reach the same parameters."""
+        """Nothing to exchange: FSDP2 itself demands that all workers reach the same parameters."""
         if reset:
             self._check_same(self.all_reduce_(self._guide_prints(named), "a comparison of guides"))
         return primary, auxiliary
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
-        """A graph ends in the unsharded parameter, what is trained is the sharded one."""
+        """The trained, sharded parameters by name; a graph ends in the unsharded ones."""
         known = {id(parameter): name for name, parameter in named}
         known |= {id(whole): known[id(shard)] for whole, shard in unsharded(self.modules) if id(shard) in known}
         if strangers := leaves - known.keys():
             raise ValueError(
-                f"the losses reach {len(strangers)} parameters that are not those of the sharded model; a backward pass would "
+                f"the losses reach {len(strangers)} parameters outside of the sharded model; a backward pass would "
                 "fill their .grad. Give the guide the module that holds everything, and shard it as a whole"
             )
         return {known[key] for key in leaves}
@@ -150,7 +150,7 @@ class Shards(Group):
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """This worker's shard of rows (k x shape) over a parameter."""
         if isinstance(rows, DTensor):
-            # (A mesh that was saved and loaded is not equal to itself, but its shards are this worker's own: see `place`.)
+            # (A mesh that was saved and loaded is not equal to itself, but its shards are this worker's own: see `state_owner`.)
             if rows.device_mesh.shape == self.mesh.shape and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
                 return local(rows)
             rows = rows.full_tensor()
@@ -172,14 +172,14 @@ class Shards(Group):
 
 
 class _Joint(Jacobian):
-    """J of all workers' examples, of which each worker keeps its columns: every product is a joint backward pass."""
+    """J of all workers' examples. Each worker keeps its columns, and every product is a joint backward pass."""
 
     def __init__(self, workers: Shards, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> None:
         super().__init__(engine, losses, layout)
         self.workers, self.share = workers, share
 
     def _one_hot(self, example: int) -> Tensor:
-        """Weights of one example of all workers: zero on the workers that do not have it."""
+        """Weights that select one example of all workers: zero on the workers that do not have it."""
         own = example - int(self.share.first)
         weights = torch.zeros_like(self.losses)
         if 0 <= own < self.examples:
@@ -200,7 +200,7 @@ class _Joint(Jacobian):
         return self.left(torch.stack([self._one_hot(example) for example in range(self.total())]))
 
     def right(self, vectors: Tensor) -> Tensor:
-        """By one backward pass per example of all workers: FSDP2 has no second derivative."""
+        """J times vectors, by one backward pass per example of all workers: FSDP2 has no second derivative."""
         first, size = int(self.share.first), (self.examples, vectors.shape[0])
         result = torch.empty(*size, dtype=torch.float64, device=self.layout.device)
         for example in range(self.total()):
@@ -217,7 +217,7 @@ def _shard_dimension(tensor: Tensor) -> int:
 
 
 def _like(parameter: nn.Parameter, held: Tensor, leading: int) -> Tensor:
-    """What this worker holds (k x shape) as a shard of the whole, for checkpoints."""
+    """This worker's rows (k x shape) as a shard of the whole, for checkpoints."""
     assert isinstance(parameter, DTensor)
     shape = torch.Size((leading, *parameter.shape))
     return DTensor.from_local(

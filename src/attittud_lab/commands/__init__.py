@@ -1,4 +1,4 @@
-"""`attittud` itself, and what its commands share. Each command is a file here; `attittud_lab.cli` registers them."""
+"""The command `attittud`, and what its subcommands share. Each subcommand is a file here; `attittud_lab.cli` registers it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attittud_lab.errors import unknown
 
-if TYPE_CHECKING:  # pydantic and torch take a while: not before a command runs
+if TYPE_CHECKING:  # pydantic and torch import slowly: not before a command runs
     from attittud_lab.config.load import Names
     from attittud_lab.config.schema import Config
 
@@ -55,13 +55,13 @@ def attittud(
 
 
 class _Untyped:
-    """`--help` names no type where there is nothing to give, or the name says it: newer typer has `--quiet <bool>`."""
+    """`--help` shows no type for flags and obvious names, where a newer typer writes `--quiet <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class that this is mixed into
         for param in params:
             if param.param_type_name == "argument" or param.is_flag:
-                param.display_type_rich = lambda ctx: None  # older typer does not ask
+                param.display_type_rich = lambda ctx: None  # an older typer does not ask
         return params
 
 
@@ -81,14 +81,14 @@ def read(path: str | Path, overrides: Sequence[str] | None) -> Config:
 
 
 def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
-    """The configuration in a text that complaints call `name`."""
+    """The configuration in a text that errors call `name`."""
     from attittud_lab.config.load import loads
 
     return loads(text, overrides, name, known_names())
 
 
 def known_names() -> Names:
-    """How the names of each kind are checked, also those that are registered from outside."""
+    """The checks for the names of each kind, including names that are registered from outside."""
     from attittud import bases, engines
     from attittud_lab.data.tasks import OBJECTIVES
     from attittud_lab.models import find as find_model

@@ -42,7 +42,7 @@ def compare(
     does not help, or more seeds are needed, and how many.
 
     The folder is runs/CONFIG/compare (or in another one than runs: output=FOLDER); its report.html has the curves. The same
-    command again skips finished runs; more seeds, weights or strategies keep those that are there.
+    command again skips finished runs; with more seeds, weights or strategies the finished runs are kept.
     """
     with starting():
         from rich.console import Console
@@ -81,7 +81,7 @@ def _settings(
         raise InputError(f"give either a CONFIG ({config}) or --primary, not both; change data.primary.path instead")
     if not auxiliary:
         raise InputError("--primary alone has nothing to be compared with; name the other data by --auxiliary PATH")
-    first = [] if config is None else [config]  # it is the first KEY=VALUE
+    first = [] if config is None else [config]  # the first KEY=VALUE was read as CONFIG
     text = propose(None, primary, auxiliary, *columns)
     return read_text(text, [*first, *overrides], "the proposed configuration"), Path(primary.rstrip("/")).stem
 
@@ -92,7 +92,7 @@ def report(
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write it there instead of into RUN_DIR.")
     ] = None,
 ) -> None:
-    """Write report.html: results, learning curves, what the primary task sees in the auxiliary gradient.
+    """Write report.html: results, learning curves, and how the auxiliary gradient relates to the primary task.
 
     The page is one file without network: open it from the disk, or send it to somebody. report.json next to it has its
     figures. A run that is still going on can be looked at too.

@@ -1,4 +1,4 @@
-"""`attittud diagnose`: what the primary task sees of the auxiliary data, before a day is spent on training."""
+"""`attittud diagnose`: how auxiliary and primary gradients relate, before a day is spent on training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def diagnose(
         typer.Option(
             metavar="N",
             min=1,
-            help="Training steps to measure: at least 20 and 4 times strategy.refresh_every, at most those of the job.",
+            help="Training steps to measure: at least 20 and 4 times strategy.refresh_every, at most the job's steps.",
         ),
     ] = 200,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,

@@ -1,4 +1,4 @@
-"""`attittud init` and `attittud schema`: a commented configuration for one's own data, and what one may say."""
+"""`attittud init` and `attittud schema`: a commented configuration for your own data, and a schema of all settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def init(
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file by --output, or overwrite it with --force")
     text = propose(kind, primary, auxiliary or [], input_column, label_column)
-    read_text(text, [], str(output))  # it must be readable, whatever the paths are called
+    read_text(text, [], str(output))  # it must be readable with any names of paths
     write_atomically(output, text.encode(), "choose another file by --output")
     typer.echo(text, nl=False)
     for line in text.splitlines():

@@ -33,7 +33,7 @@ _TEXT = (
 
 @dataclass
 class Look:
-    """What a source holds, at a first look."""
+    """What a first look at a source finds."""
 
     config: SourceConfig
     listing: Listing
@@ -43,7 +43,7 @@ class Look:
     splits: list[str]
     size: int | None
     groups: list[str]
-    """At most one: the column that says whose examples they are."""
+    """At most one: the column whose values tell whose examples they are."""
     nested: dict[str, list[str]]
     """Folders of classes that have folders in them."""
 
@@ -74,9 +74,9 @@ def propose(
     input_column: str | None = None,
     label_column: str | None = None,
 ) -> str:
-    """YAML with comments, ready to be trained. Without a kind it is that of the primary source.
+    """YAML with comments, ready to be trained. Without a kind, the primary source's kind is used.
 
-    The columns are those of the primary source, and of the other sources that have them.
+    The columns apply to the primary source, and to the other sources that have them.
     """
     first = look(PrimaryConfig(path=check_path(primary, typed=True), input=input_column, label=label_column))
     others = {
@@ -91,7 +91,7 @@ def propose(
         if not found.classes and kind == "image":
             raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
     data = _data_lines(first, others)
-    parts = read_parts(loads("\n".join(data)).data, 0)  # refuses what cannot be trained
+    parts = read_parts(loads("\n".join(data)).data, 0)  # refuses data that cannot be trained on
     lines = [
         *first.about("Primary"),
         *(line for name in others for line in others[name].about(f"Auxiliary {name}")),
@@ -115,8 +115,8 @@ def look(config: SourceConfig) -> Look:
         listing = open_listing(config, source, split)
         part = chosen(listing, config, labelled=primary or listing.labels is not None)
         if not len(part.rows) and not primary:
-            part = chosen(listing, config, labelled=False)  # a label column with nothing in it
-    except InputError as error:  # there is no configuration yet, in which these would be set
+            part = chosen(listing, config, labelled=False)  # an empty label column
+    except InputError as error:  # there is no configuration yet in which these could be set
         raise InputError(str(error).replace("by input:", "by --input").replace("by label:", "by --label")) from None
     classes = part.classes
     nested = _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
@@ -138,7 +138,7 @@ def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
 
 
 def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
-    """The folders in the folders of classes, whose images are all taken for examples of the class."""
+    """The folders inside the folders of classes. All their images are taken for examples of the class."""
     inner = {
         name: sorted(entry.name for entry in (root / name).iterdir() if entry.is_dir() and entry.name[:1] != ".")
         for name in classes
@@ -171,7 +171,7 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
 
 
 def _source_lines(source: SourceConfig) -> list[str]:
-    """Its path and columns in quotes, so that no path can be taken for something else."""
+    """Lines with the path and the columns of a source, in quotes, so that no path can be taken for something else."""
     named = {"path": source.path, "input": source.input, "label": source.label}
     return [f"{name}: {json.dumps(text, ensure_ascii=False)}" for name, text in named.items() if text is not None]
 
@@ -214,7 +214,7 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
 
 
 def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
-    """A name, a learning rate and the reason."""
+    """A model's name, a learning rate and the reason."""
     if kind == "text":
         return "text-cnn", "1e-3", "needs no download; hf:FOLDER of a pretrained network will do better"
     if size < 16:
@@ -239,5 +239,5 @@ def _named(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _visible(text: str) -> str:
-    """A name as part of a comment, which ends with its line."""
+    """A name that is safe in a comment, which ends with its line."""
     return short(re.sub(r"[^\x20-\x7e\xa1-\ufffd]", "?", text), 40)

@@ -1,4 +1,4 @@
-"""Which strategies take part, what each is tuned in, and where their runs lie."""
+"""The strategies that take part, the settings each is tuned in, and the folders of their runs."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def seeds(config: Config) -> list[int]:
 
 
 def candidates(config: Config) -> list[Candidate]:
-    """primary_only, multitask, the configured strategy and those to compare it with.
+    """primary_only, multitask, the configured strategy and the strategies to compare it with.
 
-    Each is tried out on a toy first, as hours may pass before its turn.
+    Each is first tried on a toy model, since hours may pass before it runs.
     """
     if not config.data.auxiliary:
         raise InputError(
@@ -83,7 +83,7 @@ def candidates(config: Config) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for entry in [*simple, config.strategy, *config.compare.strategies]:
         strategy = _completed(entry, config.strategy)
-        small = replace(strategy, rank=1)  # the toy has no more parameters than two
+        small = replace(strategy, rank=1)  # the toy model has only two parameters
         tuned = make_strategy(small, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
         label = _label(strategy, _completed(StrategyConfig(name=strategy.name), config.strategy))
         found.setdefault(label, Candidate(label, strategy, tuned))
@@ -91,14 +91,14 @@ def candidates(config: Config) -> list[Candidate]:
 
 
 def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
-    """What an entry leaves open about its basis is taken from `strategy:`, as far as its strategy allows that."""
+    """Settings of the basis that an entry does not name come from `strategy:`, as far as its strategy allows that."""
     default, names = StrategyConfig(), find(entry.name).inherits
     left_open = [n for n in names if n not in entry.given and getattr(entry, n) == getattr(default, n)]
     return replace(entry, **{name: getattr(common, name) for name in left_open}) if left_open else entry
 
 
 def _label(strategy: StrategyConfig, usual: StrategyConfig) -> str:
-    """The name, and whatever is unusual."""
+    """The name, with the settings that differ from the default."""
     words = [strategy.name]
     for name in (entry.name for entry in fields(strategy)):
         value = getattr(strategy, name)
@@ -111,7 +111,7 @@ def _label(strategy: StrategyConfig, usual: StrategyConfig) -> str:
 
 
 def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) -> list[Variant]:
-    """All tries of a strategy; one whose weight means nothing (`tuned` is False) is tuned in the other settings alone."""
+    """All tries of a strategy. A strategy without a meaningful weight (`tuned` is False) is tuned in the other settings alone."""
     weights = sorted(set(settings.weights)) if tuned else [1.0]
     fixed = strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight
     space = {path: values for path, values in settings.space.items() if not (fixed and path == PRIMARY_WEIGHT)}
@@ -121,7 +121,7 @@ def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) 
 def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ...]]:
     """The first value of every setting, then random combinations in which all values have their turn, none twice.
 
-    They depend on the space alone: strategies with the same space try the same.
+    They depend on the space alone: strategies with the same space try the same combinations.
     """
     wanted = min(count, math.prod(len(set(values)) for values in space.values()))
     columns = [_turns(path, values) for path, values in space.items()]
@@ -132,7 +132,7 @@ def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ..
 
 
 def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
-    """The first value, the others in random order, and so on with all of them: few draws see as much as they can."""
+    """The first value, the others in random order, then all values again and again: few draws see as many as possible."""
     order, rest = random.Random(mix("space", path)), list(values[1:])
     yield values[0]
     while True:
@@ -154,7 +154,7 @@ def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) 
 
 
 def run_dir(folder: Path, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> Path:
-    """Whatever makes a run is in its path, so a changed budget, weight or list of seeds finds the runs it can keep."""
+    """The path has all that makes a run, so a changed budget, weight or list of seeds finds the runs it can keep."""
     tuned = [f"weight-{variant.weight:g}"] if candidate.tuned else []
     changes = [_file_name(" ".join(variant.changes))] if variant.changes else []
     steps = f"steps-{budget.guided}-{budget.finetune}"

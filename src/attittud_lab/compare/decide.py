@@ -1,8 +1,8 @@
 """From finished runs to tables with intervals, and from a table to a decision: the content of comparison.json.
 
-Whatever is chosen (the best strategy, the simple baseline to beat) is chosen by its mean on validation. The test set
-only says how large the differences are. P-values are Holm-corrected over the rows they were computed for, also that of
-the chosen row: its runs were lucky on validation, and so perhaps on test.
+The best strategy and the simple baseline to beat are chosen by their means on validation. The test set only says how
+large the differences are. P-values are Holm-corrected over all rows, also the p-value of the chosen row: its runs were
+lucky on validation, and so perhaps on test.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from attittud_lab.statistics import (
 )
 
 SPREAD = 2.0
-"""Runs of the same work take times that differ by less than this factor, if nothing else is going on."""
+"""On an idle machine the times of runs with the same work differ by less than this factor."""
 ENOUGH = 5
 """Seeds to begin with, where there are too few for an interval."""
 
 ByLabel = dict[str, dict[int, RunResult]]
-"""The runs of every strategy that were finished, by seed."""
+"""The finished runs of every strategy, by seed."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A strategy in a table. Differences are None to the strategy itself, their p-values Holm-corrected."""
+    """A strategy in a table. The difference to itself is None; p-values are Holm-corrected."""
 
     label: str
     validation: Summary
@@ -70,12 +70,12 @@ class Decision:
 
     outcome: Literal["use", "no_help", "unclear"]
     strategy: str | None
-    """The one to use: primary_only where the auxiliary data does not help, None where one cannot tell."""
+    """The strategy to use: primary_only where the auxiliary data does not help, None where one cannot tell."""
     text: str
     row: str
-    """The row to look at: that of the strategy, or of the best on validation where one cannot tell."""
+    """The row to look at: the strategy's row, or the best row on validation where one cannot tell."""
     seeds_needed: int | None = None
-    """Where one cannot tell; None where no sensible number would do."""
+    """Seeds that would be needed where one cannot tell; None where no sensible number would do."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
 
 def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     users = [row for row in rows if row.to_primary_only is not None]
-    # A row that diverged with some seeds is known by the others, the lucky ones.
+    # A row that diverged with some seeds has figures of its other, lucky seeds only.
     users = [row for row in users if row.test.n == max(other.test.n for other in rows)] or users
     if not users:
         return Decision("unclear", None, "Cannot tell: no row has a seed in common with primary_only.", PRIMARY_ONLY)
@@ -128,7 +128,7 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     if better(extra):
         text = f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
         return Decision("use", best.label, text, best.label)
-    # The auxiliary data helps. That more than the simple sum is needed is not shown.
+    # The auxiliary data helps, but it is not shown that more than the simple sum is needed.
     strategy, simple = best.label, next(row.to_primary_only for row in rows if row.label == MULTITASK)
     text = f"Use {best.label}: {gains}. Whether it is better than tuned multitask, which is not shown to gain, is open."
     if simple is not None and better(simple):
@@ -145,10 +145,10 @@ def better(difference: Difference) -> bool:
 
 
 def ruled_out(difference: Difference, worthwhile: float) -> bool:
-    """Whether the difference is shown to be less than that.
+    """Whether the difference is shown to be less than `worthwhile`.
 
-    Where all differences are the same, as coarse figures of a small test set can be, their interval has no width after
-    a few seeds; as many seeds are asked for then as the sign test needs.
+    Coarse figures of a small test set can make all differences the same, so that their interval has no width after a few
+    seeds. Then as many seeds are needed as for the sign test.
     """
     enough = difference.std > ROUNDING or 2 * 0.5**difference.n < ALPHA
     return difference.high < worthwhile and enough
@@ -163,7 +163,7 @@ def points(difference: Difference) -> str:
 
 
 def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int | None, str]:
-    """How many seeds would answer a question: is there a gain, or is there none worth having, whichever is nearer?"""
+    """How many seeds would show a gain, or rule out a gain worth having, whichever needs fewer."""
     if math.isnan(difference.p):
         text = f"Fewer than {FEWEST} seeds do not show how far others would scatter: raise compare.seeds to at least {ENOUGH}"
         return ENOUGH, f"{text} (finished runs are kept)."
@@ -175,7 +175,7 @@ def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int 
         question = f"rule out a gain of {100 * worthwhile:.2g} points, if the difference is as measured"
     if needed is None:
         return None, f"No sensible number of seeds would {question}: more test examples or primary labels might."
-    needed = max(needed, difference.n + 1)  # the estimate rests on these very seeds; fewer cannot be the answer
+    needed = max(needed, difference.n + 1)  # the estimate rests on these seeds, so fewer cannot be the answer
     cases = f"in {POWER:.0%} of cases (compare.seeds={needed}; finished runs are kept)"
     return needed, f"About {needed} seeds would {question}, {cases}."
 
@@ -204,14 +204,14 @@ def seconds_per_step(result: RunResult) -> float:
 def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
     """Seconds of a guided step, and of all of fine-tuning, from runs of the same work.
 
-    Medians, of two in the middle the lower: other work on the machine makes a run slower, never faster.
+    These are medians, the lower of two in the middle: other work on the machine makes a run slower, never faster.
     """
     finetune = [sum(phase["seconds"] for phase in run.phases if phase["name"] == "finetune") for run in runs]
     return median_low(map(seconds_per_step, runs)), median_low(finetune)
 
 
 def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
-    """The runs of the same work whose steps took more than `SPREAD` times as long as those of the fastest, with the factor."""
+    """The runs whose steps took more than `SPREAD` times as long as in the fastest run of the same work, with the factor."""
     found = {run.run_dir: seconds_per_step(run) for run in runs}
     fastest = min(found.values(), default=0.0)
     return {path: seconds / fastest for path, seconds in found.items() if seconds > SPREAD * fastest > 0}
@@ -227,7 +227,7 @@ def content(
     at_steps: ByLabel,
     at_seconds: tuple[float, ByLabel] | None = None,
 ) -> dict[str, Any]:
-    """All of comparison.json, where no strategy diverged and no run was slow; `at_seconds` has these seconds and runs."""
+    """All of comparison.json, if no strategy diverged and no run was slow; `at_seconds` has the seconds and their runs."""
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in rows if row.label == MULTITASK)
     about = "every strategy makes the configured number of updates"
@@ -255,7 +255,7 @@ def content(
         },
         "slow": {},
         "tables": tables,
-        # A gain that vanishes when multitask may use the time too is none.
+        # A gain that vanishes when multitask has the same time is not a gain.
         "decision": {**tables[-1]["decision"], "table": tables[-1]["name"]},
         "made_with": provenance(("numpy", "scikit-learn", "scipy")),
     }
@@ -307,7 +307,7 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
 
 
 def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:
-    """With several labels at once: the figure of each one on test, over the runs in which it is defined."""
+    """With several labels at once: the test figure of each label, over the runs in which it is defined."""
     prefix = f"{results[0].metric}/"
     found = {}
     for name in results[0].test:

@@ -38,32 +38,32 @@ from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
 
 KEPT_BYTES = 1 << 30
-"""With more data in memory, those of other splits are forgotten, and read again when they are needed."""
+"""With more data in memory, the data of other splits are dropped, and read again when they are needed."""
 
 
 class Forecast(Progress):
-    """Times the runs that are trained, and says how long the others will take.
+    """Times the trained runs and forecasts how long the others will take.
 
-    It does so after the first steps, and again when every strategy has been run once.
+    It forecasts after the first steps, and again when every strategy has been run once.
     """
 
     def __init__(
         self, progress: Progress, labels: Iterable[str], steps: int, at_budget: tuple[int, float | None]
     ) -> None:
-        """`steps` are those of a run, `at_budget` how many runs are the last ones, at equal seconds, and these if given."""
+        """`steps`: steps of a run. `at_budget`: the number of last runs, at equal seconds, and these seconds if given."""
         self._progress, self._untimed, self._steps, self._at_budget = progress, set(labels), steps, at_budget
         self._label, self._runs, self._left, self._told = "", 0, 0, False
         self._seconds: list[float] = []
         self._warm: float | None = None
 
     def plan(self, runs: int) -> None:
-        """So many runs are planned, finished ones among them."""
+        """So many runs are planned, including finished ones."""
         self._runs = runs
         self._progress.comparison(runs)
 
     @contextmanager
     def timed(self, label: str, done: int) -> Iterator[Progress]:
-        """A run of this strategy is trained inside, after so many others."""
+        """Inside, a run of this strategy is trained, after so many others."""
         self._label, self._left, began = label, self._runs - done, time.monotonic()
         yield self
         self._left, seconds = self._left - 1, time.monotonic() - began
@@ -125,7 +125,7 @@ class Comparison:
         seconds, equal = self.equal_seconds(rows, budget)
         at_seconds = None
         if self.config.compare.equal == "both":
-            # Where the steps are the same, multitask's for one, there is nothing more to run.
+            # Where the steps are the same, as for multitask, there is nothing more to run.
             more = sum(equal[row.label] != budget for row in rows) * len(self.seeds)
             self.forecast.plan(len(self._results) + more)
             at_seconds = seconds, self._all_seeds(rows, equal)
@@ -140,7 +140,7 @@ class Comparison:
         return result
 
     def configured_budget(self) -> Budget:
-        """The configured steps; only epochs need the data for that."""
+        """The configured steps; only epochs need the data to be counted."""
         training = self.config.training
         phases = {"guided": training.guided} | ({} if training.mode == "joint" else {"finetune": training.finetune})
         data = self.prepared(self.seeds[0]) if any(phase.epochs for phase in phases.values()) else None
@@ -153,7 +153,7 @@ class Comparison:
         return Budget(steps["guided"], steps.get("finetune", 0))
 
     def _announce(self, budget: Budget) -> None:
-        """How many runs there are; how long they take is said when the first steps have been timed."""
+        """Say how many runs there are. The forecast of their time follows when the first steps have been timed."""
         many = len(self.candidates)
         at_steps = sum(len(tries) - 1 for tries in self.variants.values()) * len(self.tuning_seeds)
         at_steps += many * len(self.seeds)
@@ -192,15 +192,15 @@ class Comparison:
                     with self.forecast.timed(candidate.label, len(self._results)) as progress:
                         found = train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)
             self._results[path] = found
-            if found is not None:  # whatever its weight and seed
+            if found is not None:  # with any weight and seed
                 self._same_work.setdefault((candidate.label, variant.changes, budget), []).append(found)
             self.progress.end()
         return self._results[path]
 
     def _tune(self, budget: Budget) -> list[Tuned]:
-        """Every strategy chooses among as many tries on the same seeds, by its mean on validation."""
+        """Every strategy chooses among the same number of tries on the same seeds, by its mean on validation."""
         for seed in self.tuning_seeds:
-            # Strategies take turns, so that a busy hour does not make one of them look slow.
+            # Strategies take turns, so that a busy hour does not make one strategy look slow.
             for number in range(max(map(len, self.variants.values()))):
                 for candidate in self.candidates:
                     for variant in self.variants[candidate.label][number : number + 1]:
@@ -220,7 +220,7 @@ class Comparison:
             whole = [run for run in results if run is not None]
             if len(whole) == len(results):
                 score = scores[variant] = fmean(run.validation[run.metric] for run in whole)
-                # Of equally good weights the one nearest to 1: that is what the strategy was made for. Then by loss.
+                # Among equally good weights take the one nearest to 1, for which the strategy was made; then the lower loss.
                 loss = fmean(run.validation["loss"] for run in whole)
                 order[variant] = (score, -abs(math.log(variant.weight)), -loss)
         if not order:
@@ -228,13 +228,13 @@ class Comparison:
                 raise _no_baseline(candidate.label, "weight")
             return None
         best = max(order, key=lambda variant: order[variant])
-        # From the tuning seeds alone, so that more seeds later do not change the plan. With any weight: strategies take
-        # turns at all of them, and a strategy that chose a run which was timed on a busy machine does not count as slower.
+        # Costs come from the tuning seeds alone, so that more seeds later do not change the plan, and from runs with any weight:
+        # a strategy whose chosen weight was timed on a busy machine does not count as slower.
         alike = [runs for variant, runs in tries.items() if variant.changes == best.changes]
         return Tuned(candidate, best, scores, *costs([run for runs in alike for run in runs if run is not None]))
 
     def _all_seeds(self, rows: list[Tuned], budgets: Mapping[str, Budget]) -> ByLabel:
-        """Seed by seed, so that an interrupted comparison has as many runs of one strategy as of another."""
+        """Run seed by seed, so that an interrupted comparison has equally many runs of every strategy."""
         found: ByLabel = {row.label: {} for row in rows}
         for seed in self.seeds:
             for row in rows:
@@ -247,7 +247,7 @@ class Comparison:
         return found
 
     def equal_seconds(self, rows: list[Tuned], budget: Budget) -> tuple[float, dict[str, Budget]]:
-        """Seconds that multitask takes, or that the budget says, and the steps by label that take as long.
+        """The seconds that multitask takes, or the budget, and the steps by label that take as long.
 
         A budget stretches both phases by the same factor; within the guided phase every strategy gets the same time.
         """

@@ -1,4 +1,4 @@
-"""A comparison as a reader sees it: two tables and a decision. Works on the content of comparison.json, also an older one's."""
+"""Show a comparison: two tables and a decision. Works on the content of comparison.json, also of earlier versions."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Screen:
             first = position < left
             found.add_column(name, justify="left" if first else "right", no_wrap=tight and not first, overflow="fold")
         for row in rows:
-            found.add_row(*map(Text, row.values()))  # not markup, whatever somebody calls a strategy or a source
+            found.add_row(*map(Text, row.values()))  # names of strategies and sources are not markup
         self.console.print(found)
 
 
 def show(result: Mapping[str, Any], console: Console, page: Path | None = None) -> None:
-    """Show the tables, what one has to know to read them, and the decision. `page` is where to see more."""
+    """Show the tables, notes for reading them, and the decision. `page` is a page with more."""
     screen = Screen(console)
     hidden = _WIDE_ONLY if screen.console.width < WIDE else ()
     for number, table in enumerate(result["tables"]):
@@ -68,7 +68,7 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     for line in notes(result):
         screen.say(line)
     if page is not None:
-        screen.say(f"Curves: {page}", wrap=False)  # a path that is broken in two cannot be copied
+        screen.say(f"Curves: {page}", wrap=False)  # a path broken in two lines cannot be copied
     screen.say("")
     decision = result["decision"]
     at = result["tables"][deciding(result)]["name"].lower()
@@ -76,7 +76,7 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
 
 
 def deciding(result: Mapping[str, Any]) -> int:
-    """The number of the table that decided: at equal seconds, where there is one."""
+    """The number of the table that decided: the one at equal seconds, where there is one."""
     names = [table["name"] for table in result["tables"]]
     return names.index(result["decision"].get("table", names[-1]))  # older files do not say
 
@@ -92,7 +92,7 @@ def about(table: Mapping[str, Any]) -> str:
 
 
 def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
-    """A row in words: figures in per cent, differences in points."""
+    """The texts of a row: figures in per cent, differences in points."""
     weight, cost = result["tuning"]["chosen"].get(row["label"]), result["costs"][row["label"]]
     test, difference = row["test"], row["to_baseline"] or {}
     single = scatter(table, row) if difference else []
@@ -133,7 +133,7 @@ def _of_label(found: Mapping[str, Any]) -> str:
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """What one has to know to read the tables."""
+    """Notes that are needed to read the tables."""
     tuning, n = result["tuning"], len(result["seeds"])
     weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
     searched = "".join(f", {path} among {', '.join(values)}" for path, values in tuning["space"].items())
@@ -195,9 +195,9 @@ def percent(value: float | None, sign: str = "") -> str:
 
 
 def interval(found: Mapping[str, Any], values: Sequence[float], sign: str = "") -> str:
-    """The interval of a proportion in per cent, or with a `sign` that of a difference; too few values stand for themselves.
+    """The interval of a proportion in per cent, or of a difference with a `sign`; too few values are shown themselves.
 
-    Files of earlier versions have intervals of two values too, and some that leave the range.
+    Files of earlier versions also have intervals of two values, and some that leave the range.
     """
     if found.get("n", 0) < FEWEST:
         return " / ".join(percent(value, sign) for value in values)

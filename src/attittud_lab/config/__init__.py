@@ -1,1 +1,1 @@
-"""What a job may say: fields, files, overrides, and complaints with a line number."""
+"""Configurations: their fields, files and overrides, and errors with a line number."""

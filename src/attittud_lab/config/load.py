@@ -1,7 +1,7 @@
-"""From YAML to a `Config`, with the file, the line and the path in every complaint.
+"""From YAML to a `Config`; every error names the file, the line and the path.
 
-A text becomes a tree that knows its lines, into which those of base files and of overrides are merged. Its scalars are
-texts until the type of their field reads them. No tag constructs anything, and size and depth are limited.
+A text becomes a tree that knows its lines. The trees of base files and overrides are merged into it. Scalars stay texts
+until the type of their field reads them. No tag constructs anything, and size and depth are limited.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ConfigError(InputError):
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), names: Names | None = None) -> Config:
-    """Read a configuration file, those that it inherits from by `base:`, and `key=value` overrides."""
+    """Read a configuration file, the files that it inherits from by `base:`, and `key=value` overrides."""
     return _build(overridden(inherited(Path(path)), overrides), names)
 
 
 def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration", names: Names | None = None) -> Config:
-    """The same from text; `base:` is not followed."""
+    """Read a configuration from text; `base:` is not followed."""
     return _build(overridden(compose(text, name), overrides), names)
 
 
@@ -55,8 +55,8 @@ def dump(config: Config) -> str:
     plain, usual = to_dict(config), to_dict(StrategyConfig(name=""))
     for entry, values in zip(config.compare.strategies, plain["compare"]["strategies"], strict=True):
         for key in [key for key in usual if values[key] == usual[key] and key not in entry.given]:
-            del values[key]  # the entry leaves it open
-    # Other letters as escapes: PyYAML folds some of Unicode's line breaks away when it writes them as they are.
+            del values[key]  # not set by this entry
+    # Other letters are escaped: PyYAML would lose some of Unicode's line breaks when it writes them as they are.
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
 
 
@@ -67,7 +67,7 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
         found = error.errors(include_url=False)[0]
         location, context = found["loc"], found.get("ctx", {})
         location += (context["key"],) if "key" in context else ()
-        place, value = find(tree, location)
+        origin, value = find(tree, location)
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
         words = found["msg"]
         if found["type"] == "literal_error":
@@ -75,14 +75,14 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
             words = f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
         elif found["type"] in _EXPECTED:
             words = f"expected {_EXPECTED[found['type']]}, got {got(value)}"
-        raise ConfigError(f"{place}: {short(path, 200)}: {words}") from None
-    except InputError as error:  # about several settings; it begins with the path of the culprit
-        place, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
-        raise ConfigError(f"{place}: {error}") from None
+        raise ConfigError(f"{origin}: {short(path, 200)}: {words}") from None
+    except InputError as error:  # an error about several settings begins with the path of the culprit
+        origin, _ = find(tree, str(error).split(maxsplit=1)[0].rstrip(":").split("."))
+        raise ConfigError(f"{origin}: {error}") from None
 
 
 def _onto(base: Any, changes: Any) -> Any:
-    """Settings that are not mentioned keep the value that they have in `base`."""
+    """Apply settings to `base`; settings that are not mentioned keep their value."""
     if not isinstance(changes, dict) or not (is_dataclass(base) or isinstance(base, dict)):
         return changes
     old = base if isinstance(base, dict) else {entry.name: getattr(base, entry.name) for entry in fields(base)}
@@ -93,18 +93,18 @@ def _onto(base: Any, changes: Any) -> Any:
 
 
 class Branch(dict[Any, Any]):
-    """A mapping; `places` has the file and line of each key."""
+    """A mapping; `origins` has the file and line of each key."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: dict[Any, str] = {}
+        self.origins: dict[Any, str] = {}
 
-    def put(self, key: Any, value: Any, place: str) -> None:
-        self[key], self.places[key] = value, place
+    def put(self, key: Any, value: Any, origin: str) -> None:
+        self[key], self.origins[key] = value, origin
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes, without aliases: there are no cycles and no small files that grow to gigabytes."""
+    """Composes nodes without aliases, so that there are no cycles and no small files that grow to gigabytes."""
 
     depth = 0
 
@@ -112,19 +112,19 @@ class _Composer(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
         if isinstance(event, yaml.AliasEvent):
             cure = "write the value again, or put it into a base: file"
-            raise ConfigError(f"{_place(event)}: aliases (*name) are not supported; {cure}")
+            raise ConfigError(f"{_origin(event)}: aliases (*name) are not supported; {cure}")
         if getattr(event, "tag", None) is not None:
-            raise ConfigError(f"{_place(event)}: the tag {short(event.tag)} is not supported; write plain YAML")
+            raise ConfigError(f"{_origin(event)}: the tag {short(event.tag)} is not supported; write plain YAML")
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise ConfigError(f"{_place(event)}: nested too deeply for a configuration")
+            raise ConfigError(f"{_origin(event)}: nested too deeply for a configuration")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
 
 def compose(text: str, name: str) -> Branch:
-    """The mapping in a text, which complaints call `name`."""
+    """The mapping in a text, which errors call `name`."""
     if len(text) > _LARGEST:
         raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have {_LARGEST}")
     try:
@@ -138,11 +138,11 @@ def compose(text: str, name: str) -> Branch:
         raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
     found = Branch() if node is None else _tree(node, "")
     if not isinstance(found, Branch):
-        raise ConfigError(f"{_place(node)}: a configuration is a mapping of keys to values, such as `seed: 1`")
+        raise ConfigError(f"{_origin(node)}: a configuration is a mapping of keys to values, such as `seed: 1`")
     return found
 
 
-def _place(where: Any) -> str:
+def _origin(where: Any) -> str:
     mark = where.start_mark
     return mark.name if mark.name.startswith(TYPED) else f"{mark.name}:{mark.line + 1}"
 
@@ -152,41 +152,41 @@ def _tree(node: Node, path: str) -> Any:
         found = Branch()
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
-                raise ConfigError(f"{_place(key)}: {short(path + ': ') if path else ''}a key must be plain text")
-            name = str(_scalar(key.value, True, _place(key)))
+                raise ConfigError(f"{_origin(key)}: {short(path + ': ') if path else ''}a key must be plain text")
+            name = str(_scalar(key.value, True, _origin(key)))
             here = f"{path}.{name}" if path else name
             if name in found:
-                raise ConfigError(f"{_place(key)}: {short(here)}: the key is given twice; keep one of them")
-            found.put(name, _tree(value, here), _place(key))
+                raise ConfigError(f"{_origin(key)}: {short(here)}: the key is given twice; keep one of them")
+            found.put(name, _tree(value, here), _origin(key))
         return found
     if isinstance(node, SequenceNode):
         return [_tree(item, path) for item in node.value]
-    return _scalar(node.value, isinstance(node, ScalarNode) and node.style in ("'", '"'), _place(node))
+    return _scalar(node.value, isinstance(node, ScalarNode) and node.style in ("'", '"'), _origin(node))
 
 
-def _scalar(text: str, quoted: bool, place: str) -> Scalar | None:
+def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
     if text in ("", "~", "null", "Null", "NULL") and not quoted:
         return None
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{place}: {short(ascii(text))} holds half of a character, which no file can") from None
+        raise ConfigError(f"{origin}: {short(ascii(text))} holds half of a character, which no file can") from None
     scalar = Scalar(text)
-    scalar.quoted, scalar.place = quoted, place
+    scalar.quoted, scalar.origin = quoted, origin
     return scalar
 
 
 def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
-    """The mapping in a file, merged into that of its base."""
+    """The mapping in a file, merged into the mapping of its base."""
     found = compose(_read(path), short(str(path), 400))
     if "base" not in found:
         return found
     if path.resolve() in seen or len(seen) > _DEEPEST:
         names = " -> ".join(short(p.name) for p in (*seen, path.resolve())[-5:])
-        raise ConfigError(f"{path}: base: goes round in a circle, or through too many files: {names}")
+        raise ConfigError(f"{path}: base: goes in a circle, or through too many files: {names}")
     base = found.pop("base")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
-        raise ConfigError(f"{found.places['base']}: base: expected the relative path of another configuration")
+        raise ConfigError(f"{found.origins['base']}: base: expected the relative path of another configuration")
     return _merged(inherited(path.parent / base, (*seen, path.resolve())), found)
 
 
@@ -209,18 +209,18 @@ def _merged(below: Branch, above: Branch) -> Branch:
     """`above` wins; mappings are merged key by key, all else is replaced."""
     for key, value in above.items():
         old, new = below.get(key), value
-        if isinstance(value, Branch) and value and old is not None:  # an empty one is meant to empty: data.auxiliary={}
+        if isinstance(value, Branch) and value and old is not None:  # an empty mapping empties: data.auxiliary={}
             if not isinstance(old, Branch):
-                # A shorthand such as `strategy: flip`, under no name until the type says what it is short for.
+                # A shorthand such as `strategy: flip` has no name until the type says which field it stands for.
                 old = Branch()
-                old.put("", below[key], below.places[key])
+                old.put("", below[key], below.origins[key])
             new = _merged(old, value)
-        below.put(key, new, above.places[key])
+        below.put(key, new, above.origins[key])
     return below
 
 
 def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
-    """The mapping, changed by `key=value` texts one after the other."""
+    """Change the mapping by `key=value` texts, one after the other."""
     if len(overrides) > _MOST_OVERRIDES:
         raise ConfigError(f"{len(overrides)} settings are given, at most {_MOST_OVERRIDES} are allowed; write a file")
     for position, text in enumerate(overrides):
@@ -228,38 +228,38 @@ def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
         parts, said = path.split("."), short(text)
         if not equals or not all(parts) or len(parts) > _DEEPEST:
             raise ConfigError(f"{said!r}: an override is key=value, such as training.guided.lr=1e-4")
-        place = f"{TYPED} ({said})"
-        inner = _value(value, place)
+        origin = f"{TYPED} ({said})"
+        inner = _value(value, origin)
         lost = [short(earlier) for earlier in overrides[:position] if earlier.startswith(f"{path}.")]
         if lost and not (isinstance(inner, Branch) and inner):
             raise ConfigError(f"{said} replaces all of {short(path)}, also {lost[0]} before it; write {said} first")
         for part in reversed(parts):
             branch = Branch()
-            branch.put(part, inner, place)
+            branch.put(part, inner, origin)
             inner = branch
         found = _merged(found, inner)
     return found
 
 
-def _value(text: str, place: str) -> Any:
+def _value(text: str, origin: str) -> Any:
     """The value behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
     text = text.strip()
     if text[:1] in ("[", "{", "'", '"'):
-        found = compose(f"value: {text}", place)
+        found = compose(f"value: {text}", origin)
         if len(found) > 1:
-            raise ConfigError(f"{place}: not valid YAML: there is more behind the value")
+            raise ConfigError(f"{origin}: not valid YAML: there is more behind the value")
         return found["value"]
-    return _scalar(text, not text, place)
+    return _scalar(text, not text, origin)
 
 
 def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
-    """The place and the value that a location leads to, or those of the last part of it that exists."""
-    place = "settings"
+    """The file and line and the value at a location, or at the last part of the location that exists."""
+    origin = "settings"
     for part in location:
         if isinstance(tree, list) and isinstance(part, int):
             tree = tree[part]
         elif isinstance(tree, Branch) and (part in tree or "" in tree):
             key = part if part in tree else ""
-            place, tree = tree.places[key], tree[key]
-        place = getattr(tree, "place", place)
-    return place, tree
+            origin, tree = tree.origins[key], tree[key]
+        origin = getattr(tree, "origin", origin)
+    return origin, tree

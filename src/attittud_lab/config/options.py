@@ -1,4 +1,4 @@
-"""The types that settings have: how each reads what YAML says, and its limits with their reasons.
+"""The types of settings: how each type reads YAML, and its limits with their reasons.
 
 A setting is read by the type of its field and never guessed: `lr: 1e-4` is a number and a class called `no` is text.
 """
@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from attittud_lab.errors import InputError, short
 
 TYPED = "command line"
-"""The `place` of a scalar that was typed there begins with this."""
+"""The `origin` of a scalar from the command line begins with this."""
 
 _NUMBERS: dict[Any, re.Pattern[str]] = {
     int: re.compile(r"[-+]?[0-9]+(_[0-9]+)*"),
@@ -29,10 +29,10 @@ _NUMBERS: dict[Any, re.Pattern[str]] = {
 
 
 class Scalar(str):
-    """A text, a number or anything else; `place` is its file and line."""
+    """A text, a number or anything else; `origin` is its file and line."""
 
-    __slots__ = ("place", "quoted")
-    place: str
+    __slots__ = ("origin", "quoted")
+    origin: str
     quoted: bool
 
 
@@ -42,7 +42,7 @@ def refusal(words: str, **more: str) -> PydanticCustomError:
 
 
 def got(value: Any) -> str:
-    """A value as a message shows it."""
+    """Describe a value as a message shows it."""
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
     cure = ", which is text; null stands for nothing" if str(value).lower() in ("none", "nil") else ""
@@ -56,7 +56,7 @@ def meant(word: Any, known: Sequence[str], cutoff: float = 0.6) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """The least and the most that a number may be, and why no more; `above` says why it may not be the least either."""
+    """The least and the most that a number may be, and why no more; `above` says why it must be above the least."""
 
     least: float
     most: float
@@ -71,7 +71,7 @@ class Limits:
 
     def _read(self, value: Any, kind: Any) -> Any:
         number = value
-        if isinstance(value, Scalar) and not value.quoted and len(value) < 400:  # longer ones Python may not convert
+        if isinstance(value, Scalar) and not value.quoted and len(value) < 400:  # Python may refuse longer numbers
             number = next((one(value) for one in get_args(kind) or [kind] if _NUMBERS[one].fullmatch(value)), value)
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             expected = {int: "a whole number", float: "a number"}.get(kind, "a count, a fraction or null")
@@ -96,7 +96,7 @@ def _flag(value: Any) -> bool:
 
 
 def as_path(text: str) -> Path:
-    """The path that a text names, with ~ replaced by the home folder; refuses what no file can be called."""
+    """The path that a text names, with ~ replaced by the home folder; refuses a text that no file can have as its name."""
     said, path = repr(short(text)), Path(text)
     if text == "":
         raise InputError("expected a path or name, got an empty text")
@@ -111,7 +111,7 @@ def as_path(text: str) -> Path:
 
 
 def check_path(text: str, *, typed: bool) -> str:
-    """A path, or a name that may be one. One that was `typed` on the command line may leave its folder by `..`."""
+    """A path, or a name that may be a path. A path that was `typed` on the command line may leave its folder by `..`."""
     prefix = "hf:" if text.startswith("hf:") else ""
     rest = text.removeprefix(prefix)
     as_path(rest or text)
@@ -125,16 +125,16 @@ def check_path(text: str, *, typed: bool) -> str:
     )
 
 
-def _place(value: Any) -> Any:
-    """Paths that Python code gives are left as they are."""
+def _path_text(value: Any) -> Any:
+    """Check a path from YAML or the command line; paths from Python code are left as they are."""
     try:
-        return check_path(str(value), typed=value.place.startswith(TYPED)) if isinstance(value, Scalar) else value
+        return check_path(str(value), typed=value.origin.startswith(TYPED)) if isinstance(value, Scalar) else value
     except InputError as error:
         raise refusal(str(error)) from None
 
 
 def known(kind: str) -> AfterValidator:
-    """Checks a name by the check for its kind that the loader was given, if any; see `Names` there."""
+    """Check a name with the loader's check for this kind of name, if there is one; see `Names` in the loader."""
 
     def check(name: str, info: ValidationInfo) -> str:
         try:
@@ -153,7 +153,7 @@ def _some(entries: list[str]) -> list[str]:
 
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Place = Annotated[str, BeforeValidator(_place)]
+PathText = Annotated[str, BeforeValidator(_path_text)]
 Classes = Annotated[list[str], AfterValidator(_some)]
 
 

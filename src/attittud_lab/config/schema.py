@@ -1,4 +1,4 @@
-"""What a configuration may say: typed and documented fields, one dataclass for each section."""
+"""The fields of a configuration, typed and documented, with one dataclass for each section."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from attittud_lab.config.options import Classes, Flag, Limits, Place, Section, known
+from attittud_lab.config.options import Classes, Flag, Limits, PathText, Section, known
 from attittud_lab.errors import InputError, short
 
 LATER = {"later": True}
@@ -38,7 +38,7 @@ class SourceConfig(Section):
 
     shorthand = "path"
 
-    path: Place = "digits"
+    path: PathText = "digits"
     """a folder with a folder of images per class, a parquet, csv or jsonl file (or a folder of them), hf:owner/name, or digits"""
     split: str | None = None
     """its own split to read, such as train or train+other; null takes train, else all that is not for validation or test"""
@@ -56,7 +56,7 @@ class SourceConfig(Section):
 
 @dataclass(frozen=True)
 class PrimaryConfig(SourceConfig):
-    """The labelled set of the task that matters."""
+    """The labelled data of the task that matters."""
 
     train: Count = None
     """training examples: a count, a fraction below 1, or null for all that validation and test leave"""
@@ -78,7 +78,7 @@ class PrimaryConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class LabelNoise(Section):
-    """Labels that are made wrong on purpose, to see what a strategy makes of such data."""
+    """Wrong labels on purpose, to see how a strategy copes with such data."""
 
     kind: Literal["random", "shifted"] = "random"
     """random: any class, the right one among them; shifted: the next class in the list of classes"""
@@ -122,7 +122,7 @@ class DataConfig(Section):
     """batches are of texts of similar length, padded to a multiple of so many tokens; null pads all to the longest text"""
     pack: Flag = field(default=True, metadata=LATER)
     """hf: models only: blocks for language modelling hold several texts, which do not see each other; false: one each"""
-    cache: Place | None = field(default=None, metadata=LATER)
+    cache: PathText | None = field(default=None, metadata=LATER)
     """folder in which tokenised texts are kept; null takes OUTPUT/tokens"""
     seed: Seed | None = 0
     """seed of the splits; null draws another split for each seed of a run"""
@@ -135,8 +135,8 @@ class DataConfig(Section):
         """Refuse what does not go together; a message begins with the path of the culprit."""
         if len(self.auxiliary) > _MOST:
             raise InputError(
-                f"data.auxiliary: {len(self.auxiliary)} sources are given, at most {_MOST} are allowed: each has passes and a "
-                "head of its own in every step; join those of a kind in one source"
+                f"data.auxiliary: {len(self.auxiliary)} sources are given, at most {_MOST} are allowed: each has its own "
+                "passes and head in every step; join similar sources"
             )
         for name in self.auxiliary:
             if not name.isidentifier():
@@ -167,12 +167,12 @@ class StrategyConfig(Section):
 
     shorthand = "name"
     given: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a configuration names, at whatever value: an entry of compare.strategies leaves the others open."""
+    """Settings that a configuration names, at any value: an entry of compare.strategies does not set the others."""
 
     name: Annotated[str, known("strategy")] = "auto"
     """a strategy's name (`attittud train --help` lists them), or custom with eta below"""
     eta: EtaWeights | None = None
-    """weights of the three parts; null takes those of the named strategy"""
+    """weights of the three parts; null takes the weights of the named strategy"""
     primary_weight: Weight | None = None
     """weight of the primary gradient on shared parameters, at least 0; null takes the strategy's own"""
     auxiliary_weight: Weight = 1.0
@@ -206,7 +206,7 @@ class ModelConfig(Section):
 
     shorthand = "name"
 
-    name: Annotated[Place, known("model")] = "small-cnn"
+    name: Annotated[PathText, known("model")] = "small-cnn"
     """a model's name (`attittud train --help` lists them)"""
     width: Annotated[int, Limits(1, 4096, "a layer has the square of it as weights")] = 64
     """units or channels of a layer, in models that `attittud train --help` describes by model.width"""
@@ -216,7 +216,7 @@ class ModelConfig(Section):
     """initialisation of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or zero"""
     pretrained: Flag = True
     """hf: and timm: only: start from the stored weights"""
-    weights: Place | None = None
+    weights: PathText | None = None
     """a weights.safetensors of an earlier run to start from, its body and the heads of sources that are here too; {seed} in
     the path is replaced by the run's seed"""
     freeze: list[str] = field(default_factory=list, metadata=LATER)
@@ -264,7 +264,7 @@ class PhaseConfig(Section):
 
 
 _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
-"""Shorter and slower than the first phase, unless a configuration says otherwise."""
+"""Fine-tuning is shorter and slower than the first phase, unless a configuration says otherwise."""
 
 
 def _finetune(value: Any) -> Any:
@@ -306,7 +306,7 @@ _COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
 
 @dataclass(frozen=True)
 class CompareConfig(Section):
-    """What `attittud compare` tries in addition to primary_only and tuned multitask, and what it calls a gain."""
+    """What `attittud compare` tries in addition to primary_only and tuned multitask, and which difference counts as a gain."""
 
     strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in _COMPARED])
     """strategies to compare with the one above; primary_only and multitask always take part. An entry takes rank, engine,
@@ -325,7 +325,7 @@ class CompareConfig(Section):
     equal: Literal["both", "steps"] = "both"
     """compare at equal steps and at equal seconds, or at equal steps alone, which are half of the runs"""
     budget: str | None = None
-    """training time of each run at equal seconds, such as 90s, 30m or 1h30m; null takes that of multitask"""
+    """training time of each run at equal seconds, such as 90s, 30m or 1h30m; null takes multitask's time"""
     worthwhile: Weight = 0.005
     """smallest gain in the metric that is worth having: 0.005 is half a point of accuracy"""
 
@@ -359,7 +359,7 @@ class Config(Section):
 
     seed: Annotated[int, Limits(0, 2**63 - 1)] = 0
     """seed of the initialisation and the order of examples; the same for every strategy"""
-    output: Place = "runs"
+    output: PathText = "runs"
     """folder in which run folders are made"""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps"""
@@ -391,20 +391,20 @@ def to_dict(section: Section) -> dict[str, Any]:
 
 
 class _Schema(GenerateJsonSchema):
-    """The schema that pydantic writes, extended by what our YAML allows in addition."""
+    """pydantic's schema, extended by what our YAML also allows."""
 
     def str_schema(self, schema: Any) -> JsonSchemaValue:
-        # Class names and the like are taken as they are written: `no`, `1` and `true` are texts too.
+        # Class names and the like are read as they are written: `no`, `1` and `true` are texts too.
         return {"type": ["string", "number", "boolean"]}
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().dataclass_schema(schema)
         above: list[Any] = [base for base in schema["cls"].__bases__ if is_dataclass(base)]
-        for base in above:  # pydantic does not find the texts below its fields
+        for base in above:  # pydantic does not find the texts below the fields
             inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)["anyOf"][-1]["properties"]
             for name, about in inherited.items():
                 found["properties"][name].setdefault("description", about["description"])
-        found["description"] = schema["cls"].__doc__  # older pydantic leaves it out
+        found["description"] = schema["cls"].__doc__  # an older pydantic leaves it out
         for about in (found, *found["properties"].values()):
             about["description"] = " ".join(about["description"].split())
         return {"anyOf": [self.str_schema({}), found]} if schema["cls"].shorthand else found

@@ -1,8 +1,8 @@
 """CheXpert's own layout (Irvin et al. 2019): train.csv and valid.csv with 14 findings, images by patient and study.
 
-Uncertain findings (-1) count as positive and blank ones as negative, as in the ATTITTUD paper's release. All views are
-read, frontal and lateral, as the paper's 231 test images are nearly all of valid.csv, which has 202 frontal ones;
-`where: {Frontal/Lateral: Frontal}` reads these alone.
+Uncertain findings (-1) count as positive and blank findings as negative, as in the ATTITTUD paper's release. Frontal and
+lateral views are read, since the paper's 231 test images are nearly all of valid.csv, which has only 202 frontal ones.
+`where: {Frontal/Lateral: Frontal}` reads the frontal views alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from attittud_lab.errors import InputError
 
 ABOUT = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")
 COMPETITION = ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion"]
-"""The five findings that the data set's makers judge by, and the paper with them."""
+"""The five findings that the data set's authors, and the paper, evaluate."""
 GROUP = "patient"
 _SPLITS = ("train", "valid", "test")
 _PATIENT = re.compile(r"patient\d+")
 _MEANING = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 1, "-1.0": 1}
-"""What the cells of a finding mean."""
+"""The meaning of the cells of a finding."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class CheXpert:
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """By the heading of one of its tables."""
+        """Whether a folder is CheXpert, by the heading of one of its tables."""
         for path in (folder / f"{name}.csv" for name in _SPLITS):
             try:
                 if path.is_file():
@@ -50,13 +50,13 @@ class CheXpert:
 
     @classmethod
     def open(cls, name: str) -> Self | None:
-        """The whole of it only: a part would be a table without inputs, or images whose classes are patients."""
+        """Open the whole folder only: a part would be a table without inputs, or images whose classes are patients."""
         path = as_path(name)
         meant = path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
         if path.is_dir() and meant is None:
             if cls.recognises(path):
                 return cls(path)
-            if not shards(path):  # the folder that it was unpacked into, perhaps
+            if not shards(path):  # perhaps the folder that it was unpacked into
                 inner = (inner for inner in sorted(path.iterdir()) if inner.is_dir() and cls.recognises(inner))
                 meant = next(inner, None)
         if meant is not None:

@@ -1,4 +1,4 @@
-"""`hf:owner/name`: a data set of the public hub, where the package `datasets` and a network are there."""
+"""`hf:owner/name`: a data set of the public hub; needs the package `datasets` and a network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Hub:
         try:
             with _quietly(datasets, offline=not reached):
                 self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
-        except Exception as error:  # whatever the network, the hub or the data set's maker did
+        except Exception as error:  # the network, the hub or the data set may fail in any way
             why = one_line(error, 200) if reached else f"{hub} does not answer, and the cache has no copy"
             cure = "check name and network, or download the data set elsewhere and name its folder"
             raise InputError(f"hf:{name}: cannot be loaded ({why}); {cure}") from None
@@ -70,16 +70,16 @@ class Hub:
 
 
 def _answers(address: str) -> bool:
-    """Whether a server answers anything; `datasets` alone tries for half a minute."""
+    """Whether a server answers at all; `datasets` by itself would try for half a minute."""
     found: list[bool] = []
 
     def ask() -> None:
         with suppress(OSError, ValueError):
-            with suppress(urllib.error.HTTPError):  # which is an answer
+            with suppress(urllib.error.HTTPError):  # an error code is an answer
                 urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
             found.append(True)
 
-    # In a thread, as looking up a name has no time limit of its own.
+    # In a thread, since looking up a name has no time limit.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE)
@@ -88,7 +88,7 @@ def _answers(address: str) -> bool:
 
 @contextmanager
 def _quietly(datasets: Any, *, offline: bool) -> Iterator[None]:
-    """Without progress bars where nobody looks. `offline`: from the cache alone, and without a word about it."""
+    """Hide progress bars that nobody looks at. `offline`: use the cache alone, and hide the warning about it."""
     with ExitStack() as restored:
         if not (sys.stderr.isatty() or datasets.are_progress_bars_disabled()):
             datasets.disable_progress_bars()

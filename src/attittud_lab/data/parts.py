@@ -1,4 +1,4 @@
-"""Which rows of which source belong to which part of the data, before anything is decoded."""
+"""Divide the rows of the sources into the parts of the data, before anything is decoded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attittud_lab.data.tasks import find_objective, mix
 from attittud_lab.errors import InputError, listed
 
 VALIDATION = ("validation", "val", "valid", "dev")
-"""What sources call their own validation split."""
+"""Names that sources give their own validation split."""
 MOST_SOURCES = 1000
 """Auxiliary sources; each has a batch in every step."""
 
@@ -32,9 +32,9 @@ class Part:
     labels: Labels | None = None
     classes: list[str] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
-    """How many rows were left out as the training split has no such class, by class."""
+    """How many rows were left out because the training split lacks their class, by class."""
     left_out: int = 0
-    """How many rows were left out as the primary data have the same examples."""
+    """How many rows were left out because the primary data have the same examples."""
 
     @property
     def groups(self) -> list[str] | None:
@@ -48,7 +48,7 @@ class Part:
         return replace(self, rows=self.rows[positions], labels=None if self.labels is None else self.labels[positions])
 
     def drawn(self, size: int, seed: int, groups: Sequence[str] | None = None) -> tuple[Part, Part]:
-        """`size` of the rows, each class in proportion, and the rest of them."""
+        """Draw `size` rows, each class in proportion; returns them and the other rows."""
         taken, left = stratified(len(self.rows), self.labels, size, seed, groups)
         return self.take(taken), self.take(left)
 
@@ -65,7 +65,7 @@ class Parts:
 
 
 def read_parts(config: DataConfig, seed: int) -> Parts:
-    """Split the primary data and leave their examples out of the others; refuses what cannot be trained."""
+    """Split the primary data and leave their examples out of the auxiliary data; refuses data that cannot be trained on."""
     if len(config.auxiliary) > MOST_SOURCES:
         found = f"data.auxiliary: {len(config.auxiliary):,} sources are more than {MOST_SOURCES:,}"
         raise InputError(f"{found}, and each has a batch in every step; put several into one file or folder")
@@ -90,10 +90,10 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
 
 
 def _without_primary(part: Part, name: str, seen: Mapping[str, Digests]) -> Part:
-    """Leave out what the primary task has.
+    """Leave out the examples that the primary task has.
 
-    A labelled example that the primary task has is of no further use. Plain text may be used again for language
-    modelling, but never that of validation and test.
+    A labelled example of the primary task is of no further use. Plain text may be used again for language modelling, but
+    never the text of validation and test.
     """
     own = digests(part.listing, part.rows)
     forbidden = [seen["validation"], seen["test"], *([] if part.labels is None else [seen["train"]])]
@@ -123,7 +123,7 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int, test_seed: 
             raise InputError(f"{what}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2")
         if split not in (None, train_split):
             part = _own_part(config, open_listing(config, source, split), left)
-            # The default fraction is meant for data without a split of their own.
+            # The default fraction is meant for data without splits.
             size = amount(wanted if isinstance(wanted, int) else None, len(part.rows), what)
             parts[name], _ = part.drawn(size, mix(first, name))
         elif wanted is None:
@@ -144,10 +144,10 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int, test_seed: 
 
 
 def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, dict[str, str | None]]:
-    """What to train on, and the source's own splits for validation and test: no example may be in two of them.
+    """The splits for training, validation and test: no example may be in two of them.
 
-    A split that is both trained on and named for another part is divided. What the configuration leaves open goes by the
-    usual names.
+    A split that is named for training and for another part is divided. Splits that the configuration does not name are
+    found by their usual names.
     """
     train = config.split or ("train" if "train" in known else None)
     taken = {*(train or "").split("+"), config.validation_split, config.test_split}
@@ -174,7 +174,7 @@ def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, di
 
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
-    """The rows that pass the class filters, with labels that count from 0; all of them if none is to be `labelled`."""
+    """The rows that pass the class filters, with labels that count from 0; all rows if they need not be `labelled`."""
     if not labelled:
         return Part(listing, np.arange(listing.count))
     where = listing.where
@@ -187,7 +187,7 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
     for name in [*wanted, *config.exclude]:
         if wanted.count(name) > 1:
             raise InputError(f"{where}: classes: names {name!r} twice; name it once")
-        # Whole numbers below the largest were once classes even where no example had them.
+        # In earlier versions whole numbers below the largest were classes even if no example had them.
         absent = name not in wanted and _is_number(name) and int(name) <= largest
         if name not in known and not absent:
             hint = meant(name, listing.classes) or "."
@@ -221,7 +221,7 @@ def _numbered(listing: Listing, classes: list[str]) -> Part:
 
 
 def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
-    """The rows of another split, which has to hold what the training split does, with the same class numbers."""
+    """The rows of another split, which must have the kind and the labels of the training split, with the same class numbers."""
     labels = _check_labels(listing)
     kinds = [
         f"{found.kind}s with {'several labels' if found.multi_label else 'one label'} each"
@@ -241,8 +241,8 @@ def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
 def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig) -> dict[str, int]:
     """How many rows have a class that the training split lacks, by class; refused unless the configuration allows it.
 
-    Classes that the configuration leaves out are none of these. A name that differs from a kept one by case or blanks is
-    always one: it is hardly meant to be left out.
+    Classes that the configuration leaves out do not count. A name that differs from a kept class only by case or blanks
+    always counts: it is hardly meant to be left out.
     """
     counts = labels.sum(0) if listing.multi_label else np.bincount(labels[labels >= 0], minlength=len(listing.classes))
     left_out = {*train.listing.classes, *config.exclude}
@@ -291,7 +291,7 @@ def _check_classes(train: Part, where: str) -> None:
 
 
 def _check_groups(parts: Mapping[str, Part], where: str) -> None:
-    """No group may be in two parts, also where the source has splits of its own."""
+    """Refuse a group that is in two parts, also where the source has its own splits."""
     groups = {name: set(part.groups) for name, part in parts.items() if part.groups is not None}
     for first, second in combinations(groups, 2):
         both = groups[first] & groups[second]
@@ -315,7 +315,7 @@ def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: in
 
 
 def with_noise(labels: Labels | None, classes: int, noise: LabelNoise, seed: int, name: str) -> Labels:
-    """Replace exactly a share of the labels, drawn by the seed, by a random class or by the next one."""
+    """Replace exactly this share of the labels, drawn by the seed, with a random class or with the next class."""
     if labels is None or labels.ndim != 1:
         raise InputError(f"data.auxiliary.{name}.label_noise: needs examples with one class each; leave it out here")
     generator, labels = np.random.default_rng(seed), labels.copy()

@@ -27,16 +27,16 @@ from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
 
 LARGEST = 64_000_000
-"""Pixels of an image that is still decoded; a file of a few kB can announce billions."""
+"""The most pixels of an image that is decoded; a file of a few kB can announce billions."""
 MOST_ENLARGED = 64
-"""Times that the sides of an image may be stretched; more only repeats its pixels."""
-_AT_ONCE = 64  # images; to hand them out one by one takes as long as to decode small ones
+"""The most that the sides of an image may be stretched; more only repeats its pixels."""
+_AT_ONCE = 64  # images per task of a thread; handing them out one by one takes as long as decoding small ones
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
 @dataclass
 class Prepared:
-    """All data of a job as tensors in main memory, with a record of which rows they are."""
+    """All data of a job as tensors in main memory, with a record of the rows they come from."""
 
     kind: Kind
     primary: Task
@@ -56,15 +56,15 @@ class Prepared:
 
 
 def split_seed(config: DataConfig, seed: int) -> int:
-    """What the splits of a run depend on; `seed` is that of the run."""
+    """The seed that decides the splits of a run; `seed` is the run's own."""
     first = seed if config.seed is None else config.seed
     return first if config.subsets is None else first + seed % config.subsets
 
 
 def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: Sequence[Prepared] = ()) -> Prepared:
-    """Read everything. `seed` is that of the run, for splits that follow it (data.seed: null, data.subsets).
+    """Read everything. `seed` is the run's seed, for splits that follow it (data.seed: null, data.subsets).
 
-    From `known`, other splits of the same data, decoded auxiliary images are taken over.
+    Decoded auxiliary images are reused from `known`, which holds other splits of the same data.
     """
     seed = split_seed(config, seed)
     parts = read_parts(config, seed)
@@ -102,7 +102,7 @@ class _Encoder:
             cure = "choose model: text-cnn or hf:FOLDER of a text model"
             raise InputError(f"the data are texts, but the model reads images; {cure}")
         for part in trained:
-            # Some texts may be empty, but where all are nothing could be learned, and a run would not show why.
+            # Some texts may be empty. If all are, nothing can be learned, and a run would not show why.
             if not any(str(raw).strip() for raw in part.raws()):
                 found = f"{part.listing.where}: there is not a single word in its texts"
                 raise InputError(f"{found}; name another column by input:, or check the file")
@@ -126,15 +126,15 @@ class _Encoder:
             examples, classes = rules.make(examples)
         if source.share_head and (classes, objective) != (primary.classes, primary.objective):
             raise InputError(
-                f"data.auxiliary.{name}.share_head: its classes ({listed(classes, 10) or 'none'}) are not those of the primary "
-                f"task ({listed(primary.classes, 10)}); leave share_head out, so that it gets a head of its own"
+                f"data.auxiliary.{name}.share_head: its classes ({listed(classes, 10) or 'none'}) differ from the primary task's "
+                f"({listed(primary.classes, 10)}); leave share_head out, so that it gets its own head"
             )
         packed = rules.blocks and self.reader is not None and self.reader.pack
         return Task(name, objective, classes, examples, source.share_head, packed)
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
-    """Which rows the data are. What only newer settings count is noted only with them, so that older runs can go on."""
+    """The rows that the data come from. Fields of newer settings are recorded only with them, so that older runs can go on."""
     record: dict[str, Any] = {}
     if encoder.pixels is not None:
         record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]
@@ -154,7 +154,7 @@ def _rows(part: Part) -> dict[str, Any]:
 
 
 def _decoded(known: Prepared, part: Part, record: dict[str, Any]) -> Examples | None:
-    """The auxiliary examples of other prepared data that are these very images."""
+    """The auxiliary examples of other prepared data, if they are the same images."""
     size = record.get("image_size")
     if size is None or known.record.get("image_size") != size or part.labels is None:
         return None
@@ -167,7 +167,7 @@ def _decoded(known: Prepared, part: Part, record: dict[str, Any]) -> Examples | 
 
 
 def _checksum(data: Prepared) -> str:
-    """A checksum of everything that is trained and judged on: other pixels under the same names are other data."""
+    """A checksum of all data for training and evaluation: other pixels under the same names are other data."""
     digest = hashlib.sha256()
     for part in data.all_examples:
         for tensor in (part.inputs, part.targets):
@@ -179,7 +179,7 @@ def _checksum(data: Prepared) -> str:
 
 @dataclass(frozen=True)
 class Pixels:
-    """The common shape that every image is brought to."""
+    """The common shape that every image is scaled to."""
 
     channels: int
     size: int
@@ -188,7 +188,7 @@ class Pixels:
 
     @classmethod
     def common(cls, parts: Sequence[Part], size: int | None) -> Pixels:
-        """From a look at some images: grey only if all are grey, the most common size of the first part."""
+        """Find the shape from some images: grey only if all are grey, and the most common size of the first part."""
         looks = [[_look(raw, part.listing.where) for raw in part.listing.fetch(part.rows[:32])] for part in parts]
         usual = Counter(side for side, _ in looks[0]).most_common(1)[0][0]
         return cls(1 if all(grey for part in looks for _, grey in part) else 3, size or usual, usual)
@@ -215,12 +215,12 @@ def _open(raw: Raw, where: str) -> Image.Image:
     name = _said(raw, where)
     try:
         with warnings.catch_warnings():
-            # Our own limit below is stricter than the size from which pillow warns.
+            # Our own limit below is stricter than pillow's warning.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS)
     except Image.DecompressionBombError:
         raise InputError(f"{name} announces more pixels than memory holds (a decompression bomb); remove it") from None
-    except Exception as error:  # every format has errors of its own
+    except Exception as error:  # every format raises its own errors
         reason = "it is no image" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
@@ -249,14 +249,14 @@ def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np
         with nullcontext(raw) if isinstance(raw, Image.Image) else _open(raw, where) as file:
             try:
                 if file is not raw:
-                    # JPEG can be decoded at a half, a quarter or an eighth of its size, never below the one that is wanted.
+                    # JPEG can be decoded at a half, a quarter or an eighth of its size, but not below the size wanted.
                     file.draft(mode, shape)
                 image = _eight_bits(file).convert(mode)
             except Exception as error:  # as above
                 found = f"{_said(raw, where)} is damaged ({one_line(error, 200)})"
                 raise InputError(f"{found}; repair or remove it") from None
     if image.size != shape:
-        # The middle square: scaling the sides apart would distort what is in the picture.
+        # The middle square: scaling both sides differently would distort the picture.
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         image = image.crop((left, top, left + side, top + side)).resize(shape, Image.Resampling.BILINEAR)
@@ -278,7 +278,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def decode_all(raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]) -> Tensor:
-    """n x C x H x W, decoded by a few threads (pillow works outside of Python's lock). Complaints begin with `where`."""
+    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Complaints begin with `where`."""
     places = [where] * len(raws) if isinstance(where, str) else where
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 

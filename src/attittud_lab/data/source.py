@@ -1,4 +1,4 @@
-"""What a data source offers, the registry of sources, and how the path in a configuration finds its source."""
+"""The interface of a data source, the registry of sources, and the search for the source of a path."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Source(Protocol):
         """The examples of one split, or all."""
 
 
-# Each source is a file in this folder and one line here. They are asked in this order, and imported only when asked:
+# Each source is a file in this folder and one line here. They are tried in this order, and imported only when tried:
 # pyarrow alone takes half a second.
 _SOURCES: list[type[Source] | str] = [
     "attittud_lab.data.digits:Digits",
@@ -95,7 +95,7 @@ _SOURCES: list[type[Source] | str] = [
 
 
 def register_source(source: type[Source]) -> type[Source]:
-    """A class decorator: the source is asked before those that are already known."""
+    """A class decorator: the source is tried before the sources that are already registered."""
     _SOURCES.insert(0, source)
     return source
 
@@ -117,12 +117,12 @@ def open_source(name: str) -> Source:
 
 @cache
 def warn_once(message: str) -> None:
-    """A warning that a process gives once, however many runs read the same data."""
+    """Warn once per process, however many runs read the same data."""
     logger.warning("%s", message)
 
 
 def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> None:
-    """Refuse what takes more than half of the free memory, before it is allocated; `what` names it."""
+    """Refuse data that take more than half of the free memory, before they are allocated; `what` names them."""
     free = free_memory()
     if wanted > free / 2:
         raise InputError(
@@ -132,7 +132,7 @@ def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> N
 
 
 def free_memory() -> float:
-    """Bytes of main memory that this process can still take; infinite where the system does not tell."""
+    """Bytes of main memory that this process can still take; infinite where the system does not say."""
     found = [math.inf]
     with suppress(OSError, ValueError):  # another system, or a container without a limit
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -143,21 +143,21 @@ def free_memory() -> float:
 
 
 def inside(root: Path, path: Path) -> Path:
-    """`path`, if it really lies below `root`: a link out of the folder would read what nobody meant to share."""
+    """`path`, if it really lies below `root`: a link out of the folder could read files that nobody meant to share."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise InputError(f"{path}: is a link out of {root}; copy the file into the folder, or remove the link")
     return path
 
 
 def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
-    """The listing of a split, which must exist; `train+other` reads two as one."""
+    """The listing of a split, which must exist; `train+other` reads two splits as one."""
     names: list[str | None] = [None] if split is None else [*split.split("+")]
     columns = Columns(config.input, config.label, getattr(config, "group", None), config.where)
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{config.path}: the split {name} is named twice in {split}; name it once")
         if name is not None and name not in source.splits:
-            known = ", ".join(source.splits) or "none of its own"
+            known = ", ".join(source.splits) or "none"
             raise InputError(f"{config.path}: there is no split {name!r}; the source has {known}")
         for key, value in vars(columns).items():
             if value and not source.columns(name):
@@ -169,7 +169,7 @@ def open_listing(config: SourceConfig, source: Source, split: str | None) -> Lis
 
 
 def joined(parts: Sequence[Listing]) -> Listing:
-    """Several splits of a source as one. It has the classes of all; without labels in one of them it has none."""
+    """Join several splits of a source. The result has the classes of all, and no labels if one of the splits has none."""
     if len(parts) == 1:
         return parts[0]
     first, ends = parts[0], np.cumsum([part.count for part in parts])
@@ -202,7 +202,7 @@ def joined(parts: Sequence[Listing]) -> Listing:
 
 
 def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels:
-    """The labels of a listing as numbers of these classes; -1 for other classes, and for no label."""
+    """The labels of a listing as numbers of these classes; -1 for other classes and for missing labels."""
     numbers = {name: number for number, name in enumerate(classes)}
     table = np.array([*(numbers.get(name, -1) for name in listing.classes), -1], dtype=np.int64)
     return table[labels]

@@ -1,4 +1,4 @@
-"""How examples are divided: stratified, seeded splits by count or fraction, and copies that are in two parts at once."""
+"""Divide examples: stratified, seeded splits by count or fraction, and a check for copies that are in two parts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from attittud_lab.data.source import Labels, Listing, Raw, Rows, warn_once
 from attittud_lab.errors import InputError
 
 MOST_COPIED = 0.1
-"""The share of a part that may also be in another part; more is refused."""
+"""The largest share of a part that may also be in another part."""
 _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 
 def amount(count: Count, available: int, what: str, total: int | None = None) -> int:
-    """A count, or a fraction of `total` (all that is available where not given), as a number; null is all available."""
+    """The number of examples for a count or a fraction of `total` (by default of all available); null means all available."""
     if count is None:
         return available
     if isinstance(count, float):
@@ -43,8 +43,8 @@ def stratified(
 ) -> tuple[Rows, Rows]:
     """The positions of `size` of `count` examples, each class in proportion (largest remainder), and of the others.
 
-    Groups (the images of a patient, say) stay whole: no more than `size` examples are taken then, and as many as whole
-    groups allow.
+    Groups (the images of a patient, say) stay whole: then at most `size` examples are taken, as many as whole groups
+    allow.
     """
     generator, chosen = np.random.default_rng(seed), np.zeros(count, dtype=bool)
     if groups is None:
@@ -55,23 +55,23 @@ def stratified(
 
 
 def strata(labels: Labels | None, count: int) -> Labels:
-    """The stratum of each example: its class; of several labels at once, its rarest one.
+    """The stratum of each example: its class or, with several labels at once, its rarest label.
 
-    So the rarest labels, of which a split can easily get none, come out in proportion, the more common ones nearly. (Strata
-    by combination of labels would put every combination that occurs once into the same part.)
+    So the rarest labels, which a split can easily miss, are in proportion, and more common labels nearly so. (Strata by
+    combination of labels would put every combination that occurs once into the same part.)
     """
     if labels is None:
         return np.zeros(count, dtype=np.int64)
     if labels.ndim == 1:
         return labels
-    ranks = labels.sum(0).argsort(kind="stable").argsort(kind="stable") + 1  # 1 is the rarest
+    ranks = labels.sum(0).argsort(kind="stable").argsort(kind="stable") + 1  # rank 1 is the rarest label
     rarest: Labels = np.where(labels == 1, ranks, len(ranks) + 1).min(1, initial=len(ranks) + 1)
     return rarest
 
 
 def _order(strata: Labels, generator: np.random.Generator) -> Rows:
-    """All examples in an order whose every beginning has all strata in proportion, up to one example."""
-    # A key in [0, 1) for each, evenly spread within its stratum.
+    """All examples in an order in which every prefix has all strata in proportion, up to one example."""
+    # Each example gets a key in [0, 1); the keys are evenly spread within a stratum.
     keys = np.empty(len(strata))
     _, counts = np.unique(strata, return_counts=True)
     for members in np.split(np.argsort(strata, kind="stable"), np.cumsum(counts)[:-1]):
@@ -82,7 +82,7 @@ def _order(strata: Labels, generator: np.random.Generator) -> Rows:
 def _whole_groups(
     strata: Labels, groups: Sequence[str], size: int, generator: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """Which examples to take: groups in the order above, each if it still fits. A group counts for its rarest example."""
+    """The examples to take: groups in this order, each if it still fits. A group has the stratum of its rarest example."""
     _, first, number = np.unique(groups, return_index=True, return_inverse=True)
     counts, rarest = np.bincount(strata), strata[first]
     for stratum, group in zip(strata, number, strict=True):
@@ -98,11 +98,11 @@ def _whole_groups(
 
 @dataclass(frozen=True)
 class Digests:
-    """16 bytes for each example: of its content, and of its words alone (of an image, the same)."""
+    """Two digests of 16 bytes for each example: of its content, and of its words alone (for an image both are the same)."""
 
     exact: npt.NDArray[np.bytes_]
     words: npt.NDArray[np.bytes_]
-    """Empty for a text that is blank: that says nothing about copies."""
+    """Empty for a blank text, which says nothing about copies."""
 
 
 def digests(listing: Listing, rows: Rows) -> Digests:
@@ -126,7 +126,7 @@ def _digest(raw: Raw) -> bytes:
 
 
 def _words_digest(text: str) -> bytes:
-    """The digest of a text without case, white space and punctuation, if there is more to it."""
+    """The digest of a text without case, white space and punctuation, if anything is left."""
     words = " ".join(_punctuation().sub(" ", text.casefold()).split()) or text.strip()
     return _digest(words) if words else b""
 
@@ -134,12 +134,12 @@ def _words_digest(text: str) -> bytes:
 @cache
 def _punctuation() -> re.Pattern[str]:
     marks = [chr(code) for code in range(0x10000) if unicodedata.category(chr(code)).startswith("P")]
-    # Signs that calculate or address are no punctuation: 3*4 and 3/4 are different texts.
+    # Signs for calculations and addresses do not count as punctuation: 3*4 and 3/4 are different texts.
     return re.compile("[" + re.escape("".join(mark for mark in marks if mark not in "*/%&#@\\")) + "]+")
 
 
 def copies(part: Digests, other: Digests) -> tuple[int, int]:
-    """How many examples of `part` are also in `other`, and how many of these are the same in their words only."""
+    """How many examples of `part` are also in `other`, and how many of these are equal only in their words."""
     shared = np.isin(part.words, other.words) & (part.words != b"")
     return int(shared.sum()), int((shared & ~np.isin(part.exact, other.exact)).sum())
 
@@ -147,7 +147,7 @@ def copies(part: Digests, other: Digests) -> tuple[int, int]:
 def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict[str, int]:
     """Count the examples that two parts of the primary data share: few are a warning, many are refused.
 
-    `overlap` is the setting: refuse, warn (never refuse) or allow (say nothing).
+    `overlap` is the setting: refuse, warn (never refuse) or allow (without a warning).
     """
     counts = {}
     for part, other in (("test", "train"), ("validation", "train"), ("test", "validation")):

@@ -1,4 +1,4 @@
-"""Tables: parquet as the public dataset hub lays it out, and texts in csv, tsv or jsonl.
+"""Tables: parquet in the layout of the public dataset hub, and texts in csv, tsv or jsonl.
 
 pyarrow reads all of them. Cells of csv and tsv are read as text and never guessed: a class may be called NA, 01 or no.
 """
@@ -32,7 +32,7 @@ DEEPEST = 100
 """Nested lists and objects of a line of jsonl; pyarrow crashes where there are some thousands."""
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
 _WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one that is never closed goes to the end
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a quote that is never closed goes to the end
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _CELLS_ARE_TEXT = {b"cells": b"text"}
 """Metadata of a table whose file does not tell numbers from text."""
@@ -177,7 +177,7 @@ def _is(values: Any, kind: str) -> bool:
 
 def _raw(value: Any, where: str, column: str) -> Raw:
     if isinstance(value, dict):
-        value = value.get("bytes")  # its path is only a name; nothing is opened by what a table says
+        value = value.get("bytes")  # its path is only a name: a table cannot make us open a file
     if not isinstance(value, (bytes, str)):
         raise InputError(f"{where}: column {column!r} has a row without content; remove such rows")
     return value
@@ -257,7 +257,7 @@ def read_file(path: Path) -> pa.Table:
     for name, column in zip(names, table.columns, strict=True):
         try:
             columns.append(column.cast(pa.string()) if suffix in (".csv", ".tsv") else column)
-            column.validate(full=True)  # pyarrow does not do it by itself for jsonl and parquet
+            column.validate(full=True)  # pyarrow itself does not check jsonl and parquet
         except pa.ArrowInvalid:
             raise InputError(f"{path}: column {name!r} is not UTF-8 text; save the file in that encoding") from None
     return pa.Table.from_arrays(columns, names=names, metadata=table.schema.metadata)
@@ -302,7 +302,7 @@ def _csv(content: bytes, path: Path, block: int, delimiter: str) -> pa.Table:
 
 
 def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:
-    """Refuse a quote that is never closed, or closed in the middle of a cell: rows would be merged without a word."""
+    """Refuse a quote that is never closed, or closed in the middle of a cell: rows would be merged silently."""
     if b'"' not in content:
         return
     other = re.escape(delimiter.encode())

@@ -1,4 +1,4 @@
-"""A task: its examples, the order in which they are seen, its objective and its per-example losses."""
+"""A task: its examples, their order, its objective and its per-example losses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from attittud_lab.data.source import Kind
 from attittud_lab.errors import InputError
 
 MOST_REPEATED = 1000
-"""An example may be so many times in one batch; that is already far beyond any use."""
+"""The most copies of one example in a batch, far beyond any use."""
 
 
 def mix(*parts: int | str) -> int:
-    """A 63-bit seed from the parts; different parts give unrelated seeds, on every machine the same."""
+    """A 63-bit seed from the parts: different parts give unrelated seeds, the same on every machine."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -42,12 +42,12 @@ class Examples:
         return Examples(self.inputs.to(device), targets, self.lengths, self.bucket)
 
     def take(self, rows: Tensor, width: int | None = None) -> tuple[Tensor, Tensor | None]:
-        """Some examples; of texts the first `width` tokens."""
+        """Some examples; texts are cut to the first `width` tokens."""
         inputs = self.inputs if width is None else self.inputs[:, :width]
         return inputs[rows], None if self.targets is None else self.targets[rows]
 
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of the inputs, some at a time, with their rows; texts from short to long, cut accordingly."""
+        """All inputs in batches, with their rows; texts come from short to long, and are cut accordingly."""
         if self.lengths is None:
             yield from zip(torch.arange(len(self)).split(size), self.inputs.split(size), strict=True)
             return
@@ -55,7 +55,7 @@ class Examples:
             yield rows, self.take(rows.to(self.inputs.device), self.width(rows))[0]
 
     def width(self, rows: Tensor) -> int | None:
-        """What these rows (in main memory) may be cut to; None where there is nothing to cut."""
+        """The length that these rows (in main memory) may be cut to; None where there is nothing to cut."""
         if self.lengths is None:
             return None
         longest = max(1, int(self.lengths[rows].max()))
@@ -64,11 +64,11 @@ class Examples:
 
 @dataclass
 class Task:
-    """What is to be learned from a set of examples. It has a head of its own name, or shares that of the primary task."""
+    """What is to be learned from a set of examples. It has a head of the same name, or shares the primary task's head."""
 
     name: str
     objective: str
-    """A name of the registry below."""
+    """The name of an objective in the registry below."""
     classes: list[str]
     examples: Examples
     shares_head: bool = False
@@ -82,7 +82,7 @@ class Task:
 
 @dataclass
 class Order:
-    """An endless walk through n examples, a new permutation in every epoch, that can be entered at any step.
+    """An endless order of n examples, with a new permutation in every epoch; it can start at any step.
 
     It depends on the seed and the name of the stream alone, so all strategies of a seed see the same batches, and a
     resumed run needs to remember only the number of its step. With `lengths` batches have rows of similar lengths; all
@@ -113,7 +113,7 @@ class Order:
     def _permutation(self, epoch: int, size: int) -> tuple[Tensor, Tensor]:
         if epoch not in self._epochs:
             generator = torch.Generator().manual_seed(mix(self.seed, self.stream, epoch))
-            # Only the last epochs are kept; a batch may lie across two.
+            # Only the last epochs are kept; a batch may span two.
             self._epochs = {key: value for key, value in self._epochs.items() if key >= epoch - 1}
             order = torch.randperm(self.n, generator=generator)
             if self.lengths is not None:
@@ -123,7 +123,7 @@ class Order:
 
 
 SORTED = 16
-"""So many batches are sorted by length together: few, so that an epoch stays a random order."""
+"""Batches that are sorted by length together: few, so that an epoch stays in random order."""
 
 
 def _by_length(order: Tensor, lengths: Tensor, size: int, begun: int, generator: torch.Generator) -> Tensor:
@@ -136,7 +136,7 @@ def _by_length(order: Tensor, lengths: Tensor, size: int, begun: int, generator:
     batches = []
     for window in whole.split(SORTED * size):
         batches += window[lengths[window].argsort(stable=True)].split(size)
-    # Shuffled within a batch too: the first ones of it shall not be the shortest.
+    # Also shuffled within a batch, so that its first rows are not its shortest.
     drawn = [batches[i][torch.randperm(size, generator=generator)] for i in torch.randperm(count, generator=generator)]
     return torch.cat([order[:begun], *drawn, order[begun + count * size :]])
 
@@ -162,11 +162,11 @@ class Objective:
     kinds: tuple[Kind, ...] = ("image", "text")
     """The examples that it can learn from."""
     blocks: bool = False
-    """Whether texts are read whole, in blocks, or each by its beginning."""
+    """Whether texts are read whole, in blocks; otherwise only the beginning of each text is read."""
     make: Callable[[Examples], tuple[Examples, list[str]]] | None = None
     """Makes targets, and the names of their classes, from examples without labels."""
     derived: bool = False
-    """Whether another objective becomes this one, so that a configuration cannot name it."""
+    """Whether it stands in for another objective, so that a configuration cannot name it."""
 
 
 def _classified(model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
@@ -187,7 +187,7 @@ def _masked(model: nn.Module, task: Task, inputs: Tensor, _targets: Tensor | Non
 
 OBJECTIVES: dict[str, Objective] = {
     "classify": Objective(_classified),
-    "multi_label": Objective(_labelled, derived=True),  # what classify becomes where labels are lists of 0 and 1
+    "multi_label": Objective(_labelled, derived=True),  # stands in for classify where labels are lists of 0 and 1
     "masked_lm": Objective(_masked, labelled=False, kinds=("text",), blocks=True),
 }
 """Each objective is one entry here; from outside of the package, one assignment."""

@@ -27,7 +27,7 @@ from attittud_lab.files import make_folder, write_atomically
 logger = logging.getLogger("attittud")
 
 SHORTEST = 8
-"""A block is filled up by the next text only if so many of its tokens fit; fewer would have next to no context."""
+"""The next text fills up a block only if so many of its tokens fit; fewer would have hardly any context."""
 FORMAT = "tokens-1"
 _CURE = "choose another folder by data.cache=FOLDER"
 Numbers = npt.NDArray[Any]
@@ -44,7 +44,7 @@ class Words(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A text that changes with anything that decides which numbers a text becomes."""
+        """A text that changes with anything that decides the token numbers."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of whole texts, without prefix and suffix."""
@@ -66,7 +66,7 @@ class Reader:
         return self._padded([self._framed(text[:room]) for text in tokenised(self.words, texts, self.cache)])
 
     def blocks(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """All of the texts, cut to `max_length`; with `pack` the rest of a block is filled by the next text."""
+        """All of the texts, cut to `max_length`; with `pack` the next text fills the rest of a block."""
         room, sides = self._room(), len(self.words.prefix) + len(self.words.suffix)
         found: list[list[Numbers]] = []
         left = 0
@@ -95,7 +95,7 @@ class Reader:
 
     def _padded(self, rows: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        # No wider than the longest text; one token wide even where no text has a word.
+        # As wide as the longest text, and at least one token wide.
         width = max(1, int(lengths.max(initial=0)))
         check_memory(4 * len(rows) * width, f"{len(rows):,} texts of up to {width:,} tokens", "lower data.max_length")
         padded = np.full((len(rows), width), self.words.pad, dtype=np.int32)
@@ -105,7 +105,7 @@ class Reader:
 
 
 def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[Numbers]:
-    """The token numbers of each text, from `folder` if they are there and whole; else made, and kept there."""
+    """The token numbers of each text, from `folder` if they are there and undamaged; else computed and saved there."""
     path = None if folder is None else folder / f"{_key(words, texts)}.safetensors"
     kept = None if path is None else _read(path, len(texts))
     if kept is None:
@@ -122,7 +122,7 @@ def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[N
 
 
 def _key(words: Words, texts: Sequence[str]) -> str:
-    """The name of a file, which another text, tokenizer or order of texts changes."""
+    """The name of the file for these texts in this order and this tokenizer."""
     digest = hashlib.sha256(f"{FORMAT}\0{words.fingerprint}\0{len(texts)}\0".encode())
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
@@ -138,7 +138,7 @@ def _checksum(kept: Mapping[str, Numbers]) -> Numbers:
 
 
 def _read(path: Path, count: int) -> dict[str, Numbers] | None:
-    """The `numbers` of all texts and where they end in it; None if there is no file, or if it is damaged."""
+    """The `numbers` of all texts and the end of each text; None if there is no file, or if it is damaged."""
     try:
         kept = load(path.read_bytes())
         if len(kept["ends"]) == count + 1 and np.array_equal(_checksum(kept), kept["sha256"]):

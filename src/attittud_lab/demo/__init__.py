@@ -30,7 +30,7 @@ QUALITIES = {
     "50 % random": "{kind: random}",
     "50 % shifted to the next class": "{kind: shifted}",
 }
-"""What a table calls them, and the `label_noise` of the auxiliary source."""
+"""Qualities by their name in the table, with the `label_noise` of the auxiliary source."""
 _HALVES = ["training.mode=two_phase", "training.guided.steps={half}", "training.finetune.steps={half}"]
 ROWS: dict[str, tuple[str, list[str]]] = {
     PRIMARY_ONLY: ("ignores the auxiliary data", []),
@@ -47,12 +47,12 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "orthogonal_flip": ("Eta (1, 0, -1)", []),
     "auto": ("validation examples decide how much weight each part gets", []),
     "own_head": (
-        "control: multitask, the auxiliary task with an output layer of its own",
+        "control: multitask, the auxiliary task with its own output layer",
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
 }
-"""What a row does, and its settings, if they are more than the strategy of its name."""
-WIDE = 112  # columns of a terminal that the table fills without two lines to a row
+"""The rows: what each does, and its settings where they differ from the strategy of the same name."""
+WIDE = 112  # columns of a terminal in which every row of the table fits into one line
 STYLES = {"▲": "green", "▼": "red"}
 MARKS = "▲ better, ▼ worse, = not significant (p corrected by Holm for the rows of a column)"
 Cell = tuple[str, str, int]  # row, quality, seed
@@ -67,12 +67,12 @@ def config(cell: Cell, steps: int) -> Config:
 
 
 def measure(cell: Cell, steps: int, folder: Path) -> tuple[RunResult, float]:
-    """Train in a process of its own; returns the processor time that it took, too."""
+    """Train in a separate process; also returns the processor time that it took."""
     import torch
 
     from attittud_lab.training.train import run
 
-    torch.set_num_threads(1)  # the matrices are too small to share: more threads only wait for each other
+    torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
     began, (row, quality, seed) = time.process_time(), cell
     path = folder / "runs" / quality.replace(" ", "-") / row / f"seed-{seed}"
     return run(config(cell, steps), run_dir=path, fresh=True), time.process_time() - began
@@ -91,7 +91,7 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
             processor += seconds
             progress.begin(", ".join(map(str, waiting[future])))
             progress.end()
-    # It ignores the auxiliary data, so one quality stands for all.
+    # primary_only ignores the auxiliary data, so one quality stands for all.
     found |= {
         (PRIMARY_ONLY, quality, seed): found[PRIMARY_ONLY, first, seed] for quality in others for seed in range(seeds)
     }
@@ -108,7 +108,7 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
         "decision": tables[0]["decision"] | {"table": first},
         "took": {"seconds": time.perf_counter() - began, "processor_seconds": processor, "workers": workers},
     }
-    return without_nan(whole)  # type: ignore[no-any-return]  # a dict stays one
+    return without_nan(whole)  # type: ignore[no-any-return]  # a dict stays a dict
 
 
 def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunResult]) -> dict[str, Any]:

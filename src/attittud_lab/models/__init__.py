@@ -1,4 +1,4 @@
-"""Networks by name. A model is a file with its network, and an entry here that says what it reads and how it is built.
+"""Networks by name. A model is a file with its network, and an entry here with the data it reads and its builder.
 
 Networks are imported when they are built, so that names can be listed and checked without torch.
 """
@@ -21,7 +21,7 @@ Kind = Literal["image", "text"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a body is built for."""
+    """The data and settings that a body is built for."""
 
     config: ModelConfig
     shape: tuple[int, ...]
@@ -35,18 +35,18 @@ class Entry:
 
     about: str
     build: Callable[..., Any] | str
-    """Makes the shared body from a `Wanted` and from what the groups of `pattern` match."""
+    """Makes the shared body from a `Wanted` and from the matches of the groups of `pattern`."""
     reads: tuple[Kind, ...]
     pattern: str
-    """A regular expression for the names that it stands for."""
+    """A regular expression for the names of this model."""
     words: Callable[..., Any] | str | None = None
-    """Makes what turns texts into token numbers, from what the groups match; None for a model of images."""
+    """Makes the tokenizer from the matches of the groups; None for a model of images."""
     packs: bool = False
     """Whether a row may hold several texts."""
     keeps: Callable[..., Any] | str | None = None
     """Copies what `build` and `words` read, but for weights, into a folder that can take the place of the name's one."""
     foreign: bool = False
-    """Made by another library: tried on two examples, which show the number of its features."""
+    """Made by another library: trying it on two examples shows the number of its features."""
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -67,7 +67,7 @@ def names(kind: Kind | None = None) -> dict[str, str]:
 
 
 def find(name: str) -> tuple[Entry, tuple[str, ...]]:
-    """The entry of a name, and the variable parts of the name. Whether a folder exists is seen when it is opened."""
+    """The entry of a name, and the variable parts of the name. A missing folder is noticed when it is opened."""
     for entry in _ENTRIES.values():
         match = re.fullmatch(entry.pattern, name, re.DOTALL)
         if match:
@@ -76,7 +76,7 @@ def find(name: str) -> tuple[Entry, tuple[str, ...]]:
 
 
 def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
-    """Call what an entry names."""
+    """Call a function of an entry, importing it if it is given by name."""
     found = resolve_name(f"attittud_lab.models.{function}") if isinstance(function, str) else function
     return found(*arguments)
 
@@ -86,7 +86,7 @@ register("small-cnn", "three convolutions of model.width channels with GroupNorm
 register("resnet-18", "He et al. 2016, with a smaller stem for small images", "vision:resnet_18", "image")
 _WIDE = "Zagoruyko and Komodakis 2016, the paper's network; any wideresnet-DEPTH-WIDTH"
 register("wideresnet-22-4", _WIDE, "vision:wide_resnet", "image", pattern=r"wideresnet-(\d{1,3})-(\d{1,2})")
-# Not packed: its convolutions would look over the end of a text into the next one.
+# Not packed: its convolutions would reach beyond the end of a text into the next one.
 _CNN = "two convolutions of model.width channels over hashed words"
 register("text-cnn", _CNN, "text:TextCNN", "text", words="text:HashedWords")
 _HF = "an image or text network of transformers, from a folder or the cache"

@@ -1,7 +1,7 @@
-"""`training.compile`: the shared body as compiled code. In training steps alone: evaluations have batches of odd sizes.
+"""`training.compile`: the shared body as compiled code, in training steps only: evaluations have batches of odd sizes.
 
-What is compiled depends on the shapes of a batch and on nothing that came before (`dynamic=False`), so that a continued
-run, or the tenth one of a comparison, computes the same bits as one alone.
+The compiled code depends only on the shapes of a batch and on nothing that came before (`dynamic=False`), so that a
+continued run, or the tenth run of a comparison, computes the same bits as a run alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger("attittud")
 
 BACKEND = "inductor"
 LIMIT = 64
-"""Variants of a body in one process: each batch size, text length, mode and precision is one. Torch's own limit is 8."""
+"""Variants of a body in one process: each batch size, text length, mode and precision makes one. Torch's own limit is 8."""
 
 
 class _Compiler:
-    """Seconds that it has taken so far."""
+    """Counts the seconds that compiling has taken so far."""
 
     seconds = began = 0.0
 
@@ -40,7 +40,7 @@ def _ends(_: object) -> None:
 
 
 def clock() -> float:
-    """Seconds that stand still while something is compiled: the first run of a comparison would pay for all others."""
+    """Seconds without the time for compiling, which the first run of a comparison would pay for all others."""
     return time.perf_counter() - _Compiler.seconds
 
 
@@ -60,7 +60,7 @@ def _timed() -> Iterator[None]:
 
 @contextmanager
 def compiling(wanted: bool, *, deterministic: bool) -> Iterator[None]:
-    """Torch's settings for a run whose body is to be compiled; put back afterwards."""
+    """Torch's settings for a run with a compiled body; restored afterwards."""
     if not wanted:
         yield
         return
@@ -71,13 +71,13 @@ def compiling(wanted: bool, *, deterministic: bool) -> Iterator[None]:
     with _timed(), ExitStack() as patched:
         for settings, values in (
             (torch._dynamo.config, {"recompile_limit": LIMIT}),
-            # A refresh walks a graph several times. Backward passes are compiled at once, so that one that cannot be is
-            # noticed before anything has run.
+            # A refresh walks a graph several times. Backward passes are compiled at once, so that a pass that cannot be
+            # compiled is noticed before anything has run.
             (torch._functorch.config, {"donated_buffer": False, "force_non_lazy_backward_lowering": True}),
-            # Else kernels are chosen by timing them.
+            # Otherwise kernels would be chosen by timing them.
             (torch._inductor.config, {"deterministic": deterministic}),
         ):
-            # None of them is promised to stay.
+            # These settings may disappear from torch.
             known = {name: value for name, value in values.items() if hasattr(settings, name)}
             patched.enter_context(settings.patch(known))
         yield
@@ -86,8 +86,8 @@ def compiling(wanted: bool, *, deterministic: bool) -> Iterator[None]:
 def compile_body(model: Network) -> None:
     """Compile the shared body in place, which leaves names in files of weights as they are.
 
-    A body may name a `compiled_part` that every pass goes through. Without one, passes for masked words are not compiled.
-    Heads are never compiled. The whole of a body is compiled, or it runs as usual.
+    A body may name a `compiled_part` that every pass goes through. Without it, passes for masked words are not compiled.
+    Heads are never compiled. Either the whole body is compiled, or it runs as usual.
     """
     part = getattr(model.body, "compiled_part", model.body)
     assert isinstance(part, nn.Module)
@@ -116,7 +116,7 @@ def compile_body(model: Network) -> None:
 
 def _run_as_usual(part: nn.Module, error: Exception) -> None:
     part._compiled_call_impl = None
-    # What torch adds at the end is meant for those who work on it.
+    # The end of torch's message is meant for developers of torch.
     reason = f"{type(error).__name__}: {one_line(error, 300).partition(' Set TORCHDYNAMO_VERBOSE')[0]}"
     logger.warning("training.compile: the body cannot be compiled and is run as usual (%s)", reason)
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 FAR = -1e4
-"""Added to the attention of what must not be seen: exp of it is exactly 0 in every floating-point type."""
+"""Added to the attention of tokens that must not be seen: its exp is exactly 0 in every floating-point type."""
 TRIED = 256
-"""Tokens of a trial: more than an encoder sees at a time that looks through a window (ModernBERT 128)."""
+"""Tokens of a trial: more than the attention window of an encoder (128 in ModernBERT)."""
 
 # Stored masked-word heads by family: the layer, its norm and the bias. All have the form of `MaskedHead`.
 _HEADS = (
@@ -38,7 +38,7 @@ _HEADS = (
 
 
 class HFWords:
-    """A Hugging Face tokenizer without its own opinions on padding and truncation."""
+    """A Hugging Face tokenizer without its own settings for padding and truncation."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -50,7 +50,7 @@ class HFWords:
         self.prefix, self.suffix = ([], []) if start is None else (framed[:start], framed[start + len(bare) :])
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        # Some folders pad and cut every text to a length of their own; here that is left to the data.
+        # Some folders pad and cut every text to a fixed length; here the data decide the length.
         settings = {"add_special_tokens": special, "padding": False, "truncation": False, "verbose": False}
         return list(self._tokenizer(list(texts), **settings)["input_ids"])
 
@@ -72,7 +72,7 @@ class Encoder(TextBody):
         super().__init__()
         self.model = model
         if getattr(model, "pooler", None) is not None:
-            # Its output is not used here; parameters that no loss reaches would only be weighed in counts.
+            # The pooler's output is not used here; its parameters would only be counted although no loss reaches them.
             model.pooler = None
         words = HFWords(tokenizer)
         self.features = int(model.config.hidden_size)
@@ -86,11 +86,11 @@ class Encoder(TextBody):
         self.starts = words.prefix[0] if words.prefix else None
         self.ends = words.suffix[-1] if words.suffix else None
         self.first = _first_position(model, self.pad, set(self.special))
-        """Number of the first position; None where the encoder takes no positions and masks of ours."""
+        """Number of the first position; None where the encoder does not take our positions and masks."""
 
     @property
     def compiled_part(self) -> nn.Module:
-        """What `training.compile` compiles."""
+        """The module that `training.compile` compiles."""
         return self.model  # type: ignore[no-any-return]  # transformers has no types here
 
     @property
@@ -113,7 +113,7 @@ class Encoder(TextBody):
         present = (inputs != self.pad).long() if segments is None else segments
         if self.first is None:
             return self.model(input_ids=inputs.long(), attention_mask=(present > 0).long()).last_hidden_state  # type: ignore[no-any-return]  # the same
-        # Given in full, as transformers would look at the mask on the host, and share positions among all rows.
+        # Given in full: transformers would otherwise read the mask on the host, and share positions among all rows.
         positions = _positions(present, restart=segments is not None) + self.first
         return _states(self.model, inputs.long(), present, positions)
 
@@ -135,7 +135,7 @@ def _states(model: Any, inputs: Tensor, segments: Tensor, positions: Tensor) -> 
 
 @torch.no_grad()
 def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
-    """Found by trying: two texts in one row, with masks and positions of ours, must be what each is alone."""
+    """Found by a trial: two texts in one row, with our masks and positions, must give the same as each text alone."""
     words = [token for token in range(int(model.config.vocab_size)) if token != pad and token not in special][:4]
     if not words:
         return None
@@ -146,11 +146,11 @@ def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
     model.eval()
     try:
         alone = torch.cat([model(input_ids=piece).last_hidden_state for piece in (row[:, :3], row[:, 3:])], 1)
-        for first in (0, pad + 1):  # BERT counts from 0, RoBERTa from behind its sign for padding
+        for first in (0, pad + 1):  # BERT counts from 0, RoBERTa from the number after its padding token
             together = _states(model, row, segments, _positions(segments, restart=True) + first)
             if torch.allclose(together, alone, rtol=1e-4, atol=1e-4 * float(alone.abs().max())):
                 return first
-    except Exception:  # an encoder that takes no such arguments says so in its own way
+    except Exception:  # encoders refuse such arguments with different errors
         return None
     finally:
         model.train(training)
@@ -172,11 +172,11 @@ def stored_head(path: Path) -> dict[str, Tensor]:
 _CURE = "give a folder with config.json and model.safetensors (and the tokenizer's files for text)"
 _DESCRIBING = (".json", ".txt", ".model", ".vocab", ".jinja")
 _DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "resid_pdrop")
-"""What families call the dropout of their states: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
+"""Names of the dropout of hidden states by family: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
 
 
 class _Folder:
-    """What transformers finds in a folder, or in that of a name in the cache."""
+    """What transformers finds in a folder, or in the cache under a name."""
 
     def __init__(self, name: str) -> None:
         self.name, self.path = name, Path(name).expanduser()
@@ -184,15 +184,15 @@ class _Folder:
         from huggingface_hub import snapshot_download
 
         if not self.path.exists():
-            try:  # not by its name, with which the library would ask the network for some files
+            try:  # by its path: with a name the library would ask the network for some files
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
                 found = f"model hf:{name}: cannot be loaded, there is no such folder here and nothing of this name in the cache"
                 raise InputError(f"{found}; {_CURE}, or fetch it from the hub first: hf download {name}") from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
-        """An object of an Auto class. Nothing is asked of the network, and no code of the folder is run."""
-        # Weights that are not used, such as another task's head, are no news, and a bar for each of a hundred runs neither.
+        """Load an object of an Auto class, without the network and without running code of the folder."""
+        # Hide warnings about unused weights, such as another task's head, and progress bars for each of a hundred runs.
         logging = self._transformers.utils.logging
         level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity_error()
@@ -200,7 +200,7 @@ class _Folder:
         try:
             auto = getattr(self._transformers, kind)
             return auto.from_pretrained(self.path, local_files_only=True, trust_remote_code=False, **more)
-        except Exception as error:  # what it raises depends on the library's version
+        except Exception as error:  # the type of error depends on the library's version
             raise self.failed(what, one_line(error, 200)) from None
         finally:
             logging.set_verbosity(level)
@@ -226,7 +226,7 @@ def hf_words(name: str) -> HFWords | None:
         return None
     tokenizer = folder.load("its tokenizer", "AutoTokenizer")
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        # What transformers makes where there are no files: every word would be unknown.
+        # Without files transformers makes an empty tokenizer: every word would be unknown.
         raise folder.failed("its tokenizer", "it knows no words")
     if tokenizer.pad_token_id is None:
         found = (
@@ -256,14 +256,14 @@ def hf_body(wanted: Wanted, name: str) -> nn.Module:
     model = folder.network(settings, pretrained=config.pretrained)
     if wanted.kind == "image":
         return HFImageBody(model)
-    # Where the weights are in several files, a head for masked words is not looked for.
+    # If the weights are in several files, no head for masked words is searched.
     weights = folder.path / "model.safetensors"
     stored = stored_head(weights) if config.pretrained and weights.exists() else {}
     return Encoder(model, folder.load("its tokenizer", "AutoTokenizer"), stored)
 
 
 class HFImageBody(nn.Module):
-    """An image network: its pooled output, or the mean over positions; `build_model` looks how many features that are."""
+    """An image network: its pooled output, or the mean over positions; `build_model` finds the number of features."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class HFImageBody(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] == 1:
-            x = x.expand(-1, self.channels, -1, -1)  # grey pictures for a network of colours
+            x = x.expand(-1, self.channels, -1, -1)  # grey images for a network that needs colours
         output = self.model(pixel_values=x)
         pooled = getattr(output, "pooler_output", None)
         states: Tensor = pooled if pooled is not None else output.last_hidden_state

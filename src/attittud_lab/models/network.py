@@ -59,7 +59,7 @@ class Network(nn.Module):
             if isinstance(head, nn.Linear):
                 self.reset_head(head)
         mean, std = normalise or (torch.zeros(1), torch.ones(1))
-        # In the weights file, so that it says by itself how images have to be prepared.
+        # Stored in the weights file, which then says how images have to be prepared.
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
 
@@ -86,7 +86,7 @@ class Network(nn.Module):
 
 
 def _masked_head(body: nn.Module) -> MaskedHead:
-    """A fresh one, or the one that came with the body."""
+    """A new head for masked words, or the head that came with the body."""
     head = MaskedHead(cast(TextBody, body).features, cast(TextBody, body).table, getattr(body, "eps", 1e-5))
     stored = getattr(body, "stored_head", {})
     if stored:
@@ -95,7 +95,7 @@ def _masked_head(body: nn.Module) -> MaskedHead:
 
 
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
-    """What turns texts into token numbers for this model; None for image models."""
+    """The tokenizer of this model; None for image models."""
     entry, parts = find(model.name)
     with _tensors_alone():
         words = None if entry.words is None else call(entry.words, *parts)
@@ -165,7 +165,7 @@ def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights
 
 @contextmanager
 def _tensors_alone() -> Iterator[None]:
-    """Inside, `torch.load` unpickles nothing but tensors, whatever a library that calls it asks for."""
+    """Inside, `torch.load` unpickles only tensors, whatever the calling library asks for."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -200,14 +200,14 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
 
 
 def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
-    """Features of a network that others have made, from a look at two examples: better now than in the first step."""
+    """The number of features of another library's network, from a trial on two examples: errors show now, not in step one."""
     body.eval()
     try:
         with torch.no_grad():
             features: Tensor = body(inputs.float() / 255 if kind == "image" else inputs)
         if features.ndim != 2:
             raise ValueError(f"it gives {features.ndim - 1}-dimensional features")
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own errors
         size, setting = "x".join(map(str, inputs.shape[1:])), "image_size" if kind == "image" else "max_length"
         found = f"model {name} cannot read {kind}s of size {size} ({one_line(error, 200)})"
         raise InputError(f"{found}; set data.{setting} to what it was made for, or choose another model") from None
@@ -247,7 +247,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.Parameter]:
-    """The parameters that a pattern fits; each pattern has to fit one."""
+    """The parameters whose names fit a pattern; each pattern must fit at least one."""
     named = dict(model.named_parameters())
     for pattern in patterns:
         if not any(matches(name, [pattern]) for name in named):
@@ -257,7 +257,7 @@ def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.P
 
 
 def check_shared(model: nn.Module, exclude: Sequence[str], *, head: bool) -> None:
-    """Refuse strategies without anything to work on. `head`: some auxiliary source shares the primary head."""
+    """Refuse a strategy that has nothing to work on. `head`: some auxiliary source shares the primary head."""
     shared = ("body.", "heads.primary.") if head else ("body.",)
     if not any(
         parameter.requires_grad and name.startswith(shared) and not matches(name, exclude)

@@ -1,4 +1,4 @@
-"""Texts: masked language modelling, and a network that needs no vocabulary file since words are hashed to numbers."""
+"""Texts: masked language modelling, and a network that hashes words and needs no vocabulary file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 SHARE = 0.15
 """The share of a text's words that are hidden (BERT)."""
 VOCABULARY = 8192
-"""Numbers that words are hashed to."""
+"""How many numbers words are hashed to."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class TextBody(nn.Module):
-    """A body for token numbers (n x L, `pad` where there is none): a vector for each token, or their mean for each row."""
+    """A body for token numbers (n x L, padded with `pad`): a vector for each token, or their mean for each row."""
 
     features: int
     vocabulary: int
@@ -53,7 +53,7 @@ class TextBody(nn.Module):
 
 @dataclass(frozen=True)
 class Hidden:
-    """Rows of tokens with some hidden: as many `positions` in each row, of which `asked` says those that count."""
+    """Rows of tokens with some hidden: the same number of `positions` in each row; `asked` marks the ones that count."""
 
     inputs: Tensor
     segments: Tensor
@@ -67,7 +67,7 @@ def hide(inputs: Tensor, body: TextBody) -> Hidden:
     eligible = inputs != body.pad
     for token in body.special:
         eligible = eligible & (inputs != token)
-    # The same number of positions in every row: a number that depends on the draw would have to be waited for.
+    # The same number of positions in every row: for a number that depends on the draw, the host would have to wait.
     most = max(1, round(SHARE * inputs.shape[1]))
     random = torch.rand_like(inputs, dtype=torch.float32)
     draws, positions = torch.where(eligible, random, 2.0).topk(most, largest=False)
@@ -77,13 +77,13 @@ def hide(inputs: Tensor, body: TextBody) -> Hidden:
     kind = torch.rand_like(draws)
     shown = torch.where(kind < 0.9, torch.randint_like(wanted, body.vocabulary), wanted)
     shown = torch.where(kind < 0.8, body.mask, shown)
-    # Segments are those of the words as they were: a random word may be a sign for padding.
+    # Segments come from the original words: a random word may be the padding token.
     hidden = inputs.scatter(1, positions, torch.where(asked, shown, wanted))
     return Hidden(hidden, body.segments(inputs), positions, asked, wanted.long())
 
 
 class MaskedHead(nn.Module):
-    """Names hidden words: a layer of its own, then a bias and the body's word embeddings, which are shared and not stored."""
+    """Predicts hidden words: a separate layer, then a bias and the body's word embeddings, which are shared and not stored."""
 
     def __init__(self, features: int, table: Tensor, eps: float = 1e-5) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class MaskedHead(nn.Module):
 
 
 def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
-    """The mean loss over the hidden words of each row: no row depends on another one, or on how wide all are."""
+    """The mean loss over the hidden words of each row. No row depends on other rows, or on the padded width."""
     states = body.tokens(hidden.inputs, hidden.segments)
     states = states.gather(1, hidden.positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
     outputs = head(states, body.table).flatten(0, 1)

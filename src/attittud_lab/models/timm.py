@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def timm_body(wanted: Wanted, name: str) -> nn.Module:
-    """The network without its classifier; `build_model` looks how many features it gives."""
+    """The network without its classifier; `build_model` finds the number of features."""
     try:
         timm = optional("timm", "timm", f"model 'timm:{name}'")
-    except RuntimeError as error:  # what a torchvision raises that was built for another torch
+    except RuntimeError as error:  # raised by a torchvision that was built for another torch
         found = f"model timm:{name}: timm is installed, but cannot be imported ({one_line(error, 200)})"
         raise InputError(f"{found}; install the torchvision that belongs to this torch") from None
     config = wanted.config

@@ -33,7 +33,7 @@ def mlp(wanted: Wanted) -> Layers:
 
 
 def small_cnn(wanted: Wanted) -> Layers:
-    """With GroupNorm, so that examples stay independent of each other."""
+    """Three convolutions with GroupNorm, so that examples stay independent of each other."""
     width, dropout = wanted.config.width, nn.Dropout(wanted.config.dropout)
 
     def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
@@ -47,7 +47,7 @@ def small_cnn(wanted: Wanted) -> Layers:
 
 
 def kaiming_convolutions(module: nn.Module) -> None:
-    """Kaiming-normal, fan-out, as the residual networks' papers have it."""
+    """Kaiming-normal initialisation, fan-out, as in the papers of the residual networks."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one sentence on what is kept, and not a word from the processes that a command has started."""
+"""Ctrl-C and SIGTERM: one sentence says what is kept, and the processes that a command has started stay silent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interruption(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Ending:
-    """How a command ends that a signal stops: by Ctrl-C, unless SIGTERM comes."""
+    """How a stopped command ends: as after Ctrl-C, unless SIGTERM came."""
 
     word, code = _WORDS[signal.SIGINT], INTERRUPTED
 
@@ -50,7 +50,7 @@ def starting() -> Iterator[None]:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Handler], instead_of: tuple[object, ...]) -> Iterator[None]:
-    """Set handlers of signals in place of these ones, and leave any others alone; only a main thread can have any."""
+    """Replace these handlers of signals, and leave all others alone; only a main thread can have handlers."""
     before = {number: signal.getsignal(number) for number in handlers}
     before = {number: old for number, old in before.items() if getattr(old, "__func__", old) in instead_of}
     if threading.current_thread() is not threading.main_thread():
@@ -65,7 +65,7 @@ def _handled(handlers: Mapping[signal.Signals, Handler], instead_of: tuple[objec
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
-    # At once: an exception inside of a half-imported library may be swallowed there, or reported by it.
+    # End at once: a half-imported library might swallow an exception, or report it.
     os.write(2, f"attittud: {_WORDS[signal.Signals(number)]} while starting; nothing has been done\n".encode())
     os._exit(128 + number)
 
@@ -81,24 +81,24 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
 
 class _Pool(ProcessPoolExecutor):
     def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
-        """Submit work. A process that this starts gets no Ctrl-C while it imports: it would print where it was."""
+        """Submit work. A process that this starts gets no Ctrl-C while it imports, or it would print a traceback."""
         if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
             return super().submit(*arguments, **named)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(*arguments, **named)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile comes now
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile is delivered now
 
 
 @contextmanager
 def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end at Ctrl-C, whether it comes to them too or to this one alone.
+    """Processes that end at Ctrl-C, whether they receive it too or this process alone.
 
-    After any other error they finish what they are working on.
+    After any other error they finish their current work.
     """
     others = active_children()
-    # Not forked: neither torch's threads nor CUDA survive that.
+    # Not forked: neither torch's threads nor CUDA survive a fork.
     with _Pool(count, get_context("spawn"), initializer=_end_at_interrupts) as pool:
         try:
             yield pool
@@ -112,7 +112,7 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_at_interrupts() -> None:
-    """End at once and without a word, also at an interrupt that came before."""
+    """End at once and silently at an interrupt, also at one that came before."""
     if hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""Other people's dashboards behind one small interface."""
+"""Dashboards of other projects behind one small interface."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TensorBoard:
         self._call(self._writer.close)
 
     def _died(self, what: threading.ExceptHookArgs) -> None:
-        """A thread writes. The error that ends it is raised by the next call too, which has words for it."""
+        """Keep a failing writer thread silent: the next call raises the same error, with words for it."""
         if not issubclass(what.exc_type, OSError):
             self._usual(what)
 
@@ -56,7 +56,7 @@ class Tracker:
         self._package, name = package, f"{run_dir.parent.name}-{run_dir.name}"
         try:
             self._module.init(project="attittud", name=name, config=dict(config))
-        except Exception as error:  # no network, nobody logged in: each package has its own
+        except Exception as error:  # no network, nobody logged in: each package raises its own errors
             raise self._failed("does not start", "see its own documentation, or leave --log out", error) from None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -74,7 +74,7 @@ class Tracker:
 
 
 def check_log(name: str) -> None:
-    """Refuse an unknown name before the data are read; what else can be wrong is seen when the dashboard is opened."""
+    """Refuse an unknown name before the data are read; other problems show when the dashboard is opened."""
     if name not in CHOICES:
         raise InputError(f"--log {name}: choose one of {', '.join(CHOICES)}")
 

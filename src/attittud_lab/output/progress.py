@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: bars on a terminal, lines elsewhere; and durations in words."""
+"""Progress of runs: bars on a terminal, lines elsewhere; and durations in words."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Is told about the phases and steps of a run, and about the runs of a comparison. This one says nothing."""
+    """Follows the phases and steps of a run, and the runs of a comparison. This base class shows nothing."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
-        """A phase of so many steps begins, or goes on after `done` of them."""
+        """A phase of so many steps begins, or continues after `done` steps."""
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
         """So many more steps are done; `values` are the latest figures."""
@@ -29,7 +29,7 @@ class Progress:
         """The model was evaluated on validation examples."""
 
     def comparison(self, runs: int) -> None:
-        """So many runs are planned, finished ones among them; called again when it is known better."""
+        """So many runs are planned, including finished ones; called again when the number is known better."""
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -38,7 +38,7 @@ class Progress:
         """A run of a comparison begins."""
 
     def end(self) -> None:
-        """It is finished."""
+        """A run of a comparison is finished."""
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +48,7 @@ class Progress:
 
 
 class EvaluationLines(Progress):
-    """A line for each evaluation: how far the phase is, how long the rest of it will take, and the figures."""
+    """A line for each evaluation: steps done, time left and the figures."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
         self._name, self._steps, self._done = name, steps, done
@@ -66,7 +66,7 @@ class EvaluationLines(Progress):
 
 
 class RunLines(Progress):
-    """Lines for each run of a comparison, with the seconds since the first one."""
+    """Lines for each run of a comparison, with the seconds since the first run."""
 
     def __init__(self, console: Console, worker: str = "") -> None:
         self._console, self._began, self._worker = console, time.monotonic(), worker
@@ -95,7 +95,7 @@ class RunLines(Progress):
 class Bars(Progress):
     """A bar for each phase, with the losses, the three shares and the latest validation figure.
 
-    A comparison has a bar for all runs, and one for the phase of the current run, which the next one replaces.
+    A comparison has a bar for all runs, and a bar for the current phase, which the next phase replaces.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Bars(Progress):
             BarColumn(bar_width=20 if console.width > 120 else 4),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            # What a narrow terminal has no room for is cut off at its end.
+            # On a narrow terminal the end of the line is cut off.
             TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=console,
             expand=True,

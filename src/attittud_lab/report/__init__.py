@@ -1,4 +1,4 @@
-"""From the collected figures to one HTML file. Nothing in it is fetched, and nothing a user wrote is taken for markup."""
+"""From the collected figures to one HTML file. The page fetches nothing, and no text of a user becomes markup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
 from attittud_lab.report.collect import collect, understood
 
 NORMAL, LARGEST = 400_000, 1_000_000
-"""Bytes that a page should have, and that it never exceeds."""
+"""Bytes that a page aims at, and bytes that it never exceeds."""
 POINTS = (240, 120, 60, 30, 15)
 """Points of a curve: as many as the size allows."""
 
@@ -24,13 +24,13 @@ _SIDES = {"▲": "above", "▼": "below"}
 
 
 def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
-    """report.html and report.json in the folder of a run or comparison, or elsewhere; returns the path of the page."""
+    """Write report.html and report.json into the folder of a run or comparison, or elsewhere; returns the page's path."""
     with understood(folder):
         return write_page(output or folder, lambda points: collect(folder, points), cure)
 
 
 def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER) -> Path:
-    """The same for any content, which is asked for with ever fewer points until the page is small enough."""
+    """Do the same for any content, with ever fewer points until the page is small enough."""
     for points in POINTS:
         data = content(points)
         page = render(data).encode()
@@ -69,11 +69,11 @@ def _asset(name: str) -> Markup:
 
 
 def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How the difference of each row is drawn: where its dots are, and `line`, where it begins and how long it is.
+    """The drawing of each row's difference: the positions of its dots, and `line`, its start and length.
 
     Numbers are per cent of the width, with zero in the middle. The line is the interval, the dot the mean; too few seeds
-    for an interval have a dot each. A side says that the difference is shown, by the p-value that allows for the number
-    of rows. A row without a difference has an empty bar, and where no row has one there are no bars.
+    for an interval have a dot each. A side means that the difference is shown by the p-value, which allows for the number
+    of rows. A row without a difference has an empty bar; if no row has a difference, there are no bars.
     """
     found = [row["interval"] for row in rows]
     if not any(found):
@@ -93,7 +93,7 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _thinning(data: Mapping[str, Any]) -> str:
-    """How much the curves were thinned."""
+    """A sentence about how much the curves were thinned."""
     rows = [row for group in data["curves"] for row in group]
     logged = max((row["logged"] for row in rows), default=0)
     shown = max((len(row["train"].get("step", ())) for row in rows), default=0)

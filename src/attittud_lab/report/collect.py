@@ -1,4 +1,4 @@
-"""What a page shows, from the folder of a run or a comparison: a plain dict that also goes into report.json.
+"""Collect the content of a page from the folder of a run or a comparison: a plain dict that also goes into report.json.
 
 `tables` are alternatives of one view (equal steps, equal seconds), of which number `open` is shown first; `curves` has the
 strategies of each, in its order.
@@ -22,12 +22,12 @@ from attittud_lab.runs.model import cost
 from attittud_lab.strategies.guided import PARTS
 
 LONGEST_TEXT = 40_000
-"""Characters of a configuration; one that long is no reading."""
+"""Characters of a configuration that are shown; nobody reads more."""
 
 
 @contextmanager
 def understood(folder: Path) -> Iterator[None]:
-    """Whatever goes wrong in here is blamed on the files in the folder: damaged, or written by somebody else."""
+    """Inside, every error is attributed to the files in the folder: they are damaged, or not from this program."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
@@ -129,7 +129,7 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """A folder of somebody else's may name any path."""
+    """Refuse a path outside of the folder, which a file from somebody else may name."""
     if not (folder / path).resolve().is_relative_to(folder.resolve()):
         raise InputError(
             f"{folder / 'comparison.json'}: {short(path)!r} leaves the folder; this file was not written by compare"
@@ -138,14 +138,14 @@ def _inside(folder: Path, path: str) -> Path:
 
 
 def _examples(counts: Mapping[str, int]) -> str:
-    """In words."""
+    """The numbers of examples, in words."""
     others = [f"{count} in {name.removeprefix('auxiliary/')}" for name, count in counts.items() if "/" in name]
     own = f"primary examples: {counts['train']} to train, {counts['validation']} to validate, {counts['test']} to test"
     return own + (f"; auxiliary: {', '.join(others)}" if others else "")
 
 
 def _about(run: Path) -> dict[str, Any]:
-    """What is known of machine, code and time; the configuration is shown elsewhere."""
+    """Machine, code and time of a run; the configuration is shown elsewhere."""
     path = run / "run.json"
     known = read_json(path) if path.is_file() else {}
     return {name: value for name, value in known.items() if name != "config" and value is not None}
@@ -163,7 +163,7 @@ def _text(path: Path) -> str:
 
 _LAYERS = "attittud/layers/"
 _PLAIN = ("attittud/captured_primary", "attittud/captured_auxiliary", "attittud/effective_rank")
-_WEIGHT = "weight_"  # attittud/weight_neutral, or attittud/SOURCE/weight_neutral: those of strategy auto
+_WEIGHT = "weight_"  # attittud/weight_neutral, or attittud/SOURCE/weight_neutral: weights of strategy auto
 
 Point = dict[str, float]
 
@@ -191,7 +191,7 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
 
 
 def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:
-    """Where each phase begins."""
+    """The step at which each phase begins."""
     found: dict[str, dict[str, Any]] = {}
     step = seconds = 0.0
     for name, point in points:
@@ -228,7 +228,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                     line = json.loads(text)
                 except (ValueError, RecursionError) as error:
                     if not text.endswith("\n"):
-                        return  # the run is just being written, or was killed while it was
+                        return  # the last line of a run that is still being written, or was killed
                     line = one_line(error, 80)
                 if not isinstance(line, dict) or not {"step", "seconds"} <= line.keys():
                     raise InputError(
@@ -267,7 +267,7 @@ def _mean(points: Sequence[Point]) -> Point:
 def _thinned(points: Sequence[Point], most: int) -> list[Point]:
     size = math.ceil(len(points) / most) or 1
     parts = [points[start : start + size] for start in range(0, len(points), size)]
-    # A part stands where it ends, so that the last point is the last step.
+    # A group of points is drawn at its end, so that the last point is the last step.
     return [_mean(part) | {name: part[-1][name] for name in ("step", "seconds")} for part in parts]
 
 
@@ -297,7 +297,7 @@ def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
 
 
 def _short(value: float | None, digits: int = 5) -> float | None:
-    """Rounded to what can be seen; whole numbers without a point, for the size of the page."""
+    """Round to the digits that can be seen; whole numbers have no decimal point, to keep the page small."""
     if value is None or not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")

@@ -1,1 +1,1 @@
-"""The folder of a run: what is written into it, and how it is read again."""
+"""The folder of a run: writing its files and reading them again."""

@@ -44,7 +44,7 @@ _TENSOR = "$tensor"
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Say what helps where a file cannot be written."""
+    """Turn a failed write into an error that says what helps."""
     try:
         yield
     except OSError as error:
@@ -59,11 +59,11 @@ class RunFolder:
         self.about_path, self.result_path = path / "run.json", path / "result.json"
         self.checkpoint_path, self.metrics_path = path / "checkpoint.safetensors", path / "metrics.jsonl"
         for file in (path / name for name in _FILES):
-            link = file.is_symlink()  # writing would go to wherever it leads
+            link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
                 what = "a link" if link else "no plain file"
                 raise InputError(f"{file}: is {what}; run folders hold their own files, remove it")
-        # A run that left nothing to continue from does not stand in the way of another one.
+        # A run that left nothing to continue from does not block another run.
         if fresh or (self.about_path.exists() and not self._holds_results()):
             with _writing(path):
                 for name in _FILES:
@@ -89,7 +89,7 @@ class RunFolder:
             raise InputError(f"{found}; choose another folder by output=FOLDER, or {_OVER}")
 
     def result(self) -> RunResult | None:
-        """What a finished run found; None for an unfinished one."""
+        """The result of a finished run; None for an unfinished run."""
         if not self.result_path.exists():
             return None
         try:
@@ -101,7 +101,7 @@ class RunFolder:
     def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""
         rows = self.path / "data.json"
-        # Through JSON, so that what is compared has the same types.
+        # Through JSON, so that both sides of the comparison have the same types.
         plain = json.loads(json.dumps(record))
         if not self.about_path.exists():
             write_json(rows, plain)
@@ -110,7 +110,7 @@ class RunFolder:
             facts: dict[str, Any] = {"config": comparable(self.config), "started": started}
             facts["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
-            write_json(self.about_path, facts | provenance(_PACKAGES))  # last: with it the folder belongs to this run
+            write_json(self.about_path, facts | provenance(_PACKAGES))  # last: now the folder is this run's
         elif read_json(rows) != plain:
             found = f"{self.path}: the data have changed since this run began"
             raise InputError(f"{found}; {_OVER}, or restore the data")
@@ -126,11 +126,11 @@ class RunFolder:
         save_checkpoint(self.checkpoint_path, {**state, "metrics_bytes": size})
 
     def truncate(self, size: int) -> None:
-        """Forget metrics that came after the checkpoint: those steps will be done again."""
+        """Remove metrics that came after the checkpoint: their steps will be done again."""
         path = self.metrics_path
         with _writing(path), path.open("a+b") as file:
             if file.seek(0, os.SEEK_END) < size:
-                raise InputError(f"{path}: lines are missing that the checkpoint counts on; {_OVER}")
+                raise InputError(f"{path}: lines are missing that the checkpoint relies on; {_OVER}")
             file.seek(0)
             for number, line in enumerate(file.read(size).splitlines(), 1):
                 if not _is_object(line):
@@ -142,7 +142,7 @@ class RunFolder:
             file.write(json.dumps(values) + "\n")
 
     def note(self, name: str, value: Any) -> None:
-        """Add to run.json what is not known before the end."""
+        """Add values to run.json that are not known before the end."""
         write_json(self.about_path, read_json(self.about_path) | {name: value})
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -161,19 +161,19 @@ def _completed(config: Any) -> Any:
     """A stored configuration, with the defaults of settings that came after it."""
     try:
         return comparable(loads(yaml.safe_dump(config)))
-    except (InputError, RecursionError, yaml.YAMLError):  # none that this version can read
+    except (InputError, RecursionError, yaml.YAMLError):  # not a configuration that this version can read
         return config
 
 
 def comparable(config: Config) -> dict[str, Any]:
-    """What makes two runs the same: everything but where the folder is and what it is compared with."""
+    """The settings that make two runs the same: all but the output folder, the token cache and the section `compare`."""
     plain: dict[str, Any] = to_dict(config)
     del plain["output"], plain["compare"], plain["data"]["cache"]
     return plain
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """In words, which settings differ."""
+    """The settings that differ, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         found: list[str] = []
         for key in old | new:
@@ -193,12 +193,12 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read it back, on the CPU; a file that is damaged or none of ours is refused."""
+    """Read a checkpoint on the CPU; refuses a file that is damaged or not from a run."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            # Copies, aligned as torch aligns its own: a dot product where they lie in the file may add up in another
-            # order (MKL on AMD's processors), and the run would go on with other last digits.
+            # Copies, aligned as torch aligns its own tensors: a dot product of unaligned tensors may add up in another order
+            # (MKL on AMD's processors), and the run would go on with other last digits.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
         text = metadata["state"]
         if metadata["sha256"] != _checksum(text, tensors):
@@ -214,7 +214,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_like(value: Any, like: Any, name: str) -> None:
-    """Raise ValueError unless a value has the keys, shapes and types of another one."""
+    """Raise ValueError unless a value has the same keys, shapes and types as another value."""
     if isinstance(like, Mapping):
         if not isinstance(value, Mapping) or value.keys() != like.keys():
             raise ValueError(f"{name} has other entries than this run")

@@ -1,4 +1,4 @@
-"""What a finished run found, and what a reader needs to know about the machine and the code behind its figures."""
+"""The result of a finished run, and the machine and code behind its figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this version of it before Python 3.12
 
 from attittud_lab.files import without_nan
 
@@ -27,7 +27,7 @@ class PhaseSummary(TypedDict):
     seconds: float
     """The time of training alone."""
     stopped: str | None
-    """What ended it before its last step: patience or seconds."""
+    """The limit that ended it before its last step: patience or seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RunResult:
     strategy: str
     seed: int
     metric: str
-    """The figure that chose the model."""
+    """The name of the figure that chose the model."""
     validation: dict[str, float]
     test: dict[str, float]
     phases: list[PhaseSummary]
@@ -48,12 +48,12 @@ class RunResult:
     """The folder already held the finished run."""
 
     def plain(self) -> dict[str, Any]:
-        """As it goes into a file: null for figures that are not defined."""
+        """The content of the file; null for figures that are not defined."""
         return {key: without_nan(value) for key, value in vars(self).items() if key not in ("run_dir", "skipped")}
 
     @classmethod
     def read(cls, values: Mapping[str, Any], run_dir: Path) -> RunResult:
-        """From a file: the run was finished before. ValueError where it is not what a run writes."""
+        """Read a file of a run that was finished before. Raises ValueError where a run would not have written it."""
         try:
             figures = {
                 part: {name: math.nan if value is None else value for name, value in values[part].items()}
@@ -76,7 +76,7 @@ class RunResult:
 
 
 def typed(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values from a file for the fields of a dataclass; ValueError where one has another type."""
+    """Check values from a file for the fields of a dataclass; ValueError where a value has another type."""
     wanted = {entry.name for entry in fields(cls)}
     hints = {name: hint for name, hint in get_type_hints(cls).items() if name in wanted}
     if not values.keys() <= hints.keys():
@@ -100,7 +100,7 @@ def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
 
 
 def _revision() -> str | None:
-    if "ATTITTUD_REVISION" in os.environ:  # of a copy without its history
+    if "ATTITTUD_REVISION" in os.environ:  # a copy without git history
         return os.environ["ATTITTUD_REVISION"]
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:

@@ -1,4 +1,4 @@
-"""What a strategy is: the losses that it may ask for, what it declares about itself, and the registry of names.
+"""The interface of a strategy: the losses that it may ask for, its declarations, and the registry of names.
 
 A strategy fills `.grad`, no more. It asks `StepLosses` for the losses that it needs, so that `primary_only` does not
 pay for auxiliary forward passes. Nothing here imports torch: `attittud train --help` lists the strategies without it.
@@ -22,11 +22,11 @@ Telemetry = Callable[[], Mapping[str, float]]
 
 
 class StepLosses(Protocol):
-    """The losses of one step, or of an equal part of it, computed when asked for."""
+    """The losses of one step, or of one micro-batch, computed when asked for."""
 
     @property
     def micro(self) -> Sequence[StepLosses]:
-        """The micro-batches that the step is taken in; without accumulation the step itself."""
+        """The micro-batches of the step; without accumulation the step itself."""
 
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
         """Per-example primary losses (a vector); `detach` trains the head alone, `count` takes only the first ones."""
@@ -47,7 +47,7 @@ class StepLosses(Protocol):
 
 @dataclass(frozen=True)
 class StepKind:
-    """What a step does in addition to the usual; all steps of one kind are the same work on the device."""
+    """What a step does in addition to a plain step; all steps of one kind do the same work on the device."""
 
     refresh: bool = False
     judge: bool = False
@@ -83,10 +83,10 @@ class Strategy:
         return None
 
     def replayed(self, kind: StepKind) -> None:
-        """A captured step of this kind was repeated on the device in place of a call of `step`."""
+        """Count a captured step of this kind that was repeated on the device instead of a call of `step`."""
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
-        """Figures by layer, for now and then: they may need forward passes of their own."""
+        """Figures by layer, for occasional use: they may need extra forward passes."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Strategy:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`. What does not fit raises ValueError."""
+        """Continue from a `state_dict`. A state that does not fit raises ValueError."""
 
 
 Build = Callable[["StrategyConfig", "nn.Module", Mapping[str, float], int], Strategy]
@@ -103,7 +103,7 @@ Build = Callable[["StrategyConfig", "nn.Module", Mapping[str, float], int], Stra
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered strategy, and what has to be known about it before it is built."""
+    """A registered strategy, with what must be known before it is built."""
 
     about: str
     build: Build
@@ -131,13 +131,13 @@ def names() -> dict[str, str]:
 
 
 def find(name: str) -> Entry:
-    """The entry of a name; what is no strategy is refused with the nearest name."""
+    """The entry of a name; the error for an unknown name offers the nearest one."""
     if name not in _ENTRIES:
         raise unknown("strategy", name, _ENTRIES)
     return _ENTRIES[name]
 
 
 def make_strategy(config: StrategyConfig, model: nn.Module, *, weights: Mapping[str, float], seed: int) -> Strategy:
-    """The strategy that a configuration names. `weights` are those of the auxiliary sources, by name."""
+    """The strategy that a configuration names. `weights` are the weights of the auxiliary sources, by name."""
     scaled = {source: weight * config.auxiliary_weight for source, weight in weights.items()}
     return find(config.name).build(config, model, scaled, seed)

@@ -1,6 +1,6 @@
-"""Strategies that are a `Guide`: presets of Eta, weights of one's own, and weights that held-out examples decide.
+"""Strategies that use a `Guide`: presets of Eta, custom weights, and weights that held-out examples decide.
 
-torch and the library are imported when a strategy is built, so that their names can be listed without them.
+torch and the library are imported when a strategy is built, so that names of strategies can be listed without them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from attittud_lab.config.schema import PhaseConfig, StrategyConfig
 
 SETTINGS = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
-"""What strategies of a comparison share unless they say otherwise."""
+"""Settings that strategies of a comparison share unless they set their own."""
 PARTS = ("helpful", "harmful", "neutral")
 MOST_GROUPS = 24
-"""More rows nobody reads; layers are then taken together by the modules that hold them."""
+"""Nobody reads more rows than these; layers are then grouped by the modules that hold them."""
 
 
 class Guided(Strategy):
-    """Every Eta, preset and basis: the step is a `Guide`'s."""
+    """Every Eta, preset and basis: a `Guide` makes the step."""
 
     needs_shared = True
 
@@ -44,7 +44,7 @@ class Guided(Strategy):
         except ValueError as error:  # settings that do not go together, or an engine that does not exist
             raise InputError(f"strategy: {error}") from None
         self.config = config
-        # It has to see the forward pass that the basis comes from, so it is given a callable.
+        # The engine must see the forward pass behind the basis, so the guide gets a callable.
         self._watches = self.guide.engine.name == "hooks"
 
     def check_batches(self, phase: str, settings: PhaseConfig) -> None:
@@ -103,7 +103,7 @@ class Guided(Strategy):
         self.guide.replayed(refresh=kind.refresh, judge=kind.judge)
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
-        """Norms of the three parts by layer; where a step has micro-batches, those of the first."""
+        """Norms of the three parts by layer; where a step has micro-batches, from the first of them."""
         return {f"layers/{name}": value for name, value in layer_norms(self.guide, losses.micro[0]).items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Auto(Guided):
         super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
 
-_AUTO = "held-out primary examples, those of validation, decide the weight of every part: no weights to choose"
+_AUTO = "held-out primary examples (of the validation set) decide the weight of every part: no weights to choose"
 register("auto", _AUTO, Auto, inherits=SETTINGS)
 for _name, _about in {
     "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
@@ -148,7 +148,7 @@ register("pcgrad", _PCGRAD, Guided, inherits=SETTINGS[:3])  # refreshed in every
 def guide_arguments(
     config: StrategyConfig, weights: Mapping[str, float], seed: int, own: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Keyword arguments of a `Guide`; `own` are those of the strategy itself, if not those of the preset of its name."""
+    """Keyword arguments of a `Guide`; `own` are the strategy's arguments where it is not the preset of its name."""
     from attittud import Eta, preset, presets
     from attittud_lab.models.network import matches
 

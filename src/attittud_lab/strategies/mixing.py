@@ -1,7 +1,7 @@
 """Strategies that need only the mean gradient of each task: sums, ratios, cosine gates, Bloop, and TorchJD's baselines.
 
-Which parameters are shared, and what the others receive, is as in a `Guide`: parameters that the primary and at least
-one auxiliary loss reach are shared; all others get the gradients of their own tasks.
+Parameters are shared as in a `Guide`: if the primary and at least one auxiliary loss reach them. All other parameters
+get the gradients of their own tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def task_gradients(model: nn.Module, parts: Iterable[Sequence[Tensor]]) -> tuple
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     found: list[Gradients] = []
-    for losses in parts:  # the next one is computed when the graphs of this one are gone
+    for losses in parts:  # the next micro-batch is computed when the graphs of this one are gone
         new: list[Gradients] = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
         found = [_sum(a, b) for a, b in zip(found, new, strict=True)] if found else new
         del losses
@@ -66,14 +66,14 @@ def _flat(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:
 
 
 Formula = Callable[["Mixed", "Tensor", "Tensor"], "Tensor"]
-"""What the shared parameters receive of the auxiliary gradient, in addition to the weighted primary one.
+"""The part of the auxiliary gradient that the shared parameters get, in addition to the weighted primary gradient.
 
-It is given the strategy, the primary gradient, and the weighted sum of the auxiliary gradients.
+It takes the strategy, the primary gradient, and the weighted sum of the auxiliary gradients.
 """
 
 
 def _ratio(value: Tensor, by: Tensor) -> Tensor:
-    """0 where `by` is not above 0."""
+    """The ratio, or 0 where `by` is not above 0."""
     import torch
 
     return torch.where(by > 0, value / by, 0.0)
@@ -96,7 +96,7 @@ class Mixed(Strategy):
     replay: bool = False
     trains_head: bool = True
     memory: dict[str, Tensor] = field(default_factory=dict)
-    """What a formula keeps from step to step; it goes into checkpoints."""
+    """State that a formula keeps from step to step; it goes into checkpoints."""
 
     def __post_init__(self) -> None:
         if self.config.primary_weight is not None:
@@ -129,7 +129,7 @@ class Mixed(Strategy):
             factor = 1 - ratio
             primary = losses.primary(count=max(1, round(losses.auxiliary_examples * ratio / max(factor, 1e-9))))
         else:
-            # With weight 0 a plain sum has no use for more than the gradient of the primary head.
+            # With weight 0 a plain sum needs only the gradient of the primary head.
             head_alone = self.primary_weight == 0 and self.formula is _all
             primary = losses.primary(detach=head_alone) * (1.0 if self.trains_head else 0.0)
         tasks = [loss * (self.weights[name] * factor * share) for name, loss in losses.auxiliary().items()]
@@ -148,15 +148,15 @@ class Mixed(Strategy):
 
 
 def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formula]:
-    """Register a formula as a strategy; the settings are those of `Mixed`."""
+    """Register a formula as a strategy; it takes the settings of `Mixed`."""
 
     def add(function: Formula) -> Formula:
         def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int) -> Strategy:
             if config.eta is None and config.basis is None:
                 return Mixed(function, config, model, weights, **settings)
-            return Guided(config, model, weights, seed)  # the preset of this name, with an Eta or a basis of one's own
+            return Guided(config, model, weights, seed)  # the preset of this name, with a custom Eta or basis
 
-        # Elsewhere the weight is 0, replaced by a ratio, or of no effect.
+        # In the other formulas the weight is 0, replaced by a ratio, or has no effect.
         tunes = (
             settings.get("needs_auxiliary", True) and not settings.get("replay") and settings.get("primary_weight") != 0
         )
@@ -195,7 +195,7 @@ def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
 @formula("bloop", "Hsieh et al. 2024: project on the complement of a running primary gradient")
 def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     if "mean" in strategy.memory:
-        # In place: a captured step goes on from there.
+        # In place: a captured step reads the same memory again.
         strategy.memory["mean"].lerp_(primary, 1 - strategy.config.decay)
     else:
         strategy.memory["mean"] = primary.clone()
@@ -204,7 +204,7 @@ def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
 
 
 class Symmetric(Strategy):
-    """An aggregator of TorchJD, to which the primary task is one of several equals."""
+    """An aggregator of TorchJD, which treats the primary task like all others."""
 
     needs_shared = True
 
@@ -232,7 +232,7 @@ class Symmetric(Strategy):
 
 
 def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any) -> None:
-    """Register an aggregator by its name in TorchJD; the arguments are those that it has no default for."""
+    """Register an aggregator by its name in TorchJD; the arguments are the ones without a default."""
 
     def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], _seed: int) -> Strategy:
         given = {key: value(weights) if callable(value) else value for key, value in arguments.items()}
@@ -244,8 +244,8 @@ def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any
 
 
 _symmetric("torchjd_pcgrad", "PCGrad")
-_symmetric("torchjd_gradvac", "GradVac", resumable=False)  # it keeps a state that TorchJD does not give away
-_symmetric("torchjd_cagrad", "CAGrad", c=0.4)  # the value of its paper's experiments
+_symmetric("torchjd_gradvac", "GradVac", resumable=False)  # TorchJD offers no access to its state
+_symmetric("torchjd_cagrad", "CAGrad", c=0.4)  # the value from its paper
 _symmetric("torchjd_mgda", "MGDA")
 _symmetric("torchjd_upgrad", "UPGrad")
 _symmetric("torchjd_nashmtl", "NashMTL", resumable=False, n_tasks=lambda weights: len(weights) + 1)

@@ -1,8 +1,8 @@
-"""Where a run computes: the device, its data there, whether bits repeat, and steps as CUDA graphs.
+"""The device of a run: its choice, the data on it, repeatable bits, and steps as CUDA graphs.
 
-Small networks wait for kernel launches, a replayed graph does not. Each kind of step (an ordinary one, one with a refresh)
-is run as usual a few times, then recorded and from there on replayed. Whatever changes from step to step lies in memory
-that the graph reads: rows, learning rate, random seed.
+Small networks wait for kernel launches, a replayed graph does not. Each kind of step (a plain step, a step with a refresh)
+runs as usual a few times, then it is recorded, and from then on replayed. Everything that changes from step to step is in
+memory that the graph reads: rows, learning rate, random seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger("attittud")
 T = TypeVar("T")
 Replay = Callable[[], object]
 Record = Callable[[Callable[[], T]], tuple[T, Replay]]
-"""Records an action without carrying it out: what it returned, and a function that does its work on the device."""
+"""Records an action without running it: gives its result, and a function that does its work on the device."""
 
 _LESS = (
     "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
@@ -41,7 +41,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # the device `meta` holds nothing
+        torch.zeros(1, device=device).item()  # the device `meta` has no memory
     except (RuntimeError, AssertionError) as error:
         found = f"device: {name!r} cannot be used here ({one_line(error, 120)})"
         raise InputError(f"{found}; use device=auto or device=cpu") from None
@@ -49,7 +49,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def on_device(data: Prepared, device: torch.device) -> Prepared:
-    """All tensors on the device when they take less than half of its free memory, else where they are."""
+    """Move all tensors to the device if they take less than half of its free memory; otherwise leave them where they are."""
     if device.type != "cuda" or data.bytes > torch.cuda.mem_get_info(device)[0] / 2:
         return data
     tasks = (data.primary, *data.auxiliary.values())
@@ -74,7 +74,7 @@ def captures(config: Config, data: Prepared, device: torch.device) -> bool:
 
 @contextmanager
 def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
-    """Only operations that give the same bits every time, if wanted; settings are put back afterwards."""
+    """Inside, use only operations that give the same bits every time, if wanted; afterwards settings are restored."""
     if not wanted or device.type != "cuda":
         yield
         return
@@ -84,7 +84,7 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
     settings: Any = torch.utils.deterministic
     filling = settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = False  # nothing here reads what nobody wrote
+    settings.fill_uninitialized_memory = False  # nothing here reads uninitialised memory
     try:
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
             yield
@@ -95,7 +95,7 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
-    """Where memory runs out, say what needs less of it."""
+    """Where memory runs out, raise an error with a cure, by default settings that need less."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -106,16 +106,16 @@ def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
 
 
 class CapturedSteps(Generic[T]):
-    """Runs the steps of a phase, recorded where possible. What cannot be recorded is said once and run as usual."""
+    """Runs the steps of a phase, recorded where possible. A step that cannot be recorded is logged once and runs as usual."""
 
     def __init__(self, record: Record[T]) -> None:
         self._record = record
         self._seen: Counter[str] = Counter()
         self._recorded: dict[str, tuple[T, Replay] | None] = {}
-        """None for what cannot be recorded."""
+        """None for a kind of step that cannot be recorded."""
 
     def run(self, kind: str | None, action: Callable[[], T]) -> tuple[T, bool]:
-        """What the action returns, and whether it was replayed: then its Python code did not run.
+        """Run an action. Returns its result, and whether it was replayed, so that its Python code did not run.
 
         `kind` is None for a step that must not be recorded.
         """
@@ -130,12 +130,12 @@ class CapturedSteps(Generic[T]):
             return action(), False
         try:
             found, replay = self._recorded[kind] = self._record(action)
-        except Exception as error:  # what cannot be captured raises all sorts
+        except Exception as error:  # a failed capture may raise anything
             self._recorded[kind] = None
             reason = f"{type(error).__name__}: {one_line(error, 300)}"
             logger.warning("training.cuda_graph: a %s cannot be captured and is run as usual (%s)", kind, reason)
             return action(), False
-        # Recording ran its Python code, so that this first replay is an ordinary step to the caller.
+        # Recording ran the Python code, so this first replay is an ordinary step for the caller.
         replay()
         return found, False
 
@@ -151,17 +151,17 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream(self._device)
         try:
-            # On the stream that the steps run on: autograd remembers where parameters were used first.
+            # On the stream of the steps: autograd remembers the stream on which parameters were first used.
             with torch.cuda.graph(graph, pool=self._pool, stream=stream):
                 found = action()
         finally:
-            torch.cuda.set_stream(stream)  # a capture that fails leaves its own behind
+            torch.cuda.set_stream(stream)  # a failed capture leaves its own stream behind
         return found, graph.replay
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """A stream of one's own, since nothing can be captured on the default one."""
+    """A separate stream, since nothing can be captured on the default stream."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):

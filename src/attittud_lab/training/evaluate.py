@@ -42,7 +42,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Loss, accuracy and macro-F1; for several labels at once also the area under the ROC curve: `auc`, and `auc/LABEL`.
 
-    That of a label without positive or without negative examples is NaN (null in files), and not part of the mean.
+    The area of a label without positive or without negative examples is NaN (null in files), and not part of the mean.
     """
     outputs = outputs_of(model, examples, device, batch_size=batch_size, head=task.head)
     assert examples.targets is not None
@@ -55,7 +55,7 @@ def evaluate(
         return {
             "loss": float(loss),
             "accuracy": float((predicted == targets.bool()).float().mean()),
-            # A single label would be taken for two classes, and the F1 of not having it be part of the mean.
+            # A single label would be taken for two classes, and the mean would include the F1 of not having it.
             "macro_f1": _f1(targets.numpy(), predicted.long().numpy(), [1] if targets.shape[1] == 1 else None),
             "auc": fmean(defined) if defined else math.nan,
             **{f"auc/{name}": value for name, value in zip(task.classes, aucs, strict=True)},
@@ -120,7 +120,7 @@ def has_both(targets: np.ndarray) -> np.ndarray:
 
 
 def _aucs(targets: np.ndarray, outputs: np.ndarray) -> list[float]:
-    """One for each label, NaN where it is not defined."""
+    """The area for each label, NaN where it is not defined."""
     from sklearn.metrics import roc_auc_score
 
     if not np.isfinite(outputs).all():

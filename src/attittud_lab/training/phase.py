@@ -27,20 +27,20 @@ from attittud_lab.training.streams import Streams
 logger = logging.getLogger("attittud")
 
 FEW_JUDGES = 8
-"""Fewer validation examples than these say more about themselves than about the task."""
+"""The fewest validation examples that can say something about the task."""
 MOMENTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
-"""What optimizers keep for each parameter, in addition to the number of the step."""
+"""State that optimizers keep for each parameter, in addition to the number of the step."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
 
 
 class DivergedError(InputError):
-    """The loss is not a number any more."""
+    """The loss is no longer a finite number."""
 
 
 @dataclass(frozen=True)
 class _Update:
-    """What a step leaves to be read: its figures and its losses. Of a captured step they are those of the last replay."""
+    """The figures and losses of a step, to be read later. For a captured step they are from the last replay."""
 
     telemetry: Telemetry
     values: Mapping[str, Tensor]
@@ -48,7 +48,7 @@ class _Update:
 
 @dataclass
 class PhaseState:
-    """Where a phase stands."""
+    """The progress of a phase."""
 
     step: int = 0
     best: list[float] | None = None
@@ -63,7 +63,7 @@ class PhaseState:
     stopped: Literal["patience", "seconds"] | None = None
 
     def possible(self, steps: int, figures: Set[str]) -> bool:
-        """Whether a phase of so many steps can stand here; an evaluation has at least these figures."""
+        """Whether a phase of so many steps can have this state; an evaluation has at least these figures."""
         known = figures <= self.best_values.keys() & self.last_values.keys()
         counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
         evaluated = self.best is None or (known and len(self.best) == 2)
@@ -71,7 +71,7 @@ class PhaseState:
 
 
 class Phase:
-    """One phase of a job. It runs steps from wherever its state stands."""
+    """One phase of a job. It runs steps from the state that it has."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Phase:
         *,
         captured: bool = False,
     ) -> None:
-        """`captured`: its steps become CUDA graphs."""
+        """Build a phase. `captured`: its steps become CUDA graphs."""
         config: PhaseConfig = getattr(job.training, name)
         chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
         sources = {source: job.data.auxiliary[source] for source in data.auxiliary}
@@ -135,7 +135,7 @@ class Phase:
         checkpoint: Callable[[], None],
         advanced: Callable[[int, Mapping[str, float]], None],
     ) -> None:
-        """Go on to the end. `record` takes a line of metrics, `checkpoint` is called where all is consistent."""
+        """Run to the end. `record` takes a line of metrics; `checkpoint` is called when the state is consistent."""
         state, job, device = self.state, self.job, self.streams.device
         started, reported, shown = clock(), state.step, dict[str, float]()
         while not self.done:
@@ -161,7 +161,7 @@ class Phase:
             if evaluating:
                 values = {f"validation/{name}": value for name, value in self._look().items()}
                 if job.log_layers:
-                    # The seconds of training have stopped counting.
+                    # The clock of the training seconds is stopped here.
                     values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
                 record(where | values)
             if saving or (evaluating and job.checkpoint_every is not None):
@@ -169,26 +169,26 @@ class Phase:
             started = clock()
 
     def finish(self) -> dict[str, float]:
-        """Put the chosen model in place; its figures on validation."""
+        """Load the chosen model; returns its figures on validation."""
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
             return self.state.best_values
         return self.state.last_values
 
     def step(self) -> Telemetry:
-        """One update of the model; what is returned reads its figures."""
+        """One update of the model; returns a function that reads its figures."""
         number, streams, strategy = self.state.step, self.streams, self.strategy
         streams.load(number)
         lr = learning_rate(self.config, number, self.steps, self.state.scale)
         for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):  # where a captured step reads it
+            if isinstance(group["lr"], Tensor):  # a captured step reads it there
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
         if self.captured is None:
             telemetry = self._guarded_update().telemetry
         else:
-            # A graph has one random seed for all of a step; it is set again so that dropout depends on the step alone.
+            # A graph has one random seed for the whole step. It is set here so that dropout depends on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
             name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
@@ -200,7 +200,7 @@ class Phase:
         return telemetry
 
     def _guarded_update(self) -> _Update:
-        """An update; where it fails because numbers are not finite any more, that is what is said."""
+        """An update; if it fails because numbers are no longer finite, the error says so."""
         try:
             return self._update()
         except RuntimeError as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
@@ -219,7 +219,7 @@ class Phase:
         return _Update(telemetry, self.streams.values)
 
     def read(self, telemetry: Telemetry) -> dict[str, float]:
-        """Losses and figures of the last step, which waits for the device; refuses to go on where they diverged."""
+        """Losses and figures of the last step; waits for the device. Raises an error if training diverged."""
         values = {name: float(value) for name, value in self.streams.values.items()}
         if not math.isfinite(values["loss/primary"]):
             raise self._diverged(f"the primary loss is {values['loss/primary']}")
@@ -230,7 +230,7 @@ class Phase:
         return DivergedError(f"training diverged in step {self.state.step} of phase {self.name}: {why}; {cure}")
 
     def _look(self) -> dict[str, float]:
-        """Evaluate, and draw the consequences."""
+        """Evaluate; keep the best model, lower the learning rate or stop."""
         state, config = self.state, self.config
         found = self._evaluate()
         value = -found["loss"] if self.metric == "loss" else found[self.metric]
@@ -270,7 +270,7 @@ class Phase:
         if self.config.select == "best" and self.state.best is not None:
             check_like(best, self.model.state_dict(), "best")
             self.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
-        # Groups hold only settings, which are those of this run, and the learning rate, which every step sets.
+        # Groups hold only settings, which come from this run, and the learning rate, which every step sets.
         moments, groups = saved["optimizer"]["state"], self.optimizer.state_dict()["param_groups"]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         for number, found in moments.items():
@@ -282,7 +282,7 @@ class Phase:
 
 
 def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device | None) -> torch.optim.Optimizer:
-    """`captured_on`: the device on which its step will be replayed, so that its learning rate has to lie there."""
+    """Build the optimizer. `captured_on`: the device on which its step is replayed and which must hold the learning rate."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     lr: Any = config.lr
     options: dict[str, Any] = {}
@@ -295,7 +295,7 @@ def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device 
         options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     found = kind(parameters, lr, weight_decay=config.weight_decay, **options)
-    # Its first steps are not captured, and that is how it is meant to be.
+    # Its first steps are not captured on purpose.
     found._warned_capturable_if_run_uncaptured = True
     return found
 

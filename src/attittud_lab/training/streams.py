@@ -1,4 +1,4 @@
-"""The batches of a phase by task, and the losses of a step: what a strategy asks for."""
+"""The batches of a phase by task, and the losses of a step that a strategy asks for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLOCK = 256
 class Batches:
     """The rows that each stream reads in the current step.
 
-    With `held_on` they lie on that device in the same memory in every step, so that a captured step finds new examples there.
+    With `held_on` they are in the same memory of that device in every step, so that a captured step finds new examples there.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Batches:
                 seed,
                 f"{phase}/{name}",
                 torch.device("cpu") if held_on else task.examples.inputs.device,
-                # Held-out examples of similar lengths would not speak for the others.
+                # Held-out examples of similar lengths would not represent the others.
                 None if name == JUDGES else task.examples.lengths,
             )
             for name, task in tasks.items()
@@ -49,7 +49,7 @@ class Batches:
         self.step = 0
 
     def load(self, step: int) -> None:
-        """Go to a step; held rows are put into their memory."""
+        """Go to a step; held rows are copied into their memory."""
         self.step = step
         if self._held_on is None:
             return
@@ -78,7 +78,7 @@ class Batches:
         return examples.width(self._orders[stream].batch(self.step, self._sizes[stream], in_memory=True))
 
     def shape(self, kind: StepKind) -> str:
-        """What tells steps of a kind apart whose texts are cut to different lengths; empty for data of one shape."""
+        """Distinguishes steps of one kind whose texts are cut to different lengths; empty for data of one shape."""
         read = {"basis": kind.refresh, JUDGES: kind.judge}
         widths = {name: self.width(name) for name in self._sizes if read.get(name, True)}
         return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)
@@ -86,7 +86,7 @@ class Batches:
 
 @dataclass
 class Streams:
-    """The losses of a step; `load` goes to the next one."""
+    """The losses of a step; `load` goes to the next step."""
 
     model: nn.Module
     primary_task: Task
@@ -106,7 +106,7 @@ class Streams:
     values: dict[str, Tensor] = field(default_factory=dict)
     """Mean losses of the current step, on the device."""
     _part: int | None = None
-    """Which of its micro-batches this is; None for the whole step."""
+    """The number of the current micro-batch; None for the whole step."""
 
     def __post_init__(self) -> None:
         self._tasks = {"primary": self.primary_task, "basis": self.primary_task, **self.tasks}
@@ -146,7 +146,7 @@ class Streams:
         return losses
 
     def _note(self, name: str, loss: Tensor) -> None:
-        """Keep a mean loss of the step; those of its parts add up."""
+        """Keep a mean loss of the step; the losses of its micro-batches add up."""
         before = self.values.get(name, 0.0)
         self.values[name] = loss if self._part is None else before + loss / self.accumulate
 
@@ -161,7 +161,7 @@ class Streams:
         rows, part = self.rows.rows(stream), self._part
         if not self.held:
             # Dropout and masks depend on the step alone: no state to save, and all strategies see the same noise.
-            # On a CPU not by torch.manual_seed, which formats stack traces for all accelerators: longer than a small step.
+            # On a CPU torch.manual_seed takes longer than a small step: it formats stack traces for all accelerators.
             seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
             seed(mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part])))
         if part is not None:
@@ -185,7 +185,7 @@ class Streams:
 
 @contextmanager
 def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
-    """Where BatchNorm sees a single example, name the setting that leaves it with one."""
+    """Where BatchNorm sees a single example, raise an error that names the setting to change."""
     try:
         yield
     except ValueError as error:

@@ -63,7 +63,7 @@ def run(
     """Train one strategy with one seed and write its run folder.
 
     A folder with the finished run is not trained again; one with an unfinished run is continued from its last
-    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must be that of the config. `logs`
+    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must belong to `config`. `logs`
     are names of dashboards.
     """
     for name in logs:
@@ -87,7 +87,7 @@ def run(
         exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
         with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Progress())
-            # Last, so that a run that is refused, or was finished before, does not appear there.
+            # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
             result = job.run()
         folder.finish(result.plain())
@@ -119,7 +119,7 @@ class _Job:
             raise InputError(f"{found} that chooses the model is not defined; {cure}")
         self.summaries: list[PhaseSummary] = []
         self.validation: dict[str, float] = {}
-        # Both are built before anything is written: a strategy that cannot be had takes no folder.
+        # Both are built before anything is written: a strategy that cannot be built makes no folder.
         names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
         captured = captures(config, data, device)
         self.phases = [Phase(name, config, data, self.model, device, self.metric, captured=captured) for name in names]
@@ -203,13 +203,13 @@ class _Job:
         self.folder.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """A line of metrics, for the file, the bar and the dashboards."""
+        """Write a line of metrics to the file, the bar and the dashboards."""
         self.folder.record({"phase": self.phase.name, **values})
         if f"validation/{self.metric}" in values:
             self.progress.evaluated({name: values[f"validation/{name}"] for name in (self.metric, "loss")})
         step = sum(summary["steps"] for summary in self.summaries) + values["step"]
         for log in self.logs:
-            # A dashboard may hold more than this run.
+            # A dashboard may hold other projects too, hence the prefix.
             named = {f"attittud/{name.removeprefix('attittud/')}": v for name, v in values.items() if name != "step"}
             log.log(named, step)
 

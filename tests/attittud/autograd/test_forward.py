@@ -112,7 +112,7 @@ BUFFERS = {
 @pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_buffers_of_every_kind(kind):
-    """Beside others, with which they are copied in groups; shared with another module, and with a view of a part."""
+    """They are copied in groups with other buffers; some are shared with another module, or have a view of a part."""
     p = problem("cnn_batch_norm")
     model, other = p.model, nn.Identity()
     model.register_buffer("kept", BUFFERS[kind]())
@@ -166,7 +166,7 @@ def test_callable_raises_in_the_middle(batch_norm, has_grad):
     assert snapshot(p) == before
     assert grads(p) == before_grads
 
-    # Nothing half-done stays behind: the next step is that of a guide that was never interrupted.
+    # Nothing half-done stays behind: the next step is the same as if nothing had been interrupted.
     p.model.zero_grad()
     other = p.copy()
     for q, g in ((p, guide), (other, Guide(other.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm))):
@@ -260,7 +260,7 @@ def test_batch_norm_setting(batch_norm, training):
     """``batch`` normalises the basis batch by itself; ``frozen`` uses the running statistics and keeps examples apart."""
     p = problem("cnn_batch_norm", torch.float64)
     for _ in range(3):
-        p.losses()  # running statistics that are not those of any batch
+        p.losses()  # running statistics that match no batch
     p.model.train(training)
     primary, auxiliary = p.losses(), p.loss()
     reference = p.copy()

@@ -1,4 +1,4 @@
-"""The flat vector of gradients: what lies where, and in which memory format it comes back."""
+"""The flat vector of gradients: the order of its parts, and the memory format of its views."""
 
 import torch
 from torch import nn

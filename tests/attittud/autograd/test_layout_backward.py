@@ -9,7 +9,7 @@ from attittud.autograd.layout import Layout, written_into
 
 @pytest.mark.parametrize("add", [False, True])
 def test_gradients_are_written_into_a_vector(add):
-    """Where the loss does not reach, too; they come back without memory of their own."""
+    """Also for parameters that the loss does not reach; autograd returns them without memory."""
     model = nn.ModuleDict({"reached": nn.Linear(3, 2), "not": nn.Linear(3, 2)})
     layout, x = Layout(model.named_parameters()), torch.randn(4, 3)
     flat = torch.full((layout.size,), 7.0) if add else torch.full((layout.size,), torch.nan)

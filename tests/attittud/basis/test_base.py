@@ -1,4 +1,4 @@
-"""The random numbers of a refresh: one fixed matrix per seed and refresh, of which anybody can take a part."""
+"""The random numbers of a refresh: one fixed matrix per seed and refresh, of which every worker can take a part."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The arithmetic of a plain step as a CUDA graph gives the same bits, and keeps its hands off what is the user's."""
+"""The arithmetic of a plain step as a CUDA graph gives the same bits, and never touches the user's tensors."""
 
 import copy
 import pickle
@@ -42,7 +42,7 @@ def losses(model, number):
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
-    """On a CPU the graph is played: its kernels run one by one, on the same memory."""
+    """A stand-in for a graph on a CPU: its kernels run one by one, on the same memory."""
     if request.param == "cpu":
         may_serve = CapturedUpdate._may_serve
 
@@ -103,7 +103,7 @@ def assert_same(ours, plain):
     [{}, {"include_mean": True}, {"basis": "mean"}, {"primary_weight": 0.0}, {"auxiliary_weight": 0.3, "basis": "svd"}],
     ids=str,
 )
-def test_bits_and_reports_are_those_of_the_ordinary_way(device, options, monkeypatch):
+def test_bits_and_reports_are_the_same_without_a_graph(device, options, monkeypatch):
     count = served(monkeypatch)
     ours = train(network(device), **options)
     assert len(count) == 25 - 4 - ALIKE  # all but refreshes and the first plain steps
@@ -183,7 +183,7 @@ def test_copies_of_a_guide_go_on_alike(device):
         assert all(map(torch.equal, *gradients))
 
 
-def test_large_models_and_those_with_several_losses_take_the_ordinary_way(device, monkeypatch):
+def test_large_models_and_models_with_several_losses_use_no_graph(device, monkeypatch):
     count = served(monkeypatch)
     with monkeypatch.context() as small:
         small.setattr(captured, "LARGEST", 100)
@@ -254,7 +254,7 @@ def test_a_group_of_one_worker_takes_the_ordinary_way(device, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*")
-def test_a_graph_of_the_user_and_one_of_the_guide_do_not_meet():
+def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
     """A step that is captured as a whole holds the arithmetic itself; the guide's own graph goes on afterwards."""
     model = network("cuda")
     guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)

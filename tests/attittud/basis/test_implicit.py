@@ -87,7 +87,7 @@ def test_named_tasks():
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("fixed", [True, False], ids=["beside_a_fixed_task", "alone"])
 def test_judges(fixed, include_mean):
-    """They are heard in every second step, so that the primary gradient is a vector in one and none in the next."""
+    """The judges are asked in every second step, so the primary gradient is a vector in every second step only."""
     finals, reports = [], []
     for build in (stored, implicit):
         p = problem("transformer", torch.float64, m=12)
@@ -241,7 +241,7 @@ def test_primary_losses_that_are_not_finite(value):
 
 
 class Dropping(nn.Module):
-    """Its forward pass is run again in every use of the graph, and is another one in training mode."""
+    """The forward pass runs again in every use of the graph, and it differs in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ def test_resuming():
 
 
 def test_memory(monkeypatch):
-    """One gradient, which becomes `.grad`, and no term with k or m times D."""
+    """A step holds one gradient, which becomes `.grad`, and nothing of k or m times D."""
     monkeypatch.setattr(attittud.kernels, "chunk_size", lambda x: 256)  # the model is small for the real one
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     x, size = torch.randn(16, 64), 4 * sum(p.numel() for p in model.parameters())
@@ -306,7 +306,7 @@ def test_memory(monkeypatch):
 
 
 def test_memory_with_large_activations():
-    """The graphs of the two losses are never held together, so that it takes less than a multitask step."""
+    """The graphs of the two losses are never held together, so a step takes less memory than a multitask step."""
     model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.GELU())))
     primary, auxiliary = torch.randn(2, 16, 16, 64)
     guide = implicit(model)
@@ -350,7 +350,7 @@ def test_shared_parameters_that_change_from_step_to_step():
 
 @pytest.mark.parametrize("primary_weight", [0.0, 0.3])
 def test_parameters_that_are_not_decomposed(primary_weight):
-    """They get their primary gradient although that of the shared ones is never a vector."""
+    """They get their primary gradient although the shared primary gradient is never a vector."""
     grads = []
     for build in (stored, implicit):
         p = problem("transformer", torch.float64)

@@ -1,4 +1,4 @@
-"""Decompositions that do not wait for the device: those of torch, and the bases that rest on them."""
+"""Decompositions that do not wait for the device agree with torch, and so do the bases that use them."""
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def test_every_pair_of_columns_is_rotated_in_a_sweep(count):
     assert len(met) == count * (count - 1) // 2 and players == list(range(count))
 
 
-def test_on_a_cpu_they_are_those_of_torch():
+def test_on_a_cpu_torchs_own_decompositions_are_used():
     a = matrix("normal", 9, 5)
     assert torch.equal(singular(a)[0], torch.linalg.svd(a, full_matrices=False)[1])
     assert torch.equal(qr(a)[1], torch.linalg.qr(a)[1])
@@ -78,7 +78,7 @@ def test_on_a_cpu_they_are_those_of_torch():
 
 @pytest.mark.parametrize("basis", ["svd", "exact"])
 def test_bases_are_the_same_and_wait_for_nothing(basis, monkeypatch):
-    """As on a GPU: Jacobi and reflections in the place of torch's decompositions."""
+    """Jacobi and reflections replace torch's decompositions, as on a GPU."""
     reports, updates = [], []
     for own in (False, True):
         if own:

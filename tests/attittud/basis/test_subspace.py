@@ -50,7 +50,7 @@ def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradien
 ):
     """Whatever the sizes: up to the rounding of the update itself, a few times eps ‖g_prim‖ (‖g_aux‖ + ‖g_prim‖) ‖g_prim‖/‖r‖.
 
-    The update holds a multiple of r, the part of g_prim outside of the span, as that of g_prim less what lies in the span: the
+    The update holds a multiple of r, the part of g_prim outside of the span, computed as g_prim less its part in the span: the
     smaller r is, the more digits cancel. Below `residual_tolerance` r is left out.
 
     `outside`: how far the primary gradient is outside of the span, `size`: how long the auxiliary gradient is, in decades.
@@ -78,7 +78,7 @@ def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradien
 
 
 def test_the_promise_for_gradients_of_very_different_sizes():
-    """A primary gradient that lies almost in the span, and an auxiliary one along the rest of it."""
+    """The primary gradient lies almost in the span, and the auxiliary gradient along the part outside."""
     g_prim, g_aux = torch.tensor([1.0, 0.0, 1e-3]), torch.tensor([1.0, 0.0, -1e4])
     parts = decompose(g_aux, g_prim, torch.eye(3)[:2], include_mean=True)
     assert parts.combine(Eta(1, 1, 0)) @ g_prim >= 0

@@ -14,7 +14,7 @@ M = 5
 
 
 class Kernel(torch.autograd.Function):
-    """As those written for GPUs are: what its backward pass does is not seen by autograd."""
+    """Like functions written for GPUs: autograd does not see what its backward pass does."""
 
     @staticmethod
     def forward(ctx, x):
@@ -29,15 +29,15 @@ class Kernel(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
-def test_j_v_through_an_own_backward_pass(engine):
-    """In a residual network: where all of it is cut, torch says so itself. The rows of J are formed one by one then."""
+def test_j_v_through_a_custom_backward_pass(engine):
+    """In a residual network (torch itself notices a graph that is cut off completely) the rows of J are formed one by one."""
     model = Function(lambda self, x: x + Kernel.apply(self.a(x)), a=nn.Linear(6, 6)).double()
     network = nn.Sequential(nn.Linear(6, 6), model).double()
     x, layout = data(M, 6), Layout(network.named_parameters())
     vectors = torch.randn(2, layout.size, dtype=torch.float64)
     want = jacobian(losses_of(network(x)), network, layout.names) @ vectors.T
     made = make_engine(engine)
-    # Nothing can be told from zeros, and after the check nothing is compared any more.
+    # Zeros cannot be compared, and after the check nothing is compared any more.
     for factor in (0, 1, 1):
         with made.watch(network):
             found = made.jacobian(losses_of(network(x)), layout).right(factor * vectors)
@@ -45,7 +45,7 @@ def test_j_v_through_an_own_backward_pass(engine):
 
 
 def test_rounding_is_no_wrong_second_derivative():
-    """Gradients that cancel leave nothing else of their sum in half precision: the check waits for others."""
+    """Gradients that cancel leave only rounding of their sum in half precision: the check waits for other gradients."""
     x, model = data(16, 6), Function(lambda self, x: x, w=weight(6)).bfloat16()
     x = torch.cat([x, x + 1e-3 * x.flip(0)]).bfloat16()
     layout, made = Layout(model.named_parameters()), make_engine("loop")

@@ -1,6 +1,6 @@
-"""After the first refresh, in which engines check themselves: what may come in later batches, and what is not noticed then.
+"""Engines check themselves in the first refresh: later batches that they still notice, and later batches that they do not.
 
-The latter are strict expected failures here and a list in docs/engines.md.
+Unnoticed batches are strict expected failures here and a list in docs/engines.md.
 """
 
 import math
@@ -176,7 +176,7 @@ def test_auto_goes_on_with_another_engine_later(monkeypatch, caplog):
     assert ["'hooks'" in found.message.split(",")[0] for found in caplog.records] == [True, False]
 
 
-def test_shapes_that_were_met_before_are_not_compared_again(monkeypatch):
+def test_shapes_that_were_seen_before_are_not_compared_again(monkeypatch):
     compared = []
     monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set())
     model, made = linear().double(), make_engine("hooks")
@@ -200,7 +200,7 @@ def test_shapes_that_were_met_before_are_not_compared_again(monkeypatch):
 
 @pytest.mark.parametrize("name", NOTICED)
 def test_noticed_later(name, monkeypatch):
-    """Of a parameter whose gradient was zero, or not finite, nothing had been told."""
+    """A parameter whose gradient was zero or not finite had not been compared."""
     with pytest.raises(UnsupportedError, match="do not add up"):
         later(NOTICED[name], "hooks")
     monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)

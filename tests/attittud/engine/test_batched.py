@@ -80,7 +80,7 @@ def test_where_vmap_fails_a_loop_takes_over_with_one_message(engine, caplog):
 
 @pytest.mark.parametrize("engine", ["batched", "auto"])
 def test_where_vmap_is_wrong_a_loop_takes_over_with_one_warning(engine, caplog):
-    """torch's rule for the backward pass of distances mixes rows up without a word."""
+    """torch's rule for the backward pass of distances silently mixes rows up."""
     grads = []
     for kind in ("loop", engine):
         p = problem("mlp", torch.float64)

@@ -42,7 +42,7 @@ def test_limits(name, request):
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits_of_hooks_are_none_of_the_others(name, engine):
+def test_limits_of_hooks_do_not_limit_other_engines(name, engine):
     if name == "random_numbers_beside_a_parameter":
         pytest.skip("the oracle's forward pass draws other numbers")
     given = layer(name)
@@ -63,7 +63,7 @@ def test_limits_are_named_with_a_cure(name):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "lstm_cell", "gru_positions_first", "gru_cell"])
 def test_recurrent_layers_in_float32(name, training):
-    """torch has kernels of their own for them."""
+    """torch has special kernels for float32."""
     given = layer(name, torch.float32)
     given.model.train(training)
     compare("hooks", given.model, given.losses, tolerance=1e-5)
@@ -205,7 +205,7 @@ def test_architectures(name, basis, engine):
 @pytest.mark.parametrize("engine", ["batched", "auto"])
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
 def test_autocast_gives_one_answer(name, engine):
-    """Where vmap cannot go under autocast, a loop takes over; the result is that of the loop."""
+    """Where vmap fails under autocast a loop takes over, with the result of the loop."""
     grads = []
     for kind in ("loop", engine):
         p = problem(name)

@@ -56,7 +56,7 @@ def tf32():
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_group_norm", "reused"])
 def test_hooks_go_with_tf32(name):
-    """Its check allows for the rounding; what it finds is what the loop finds."""
+    """The check of `hooks` allows for the rounding, and its result is the loop's."""
     rows = []
     for engine in ("loop", "hooks"):
         p = problem(name)

@@ -1,4 +1,4 @@
-"""Windows and paddings of convolutions, laid out as memory lies, are torch's own."""
+"""Windows and paddings of convolutions in the order of memory equal torch's own."""
 
 import math
 
@@ -14,7 +14,7 @@ from attittud.engine.gradients import Windows, padded
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [2, 3, 4, 6, 8])
 @pytest.mark.parametrize(("window", "dilation"), [((3, 3), 1), ((2, 1), 2), ((1, 3), 1), ((1, 1), 1)])
-def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, dilation):
+def test_windows_in_channels_last_equal_unfold(dtype, channels, window, dilation):
     """Neighbouring channels are copied as one wide element where they can be; no bit may change by that."""
     x = torch.randn(6, channels, 7, 5, dtype=dtype).contiguous(memory_format=torch.channels_last)
     weight = torch.empty(2, channels, *window, dtype=dtype)
@@ -32,7 +32,7 @@ def test_windows_in_channels_last_are_those_of_unfold(dtype, channels, window, d
 @pytest.mark.parametrize("space", [(7,), (7, 5), (4, 3, 5)])
 @pytest.mark.parametrize("last", [True, False])
 def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
-    """Layout included: what follows takes whole runs of channels."""
+    """The layout is kept too: later code reads whole runs of channels."""
     x = torch.randn(3, *space, channels, dtype=dtype).movedim(-1, 1)
     x = x if last else x.contiguous()
     pads = [1, 2] + [0, 1] * (len(space) - 1)
@@ -42,13 +42,13 @@ def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
 
 
 def test_padding_as_wide_elements_of_images_one_row_high():
-    """Which torch then lays out channel by channel: a transposed column is in channels_last by its sizes, not by its strides."""
+    """torch lays such images out channel by channel: a transposed column is in channels_last by its sizes, not its strides."""
     x = torch.randn(2, 2, 1, 16).movedim(-1, 1).transpose(2, 3)
     assert torch.equal(padded(x, [1, 1, 0, 2]), F.pad(x, [1, 1, 0, 2]))
 
 
 class Contiguous(torch.autograd.Function):
-    """A backward pass that loses the layout, as that of a frozen BatchNorm does on a GPU."""
+    """A backward pass that loses the layout, like a frozen BatchNorm's on a GPU."""
 
     @staticmethod
     def forward(_, x):

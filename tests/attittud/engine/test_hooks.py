@@ -37,14 +37,14 @@ def test_hooks_let_checkpointing_save_its_memory():
 
 
 def test_hooks_form_no_matrix_of_all_gradients():
-    """Beside its result ΠJ holds at most one further vector of the model's size, whatever the number of examples."""
+    """In addition to its result, ΠJ takes at most one vector of the model's size, for any number of examples."""
     width, depth, k = 48, 6, 5
     for m in (24, 96):
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
         x = torch.randn(m, 3, width)  # sequences: gradients have to be formed
         layout = Layout(model.named_parameters())
         engine = make_engine("hooks")
-        for _ in range(2):  # the first one with its check
+        for _ in range(2):  # the first refresh, with its check
             with engine.watch(model), LiveMemory() as watch:
                 losses = model(x).square().mean((1, 2))
                 activations = watch.live

@@ -12,7 +12,7 @@ from tests.helpers.zoo import problem
 
 
 def test_what_was_overwritten_is_an_error():
-    """And not a gradient of other numbers."""
+    """It raises instead of giving a gradient of other numbers."""
     model = nn.Linear(3, 2)
     engine, layout = make_engine("hooks"), Layout(model.named_parameters())
     with engine.watch(model):

@@ -10,7 +10,7 @@ from tests.helpers.layers import Layer, M, conv, layer
 
 @pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
 def test_large_tables(name, monkeypatch):
-    """Not formed as products of matrices."""
+    """Gradients of large tables are not formed as products of matrices."""
     monkeypatch.setattr("attittud.engine.rules.SMALL_TABLE", 0)
     given = layer(name)
     compare("hooks", given.model, given.losses)
@@ -30,7 +30,7 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("size", [(6, 5), (1, 4)], ids=["", "one_row"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_in_channels_last_in_float32(name, size):
-    """Where float64, in which everything else is compared, has no eight bytes to put together."""
+    """Other tests compare in float64, whose elements have eight bytes already and are not copied together."""
     size = {"volumes": (3, *size), "reflect": (2, size[1])}.get(name, size)
     layout = torch.channels_last_3d if name == "volumes" else torch.channels_last
     model, x = CONVOLUTIONS[name]().to(memory_format=layout), torch.randn(M, 8, *size).to(memory_format=layout)

@@ -1,4 +1,4 @@
-"""A function without a rule of its own runs again for every example alone."""
+"""A function without a rule runs again for every example alone."""
 
 import torch
 from torch import nn

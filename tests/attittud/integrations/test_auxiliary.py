@@ -32,7 +32,7 @@ def test_a_resumed_stream_goes_on(drawn: int, sized: bool) -> None:
     assert resumed.drawn == whole.drawn == drawn + 10
 
 
-def test_an_epoch_has_every_example_once_in_an_order_of_its_own() -> None:
+def test_an_epoch_has_every_example_once_in_its_own_order() -> None:
     one, two = stream(), stream(name="old")
     epochs = [[i for _ in range(4) for i in source.draw().tolist()] for source in (one, one, two)]
     assert all(sorted(epoch) == list(range(7)) for epoch in epochs)

@@ -1,4 +1,4 @@
-"""Lightning: a guided backward in the place of `manual_backward`."""
+"""Lightning: a guided backward instead of `manual_backward`."""
 
 import pickle
 import signal
@@ -199,7 +199,7 @@ def expected() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_a_step_is_that_of_a_guide_alone(tmp_path: Path, micro_batches: int) -> None:
+def test_a_step_equals_a_step_of_a_guide_alone(tmp_path: Path, micro_batches: int) -> None:
     module = closer(Plain, micro_batches=micro_batches)
     run(tmp_path, module, max_epochs=1)
     assert torch.allclose(parameters_to_vector(module.parameters()), expected(), rtol=1e-5, atol=1e-7)
@@ -253,7 +253,7 @@ def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy"])
 def test_strategies_that_hide_gradients_are_refused(tmp_path: Path, name: str) -> None:
-    """By name: neither can be made without its GPUs."""
+    """They are refused by name: neither strategy can be made without its GPUs."""
     hiding = type(name, (SingleDeviceStrategy,), {})
     with pytest.raises(ValueError, match=rf"{name} .* use ModelParallelStrategy \(FSDP2\)"):
         run(tmp_path, closer(Plain), strategy=hiding(device="cpu"), max_epochs=1)

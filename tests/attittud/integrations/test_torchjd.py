@@ -27,7 +27,7 @@ def problem() -> tuple[nn.Module, torch.Tensor, list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("rank", [1, 3, 10])
-def test_the_update_is_that_of_a_guide(rank: int) -> None:
+def test_the_update_equals_a_guides(rank: int) -> None:
     first, second = Eta(neutral=0.5, helpful=1, harmful=-1), Eta(neutral=1, helpful=0, harmful=2)
     model, losses, (one, two) = problem()
     Guide(model, eta={"one": first, "two": second}, primary_weight=0.3, basis="exact", rank=rank).backward(

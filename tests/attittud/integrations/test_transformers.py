@@ -93,7 +93,7 @@ def test_equal_weights_reproduce_the_stock_trainer(tmp_path: Path, kind: str, ac
 
 
 def test_without_auxiliary_weight_it_is_the_stock_trainer_itself(tmp_path: Path) -> None:
-    """Nothing of ours in the other run: not the data, not the step."""
+    """The other run uses nothing of ours: neither the data nor the step."""
     data, settings = (
         sequences(20, [1], 1),
         {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "weight_decay": 0.1},
@@ -249,7 +249,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[AttittudTrainer, 
 
 
 def as_before(trainer: AttittudTrainer, folder: Path, *, sharded: bool) -> None:
-    """Put the files that earlier versions wrote in the place of ours."""
+    """Replace our files by the files that earlier versions wrote."""
     shutil.rmtree(folder / FOLDER)
     if sharded:
         with warnings.catch_warnings():
@@ -343,7 +343,7 @@ def test_a_checkpoint_without_a_guide_starts_one(
 def test_a_checkpoint_that_only_some_workers_find_is_refused(
     stopped: tuple[AttittudTrainer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others would begin with another basis and other data, without a word."""
+    """The other workers would silently begin with another basis and other data."""
     trainer, folder = stopped
     monkeypatch.setattr(checkpoint, "gather", lambda _, message: [message, None])
     with pytest.raises(FileNotFoundError, match=f"^{folder / FOLDER}: not all workers find the same files; copy"):
@@ -387,7 +387,7 @@ def test_a_packed_auxiliary_batch_is_not(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_eta_auto_with_judges(tmp_path: Path, accumulate: int) -> None:
-    """Judges are heard every second step, and resumed. Counting down earns less than counting up as the primary task does."""
+    """Judges are asked every second step, and the run is resumed. Counting down earns less than counting up, the primary task."""
 
     def auto() -> AttittudTrainer:
         return AttittudTrainer(

@@ -67,7 +67,7 @@ def dpo(folder: Path, cls: type = GuidedDPO, **settings: Any) -> GuidedDPO:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKE)
 def test_the_example_resumes_to_the_same_run(tmp_path: Path, kind: str) -> None:
-    """A checkpoint after 4 steps, in the middle of an interval of 3 between refreshes. DPO has plain text beside its pairs."""
+    """A checkpoint after 4 steps, in the middle of an interval of 3 between refreshes. DPO also has plain text."""
     settings = {"max_steps": 6, "save_steps": 4, "disable_tqdm": True}
     whole, resumed = (MAKE[kind](str(tmp_path), **settings) for _ in range(2))
     whole.train()
@@ -100,7 +100,7 @@ def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
-def test_a_pair_has_the_gradient_of_a_batch_of_its_own(tmp_path: Path, loss_type: list[str]) -> None:
+def test_a_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path: Path, loss_type: list[str]) -> None:
     trainer = dpo(tmp_path, loss_type=loss_type)
     trainer.model.eval()
     parameters = list(trainer.model.parameters())
@@ -141,7 +141,7 @@ def test_lora(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> None:
-    """The stock Trainer shifts labels by what it takes the model for; here it is shown a stand-in."""
+    """The stock Trainer shifts labels by the class of the model; here it gets a stand-in."""
     runs = []
     for cls in (AttittudTrainer, summed(AttittudTrainer, transformers.Trainer)):
         torch.manual_seed(0)

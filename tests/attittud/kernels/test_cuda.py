@@ -27,7 +27,7 @@ def test_transform_by_a_lower_triangle(rows):
 
 
 @pytest.mark.parametrize("rank", ["full", "half", "none"])
-def test_factors_are_those_of_plain_torch(rows, rank):
+def test_factors_equal_plain_torchs(rows, rank):
     k = len(rows)
     if rank == "half":
         rows = torch.randn(k, (k + 1) // 2, device="cuda") @ rows[: (k + 1) // 2]

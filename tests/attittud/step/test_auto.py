@@ -1,4 +1,4 @@
-"""eta="auto": scores against an explicit oracle, and that a guide keeps its promises about them."""
+"""eta="auto": scores against an explicit oracle, and the promises that a guide makes about them."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def test_a_step_applies_what_was_earned_before(basis, dtype):
     p, guide = make(basis, dtype)
     same = p.copy()
     for at in range(4):
-        # Judges that partly are the auxiliary examples: something is earned.
+        # Some of the judges are auxiliary examples, so that some weight is earned.
         report = step(p, guide, at, judge=lambda: p.losses(slice(0, 12)) + 3 * p.loss())
     eta = Eta(*weights(report))
     assert any(w > 0 for w in weights(report))
@@ -141,8 +141,8 @@ def test_judges_like_the_auxiliary_data_drop_nothing(seed, primary, noise):
 
 
 @pytest.mark.parametrize("hearings", [7, 150])
-def test_moments_are_those_of_an_exponential_average(hearings):
-    """A twentieth of it is new at every hearing; after many hearings the mean is worth 39 of them."""
+def test_moments_follow_an_exponential_average(hearings):
+    """A twentieth of the mean is new with every answer; after many answers the mean is worth 39 of them."""
     random = torch.Generator().manual_seed(1)
     found = torch.rand(hearings, 5, generator=random, dtype=torch.float64) * 2 - 1
     record = record_of(*found.tolist())
@@ -192,7 +192,7 @@ def test_a_part_that_is_rounding_scores_nothing():
         assert helpful == pytest.approx(primary, abs=1e-5) == whole
 
 
-# ------------------------------------------------------------------------------------------------ the same of whole steps
+# ------------------------------------------------------------------------------------------------ whole steps
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
@@ -218,7 +218,7 @@ def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(bas
 
 
 def test_judges_from_the_auxiliary_data_drop_nothing():
-    """Other examples than those of the step, with their auxiliary loss: parts are heard of as the noise of batches lets them."""
+    """The judges are other examples than the step's, with their auxiliary loss: no part is dropped beyond the batches' noise."""
     p = problem("mlp", torch.float64, m=12, n=400)
     guide = Guide(p.model, eta="auto", rank=3, refresh_every=5, judge_every=1)
     order = torch.Generator().manual_seed(3)
@@ -288,7 +288,7 @@ def test_resume_is_bitwise(basis):
     assert ours["judges"] == theirs["judges"]
 
 
-def test_random_losses_of_judges_differ_each_time_and_are_those_of_a_run_that_was_never_stopped():
+def test_random_losses_of_judges_differ_each_time_and_are_the_same_after_a_resume():
     drawn = []
 
     def heard_at(p, guide):
@@ -316,7 +316,7 @@ def test_skipped_judgements_do_not_shift_the_schedule():
     assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
 
 
-def test_judges_are_called_when_due_and_may_retire():
+def test_judges_are_called_when_due_and_may_stop():
     p, guide = make(judge_every=4)
     calls = []
 
@@ -423,7 +423,7 @@ def test_named_tasks_of_both_kinds(basis):
     for name in ("a", "c"):
         parts, g_judge = want.parts[name], heard(p, want.names)
         cosines = [cosine(x, g_judge) for x in (parts.neutral, parts.helpful, parts.harmful, want.g_a[name], want.g_p)]
-        # The model stands still, so every hearing says the same (but for the basis, which the refreshes change).
+        # The model stands still, so every answer is the same (except for the basis, which the refreshes change).
         assert score(report, name)[3:] == pytest.approx(cosines[3:], abs=1e-9)
     values = report.to_dict()
     assert {"a/weight_neutral", "c/score_auxiliary", "c/score_primary"} <= values.keys()
@@ -445,7 +445,7 @@ def test_judging_leaves_no_trace():
 @pytest.mark.parametrize("basis", ["sketch", "mean"])
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_memory(basis, tasks):
-    """A hearing holds the judges' gradient beside the k + 3 vectors of a refresh, or instead of a copy between them."""
+    """Asking the judges holds their gradient in addition to the k + 3 vectors of a refresh, or instead of a copy between them."""
     torch.manual_seed(0)
     width, depth = 512, 8
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))

@@ -35,7 +35,7 @@ def test_refresh_with_a_broken_example_keeps_the_old_basis(basis, bad, engine, f
     V = guide.state_dict()["basis"].clone()
     factor = torch.tensor([1, 1, bad, 1, 1, 1], dtype=torch.float64)
     report = guide.backward(primary=p.losses() * factor, auxiliary=p.loss(), refresh=True)
-    # As with Tensor.backward the broken gradient is seen by whoever looks at .grad.
+    # As with Tensor.backward the broken gradient shows in .grad.
     assert not all(g.isfinite().all() for g in p.grads().values())
     if basis != "random":  # which does not look at the losses
         assert report.skipped_refreshes == 1

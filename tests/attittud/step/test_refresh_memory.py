@@ -71,7 +71,7 @@ def test_the_watch_sees_what_is_allocated():
 @pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "random"])
 def test_backward(basis, with_grad, include_mean, engine):
-    """k + 3 vectors beside ``.grad`` where the basis is new, 3 where it is not: no m x D tensor ever."""
+    """In addition to ``.grad``: k + 3 vectors where the basis is new, 3 where it is not, and never an m x D tensor."""
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model, basis=basis, include_mean=include_mean, engine=engine)
@@ -88,7 +88,7 @@ def test_backward(basis, with_grad, include_mean, engine):
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
 def test_a_model_of_one_layer(engine):
-    """Where one parameter is nearly all of the model, its gradient for several rows must not lie beside the sketch."""
+    """Where one parameter is nearly all of the model, its gradient for several rows must not be held with the sketch."""
     torch.manual_seed(0)
     model = Wide(depth=1, width=1536)
     guide = guide_for(model, engine=engine)
@@ -184,7 +184,9 @@ def test_basis_dtype_halves_what_stays():
         guide.backward(primary=model.primary(), auxiliary=model.auxiliary())
         kept = watch.live / model.bytes
     assert K / 2 <= kept <= K / 2 + 0.2
-    assert watch.peak / model.bytes <= 1.5 * K + 3 + SLACK  # the rows are computed in float32 beside what is stored
+    assert (
+        watch.peak / model.bytes <= 1.5 * K + 3 + SLACK
+    )  # the rows are computed in float32, in addition to the stored ones
 
 
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])

@@ -1,4 +1,4 @@
-"""Which parameter receives what: found by what the losses reach, not by names."""
+"""The gradient that each parameter gets depends on which losses reach it, not on its name."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_tied_parameters_count_once():
 
 @pytest.mark.parametrize("how", ["predicate", "iterable"])
 def test_narrowed(how):
-    """What is left out receives the plain weighted sum, whatever Eta says."""
+    """Parameters that are left out get the plain weighted sum, whatever Eta says."""
     p = problem("mlp", torch.float64)
     only = ["body.0.weight", "body.2.bias"]
     params = dict(p.model.named_parameters())
@@ -96,7 +96,7 @@ def test_sparse_gradients_where_they_are_left_out():
 
 
 def test_leaves_outside_the_model_are_left_alone():
-    """As ``.grad`` is the model's: an input that requires a gradient gets none, a stranger's parameter neither."""
+    """Only the model's ``.grad`` is written: not an input's that requires a gradient, and not a foreign parameter's."""
     p = problem("mlp")
     stranger = nn.Parameter(torch.ones(()))
     p.xa.requires_grad_()

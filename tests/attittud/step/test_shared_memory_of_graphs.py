@@ -1,4 +1,4 @@
-"""What a guide remembers from step to step: whatever changes, its updates are those of a guide that remembers nothing."""
+"""A guide remembers facts from step to step: whatever changes, its updates equal the updates of a guide without memory."""
 
 import copy
 import gc
@@ -204,7 +204,7 @@ def updates(change: Callable[[Run, int], None]) -> list[list[Tensor | None]]:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_updates_are_those_of_a_guide_that_remembers_nothing(change, request):
+def test_updates_equal_the_updates_of_a_guide_without_memory(change, request):
     found = updates(change)
     request.getfixturevalue("nothing_remembered")
     wanted = updates(change)
@@ -215,7 +215,7 @@ def test_updates_are_those_of_a_guide_that_remembers_nothing(change, request):
 
 
 def test_the_memory_is_used():
-    """Else the test above would compare a thing with itself."""
+    """Otherwise the test above would compare a thing with itself."""
     run, asked = Run(), []
     recall = GraphMemory.recall
     with pytest.MonkeyPatch.context() as patch:

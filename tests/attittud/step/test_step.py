@@ -41,7 +41,7 @@ def micro_batches(p, guide, interleaved, **options):
     return report, p.grads()
 
 
-def test_the_signs_of_the_parts_differ_from_those_of_the_whole():
+def test_the_signs_of_the_parts_differ_from_the_signs_of_the_whole():
     """Otherwise the tests below could not tell when signs are taken."""
     p, guide = setup()
     whole = one_batch(p, guide)

@@ -1,6 +1,6 @@
 """Steps that differ from each other, drawn at random, against the slow way: batches of any size, repeated examples, resumption.
 
-What V holds is checked against the explicit Jacobian, and the update against that V by definition.
+V is checked against the explicit Jacobian, and the update against the definition with this V.
 """
 
 import random

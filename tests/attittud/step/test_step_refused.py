@@ -1,4 +1,4 @@
-"""A step that is refused changes nothing: later steps are, to the bit, those of a guide that never saw it."""
+"""A step that is refused changes nothing: later steps are bitwise the same as if it had never been tried."""
 
 import copy
 import itertools
@@ -129,7 +129,7 @@ def test_nothing_changes(wrong, seed):
 
 
 def test_a_basis_that_was_overwritten_does_not_serve():
-    """The second task's graph is gone, which shows when the new basis is in place already."""
+    """The second task's graph is gone, which is noticed only after the basis has been overwritten."""
     model = nn.Linear(4, 3).double()
     guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)
     x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

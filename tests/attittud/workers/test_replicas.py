@@ -39,7 +39,7 @@ def differing():
 
 
 def directions():
-    """Effective ranks of a basis of few examples, all of them and those of each call."""
+    """Effective ranks of a basis of few examples, for all examples and for each call."""
     found = []
     for kind in ("group", "fsdp"):
         w = World(kind, torch.float32)
@@ -75,7 +75,7 @@ def late_between_refreshes():
 
 
 def behaviour():
-    """Several checks that share one group of processes; each entry is judged by a test of its own."""
+    """Several checks that share one group of processes; each entry has its own test."""
     found = {"twenty": [twenty_steps(World("ddp", torch.float32), basis=b) for b in ("sketch", "exact", "random")]}
     w = World("ddp")
     guide = w.guide()
@@ -130,7 +130,7 @@ def test_workers_that_differ_are_noticed(behaved, name, words):
         assert "workers [1]" in found["differing"][name] and words in found["differing"][name]
 
 
-def test_a_role_that_changes_between_refreshes_loses_no_gradient(behaved):
+def test_a_head_that_becomes_shared_between_refreshes_loses_no_gradient(behaved):
     """Other workers learn of it at the next refresh: until then the head keeps weight 1, and the auxiliary gradient is added."""
     parts = {}
     for name, start in (("before", 6), ("after", 3)):
@@ -151,7 +151,7 @@ def test_a_guide_that_trains_alone_among_workers_says_so_once(behaved):
 
 
 class Version1(nn.Module):
-    """Not made in earnest: that takes a process group."""
+    """A stand-in: a real one needs a process group."""
 
     __class__ = FullyShardedDataParallel
 
@@ -162,7 +162,7 @@ def test_wrappers_that_hide_parameters_are_refused(wrapper):
         Guide(nn.Sequential(nn.Linear(2, 2), wrapper()), eta=ETA)
 
 
-def test_state_is_that_of_one_process(behaved):
+def test_state_equals_the_state_of_one_process(behaved):
     """Workers hold the same V, and one process can go on with it."""
     w = World("one")
     guide = w.guide()

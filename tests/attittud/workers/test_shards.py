@@ -161,7 +161,7 @@ def train(kind, first, steps, folder=None, save=False, form="dcp", **options):
 
 
 def hostile_files(folder):
-    """What two workers say of shards that were tampered with, and whether a planted pickle ran on one of them."""
+    """The messages of two workers about manipulated shards, and whether a planted pickle ran on one of them."""
     w = World("fsdp")
     guide = w.guide()
     w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
@@ -270,7 +270,7 @@ def behaved(folder):
 
 @pytest.fixture(scope="module")
 def four(folder, behaved):
-    """They go on from what two workers have saved."""
+    """They continue from a checkpoint of two workers."""
     assert behaved
     return run(4, on_four, folder, limit=120)
 
@@ -289,7 +289,7 @@ def test_mixed_precision_policy_is_respected(behaved):
         "engine": "engine='loop'",
         "other": "workers [1] have another model or another guide",
         "none": "losses[:0]",
-        "stranger": "not those of the sharded model",
+        "stranger": "parameters outside of the sharded model",
         "sync": "set_requires_gradient_sync",
         "divide": "set_gradient_divide_factor",
         "partly": "fully_shard on the whole model",
@@ -302,7 +302,7 @@ def test_what_cannot_work_is_refused_with_its_cure(behaved, name, words):
 
 @pytest.mark.slow
 def test_shards_that_lie_elsewhere_are_refused():
-    """Not by a model: without a GPU all of it lies on the CPU."""
+    """Checked without a model: without a GPU all of it is on the CPU."""
     _check_not_offloaded("cpu", "cpu")
     with pytest.raises(ValueError, match=r"CPUOffloadPolicy.*fsdp_offload_params"):
         _check_not_offloaded("cpu", "cuda")

@@ -105,7 +105,7 @@ def test_every_replica_has_the_very_same_gradients(results, count):
 @pytest.mark.parametrize(
     ("kind", "count", "case"), [(*which, case) for which, several in CASES.items() for case in several], ids=str
 )
-def test_update_is_that_of_the_joined_batch(results, one, kind, count, case):
+def test_update_equals_the_update_of_the_joined_batch(results, one, kind, count, case):
     grads, reports = one(*case[1:])
     tolerance = TOLERANCE[case[2]]
     for found in results(kind, count):

@@ -45,7 +45,7 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
             assert parts["captured"]["mean"] + parts["neutral"]["mean"] == pytest.approx(1)
             assert all(part["low"] <= part["mean"] <= part["high"] for part in parts.values())
         assert sum(layer["weight"]["all"]["mean"] for layer in source["layers"].values()) == pytest.approx(1)
-    # The head that one source shares with the primary task is shared by that one alone.
+    # Only one source shares the head of the primary task.
     heads = [source["layers"]["heads.primary"]["weight"]["all"]["mean"] for source in result["sources"].values()]
     assert heads[0] > 0 and heads[1] == 0
     signs = result["half_batches"]

@@ -57,7 +57,7 @@ MISTAKES = {
     ("job.yaml", "strategy=drop_harmfull"): (
         "command line (strategy=drop_harmfull): strategy.name: unknown strategy 'drop_harmfull'. Did you mean 'drop_harmful'?"
     ),
-    # Where the name stands, not the last setting beside it.
+    # The line of the name, not of the last setting next to it.
     ("job.yaml", "strategy.name=auot", "strategy.rank=4"): "command line (strategy.name=auot): strategy.name: unknown",
     ("job.yaml", "compare.strategies=[flip, {name: flop}]"): (
         "command line (compare.strategies=[flip, {name: flop}]): compare.strategies[1].name: unknown strategy 'flop'. "

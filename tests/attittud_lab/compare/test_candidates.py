@@ -54,7 +54,7 @@ def test_open_settings_come_from_the_configured_strategy() -> None:
     ]
     assert (found["drop_harmful"].rank, found["drop_harmful"].refresh_every) == (3, 4)
     assert (found["drop_harmful rank=7"].rank, found["drop_harmful rank=7"].refresh_every) == (7, 4)
-    # 10 happens to be the default; the entry says it all the same, and so does what is written down of it.
+    # 10 happens to be the default; the entry names it nevertheless, and so does the saved configuration.
     assert (found["flip"].rank, found["flip rank=10"].rank) == (3, 10)
     assert dump(job).count("rank: 10") == 1
     assert candidates(loads(dump(job))) == candidates(job)
@@ -78,14 +78,14 @@ def test_every_strategy_has_the_same_number_of_draws() -> None:
     multitask, pcgrad, pretrain = (tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain"))
     assert multitask == pcgrad and len(set(multitask)) == len(set(pretrain)) == 4
     assert multitask[0] == ("training.guided.lr=1e-3", "strategy.primary_weight=0.01", "model.dropout=0")
-    # Its primary weight is what makes it what it is.
+    # Its fixed primary weight defines this strategy.
     assert pretrain[0] == ("training.guided.lr=1e-3", "model.dropout=0")
     assert tried(StrategyConfig(name="flip", primary_weight=0.0)) == pretrain
     assert len(tried(StrategyConfig(name="flip"), draws=100)) == 12
     assert len(tried(StrategyConfig(name="flip"), weights=[0.1, 1], draws=3)) == 6
 
 
-def test_drawn_settings_are_those_of_the_run() -> None:
+def test_drawn_settings_reach_the_run() -> None:
     config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}))
     candidate = next(c for c in candidates(config) if c.label == "multitask")
     for variant in variants(candidate.strategy, config.compare, tuned=True):

@@ -61,7 +61,7 @@ def test_equal_figures_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_fewer_than_three_seeds_decide_nothing(seeds: int) -> None:
-    """A gain of 20 points, the same but for a hair: the t-test of two seeds would be sure."""
+    """A gain of almost exactly 20 points twice: the t-test of two seeds would be sure."""
     figures = {"primary_only": (0.5, 0.5), "multitask": (0.7, 0.7001)}
     scores = [Scores(label, *[dict(enumerate(values[:seeds]))] * 2) for label, values in figures.items()]
     decision = decide(scores, 0.005).decision
@@ -77,7 +77,7 @@ def test_rows_without_a_common_seed_decide_nothing() -> None:
 
 
 def test_a_row_that_lost_seeds_is_not_recommended() -> None:
-    """Its figures are those of the runs that did not diverge."""
+    """Its figures come from the runs that did not diverge."""
     whole = rows(primary_only=0.8, multitask=0.82, flip=0.9)
     assert outcome(decide(whole, 0.005)) == ("use", "flip")
     validation, test = ({seed: side[seed] for seed in range(4)} for side in (whole[2].validation, whole[2].test))

@@ -129,7 +129,7 @@ def written(folder: Path) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
 def test_ten_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """Killed at random moments, seeded ones: what is left is whole, and the same command ends with the same figures."""
+    """Killed at random (seeded) moments: the files left are whole, and the same command ends with the same figures."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["attittud_lab.compare.run", "torch._dynamo", "sklearn.metrics", "scipy.special"])
     moments, kills, attempts = random.Random(0), 0, 0
@@ -163,7 +163,7 @@ def test_ten_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_pat
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Config], float]) -> None:
-    """Runs are trained as usual; then their steps are said to have taken so long."""
+    """Runs are trained as usual, with made-up times for their steps."""
     original = module.train
 
     def train(job: Config, **options: Any) -> Any:
@@ -178,7 +178,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Config], float]) -
 def test_runs_that_were_timed_on_a_busy_machine_are_named(
     finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And its cost is that of the others, as long as they are the most."""
+    """The cost of the strategy comes from its other runs, as long as these are the majority."""
     folder = tmp_path / "compare"
     shutil.copytree(finished[0], folder)
     usual = {"primary_only": 0.01, "multitask": 0.02, "flip": 0.03}

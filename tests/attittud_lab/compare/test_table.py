@@ -65,7 +65,7 @@ BASE = [0.70, 0.71, 0.72, 0.71]
 
 
 def test_one_table_decides_everywhere(tmp_path: Path) -> None:
-    """flip gains at equal steps and loses at equal seconds: file, terminal and decision speak of the latter."""
+    """flip gains at equal steps and loses at equal seconds: file, terminal and decision go by equal seconds."""
     steps = {"primary_only": BASE, "multitask": [0.5] * 4, "flip": GAIN}
     seconds = {"primary_only": BASE, "multitask": [0.5] * 4, "flip": LOSS}
     result = made_up(tmp_path, steps, seconds)
@@ -120,7 +120,7 @@ def test_two_seeds_are_shown_one_by_one(tmp_path: Path) -> None:
     assert row_of(shown(result), "flip", 0) == cells | {"strategy": "flip"}  # it did not say which row it is about
 
 
-def test_a_row_that_lost_seeds_shows_those_that_are_left(tmp_path: Path) -> None:
+def test_a_row_that_lost_seeds_shows_the_remaining_seeds(tmp_path: Path) -> None:
     result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS, "flip": [0.8, 0.9]})
     cells = row_of(shown(result), "flip", 0)
     assert cells["95 %"] == "80.0 / 90.0" and cells["95 % of it"] == "+10.0 / +19.0" and cells["p"] == ""
@@ -129,7 +129,7 @@ def test_a_row_that_lost_seeds_shows_those_that_are_left(tmp_path: Path) -> None
 
 
 def test_figures_of_single_labels() -> None:
-    """With an interval inside of the range, the single values where they are few, and in words where there is none."""
+    """They have an interval inside of the range, single values where they are few, and words where there is no value."""
     labels = {
         "wide": {"n": 3, "mean": 0.98, "std": 0.02, "low": 0.93, "high": 1.03, "values": [1.0, 0.96, 0.98]},
         "few": {"n": 2, "mean": 0.7, "std": 0.1, "low": None, "high": None, "values": [0.6, 0.8]},

@@ -150,7 +150,7 @@ TEXTS = st.lists(LINES, max_size=8).map("\n".join) | st.text()
 @settings(max_examples=300)
 @given(TEXTS, OVERRIDES)
 def test_any_text_is_read_or_refused(text: str, overrides: list[str]) -> None:
-    """Never a traceback, and what is read can be written, read again and shown in JSON."""
+    """There is never a traceback, and a configuration that was read can be written, read again and shown in JSON."""
     try:
         config = loads(text, overrides, names=NAMES)
     except InputError as error:
@@ -189,7 +189,7 @@ def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
 
 
 def test_without_names_none_is_checked() -> None:
-    """As for the configuration of an old run, whose strategy may come from somewhere else."""
+    """For the configuration of an old run, whose strategy may come from somewhere else."""
     assert loads("strategy: mine").strategy.name == "mine"
 
 
@@ -213,7 +213,7 @@ def test_base_inherits(tmp_path: Path) -> None:
     assert (config.strategy.name, config.strategy.rank, config.seed) == ("flip", 3, 7)
     assert (config.training.guided.lr, config.training.guided.steps) == (3e-4, 9)
     (tmp_path / "shared" / "base.yaml").write_text("base: ../child.yaml\n")
-    with pytest.raises(ConfigError, match="goes round in a circle"):
+    with pytest.raises(ConfigError, match="goes in a circle"):
         load(child)
     child.write_text("base: nowhere.yaml\n")
     with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot read the configuration"):

@@ -113,21 +113,21 @@ def test_what_is_not_its_table_is_explained(root: Path) -> None:
     }.items():
         with pytest.raises(InputError, match=message):
             read(root, f", {more}")
-    # A table of another kind in a folder of csv files is none of its business.
+    # It ignores a table of another kind in a folder of csv files.
     (root / "train.csv").write_text("text,label\n")
     assert not CheXpert.recognises(root)
 
 
 @pytest.mark.parametrize("named", ["train", "valid", "train.csv", ".."])
 def test_a_part_of_it_and_what_is_around_it_are_not_taken_for_it(root: Path, named: str) -> None:
-    """Patients would be the classes of its images, and X-rays one class beside photographs."""
+    """Otherwise patients would be the classes of its images, or X-rays one class next to photographs."""
     (root.parent / "photographs").mkdir()
     Image.new("RGB", (4, 4)).save(root.parent / "photographs" / "one.png")
     path = root.parent if named == ".." else root / named
     with pytest.raises(InputError, match=rf"read from the folder of its tables; did you mean {root}\?"):
         read(path)
     assert read(root).primary.objective == "multi_label"
-    # Beside tables it is left alone.
+    # Next to tables it is ignored.
     (root.parent / "mine.csv").write_text("text,label\n" + "".join(f"word {i},{i % 2}\n" for i in range(40)))
     assert isinstance(open_source(str(root.parent)), Tables)
 

@@ -164,7 +164,7 @@ def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) ->
     return rows
 
 
-def test_no_row_is_lost_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Random splits: what is read, what is left out with a warning, and what is refused add up to all there is."""
     caplog.set_level(logging.WARNING, "attittud")
     outcomes: Counter[str] = Counter()
@@ -234,7 +234,7 @@ def test_label_noise_replaces_exactly_its_share() -> None:
         touched = moved != truth
         assert touched.sum() == round(share * len(truth))
         assert (moved[touched] == (truth[touched] + 1) % 10).all()
-    # Half are drawn anew, a tenth of them the right class again.
+    # Half of the labels are drawn again, a tenth of these the right class.
     wrong = int((noisy("{kind: random}", 0) != truth).sum())
     assert stats.binomtest(wrong, round(len(truth) / 2), 0.9).pvalue > 1e-4
 
@@ -266,7 +266,7 @@ def test_all_splits_may_be_tested_on_the_same_examples() -> None:
 
     assert rows("test", 0, ", test_seed: 7") == rows("test", 1, ", test_seed: 7") != rows("test", 0, ", test_seed: 8")
     assert rows("train", 0, ", test_seed: 7") != rows("train", 1, ", test_seed: 7")
-    assert rows("test", 5, "") == rows("test", 0, ", test_seed: 5")  # left out, it is that of the split
+    assert rows("test", 5, "") == rows("test", 0, ", test_seed: 5")  # without it, the seed of the split is used
 
 
 def test_class_filters_share_a_source(pictures: Path) -> None:
@@ -280,7 +280,7 @@ def test_class_filters_share_a_source(pictures: Path) -> None:
 
 
 def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
-    """Also where none is called train, or two are read as one: what tests must not train."""
+    """Also where no split is called train, or two are read as one: test examples must not train."""
     root = tmp_path / "texts"
     root.mkdir()
 

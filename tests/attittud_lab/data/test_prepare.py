@@ -97,7 +97,7 @@ def test_shared_head(pictures: Path) -> None:
     data = read_configuration(job % "weight: 1")
     model = build_model(loads("model: {name: mlp, width: 4}").model, data, 0)
     assert data.auxiliary["more"].head == "primary" and list(model.heads) == ["primary"]
-    with pytest.raises(InputError, match=r"share_head: its classes \(cat, dog\) are not those of the primary task"):
+    with pytest.raises(InputError, match=r"share_head: its classes \(cat, dog\) differ from the primary task's"):
         read_configuration(job % "exclude: [no]")
 
 

@@ -80,7 +80,7 @@ def test_the_share_that_is_refused(tmp_path: Path) -> None:
         attempt(int(40 * MOST_COPIED) + 1)
 
 
-def test_copies_of_texts_but_for_case_blanks_and_punctuation(tmp_path: Path) -> None:
+def test_copies_of_texts_up_to_case_blanks_and_punctuation(tmp_path: Path) -> None:
     texts = [f"Don't say: {word}!" for word in ("one", "two", "three", "vier", "f\u00fcnf", "\u0938\u0915", "7", "8")]
     write(tmp_path / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(texts * 5)])
     trivial = [f"  don t  SAY\n{text[11:].upper()}?? " for text in texts]
@@ -108,9 +108,7 @@ def test_texts_that_only_look_alike_are_no_copies(tmp_path: Path, caplog: pytest
     assert "are also in" not in caplog.text
 
 
-def test_auxiliary_texts_that_are_nearly_those_of_the_test_set(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auxiliary_texts_that_are_nearly_in_the_test_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "own" / "train.jsonl", numbered(0, ["a", "b"] * 20))
     test = write(tmp_path / "own" / "test.jsonl", numbered(100, ["a", "b"] * 10))
     rows = [json.loads(line)["text"] for line in test.read_text().splitlines()]

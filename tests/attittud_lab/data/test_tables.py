@@ -425,7 +425,7 @@ def test_files_are_read_right_or_refused(tmp_path: Path) -> None:
 
 
 def meaning(label: Any, numbers: bool) -> str | None:
-    """What a cell of the label column stands for; in a column of whole numbers, blanks around them do not count."""
+    """The meaning of a cell of the label column; in a column of whole numbers, blanks around them do not count."""
     if label is None or label == "":
         return None
     text = str(label)
@@ -489,7 +489,7 @@ def test_tables_of_texts(tmp_path: Path, suffix: str) -> None:
     path = write_texts(tmp_path / f"texts.{suffix}", ["no", "NA"] * 10)
     data = read_configuration(f"data: {{primary: {path}, auxiliary: {{lm: {{path: {path}, objective: masked_lm}}}}}}")
     assert data.kind == "text" and data.primary.classes == ["NA", "no"]
-    # Language modelling may use the training texts again, those of validation and test never.
+    # Language modelling may use the training texts again, but never the texts of validation and test.
     assert (
         data.auxiliary["lm"].objective == "masked_lm"
         and len(data.auxiliary["lm"].examples) == len(data.primary.examples) == 12
@@ -497,7 +497,7 @@ def test_tables_of_texts(tmp_path: Path, suffix: str) -> None:
 
 
 def test_cells_without_a_label_and_numbered_texts(tmp_path: Path) -> None:
-    """An empty cell is no class of its own; pandas' categories are texts."""
+    """An empty cell is not a class; pandas' categories are texts."""
     rows = [f"words of {i},{('no', 'yes')[i % 2]}\n" for i in range(20)]
     (tmp_path / "t.csv").write_text("text,label\n" + "".join([*rows, "nobody has judged this,\n"]))
     labels = pa.array(["no", "yes"] * 10).dictionary_encode()

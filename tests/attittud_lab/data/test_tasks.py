@@ -25,7 +25,7 @@ def test_a_batch_far_beyond_the_examples() -> None:
 def test_an_objective_from_outside_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which way up an image is: targets are made from images without labels."""
+    """Predicts which way up an image is: targets are made from images without labels."""
 
     def turned(examples: Examples) -> tuple[Examples, list[str]]:
         images = [examples.inputs.rot90(turns, (2, 3)) for turns in range(4)]

@@ -69,7 +69,7 @@ def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert tokenised(words, texts, tmp_path) is not None and words.calls == 2
 
 
-def test_a_foreign_file_in_the_place_of_tokens(tmp_path: Path) -> None:
+def test_a_foreign_file_instead_of_tokens(tmp_path: Path) -> None:
     words, texts = Letters(), ["abc", "de"]
     tokenised(words, texts, tmp_path)
     (path,) = tmp_path.iterdir()
@@ -79,7 +79,7 @@ def test_a_foreign_file_in_the_place_of_tokens(tmp_path: Path) -> None:
 
 
 def test_another_process_may_be_writing_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has half-written is not taken away from it."""
+    """Its half-written file is not removed."""
 
     def flush(_: int) -> None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
@@ -113,12 +113,12 @@ def test_blocks_hold_every_word_once(pack: bool) -> None:
     assert kept.tolist() == [ord(letter) for text in texts for letter in text]
     starts, ends = (inputs == 1).sum(1), (inputs == 2).sum(1)
     assert torch.equal(starts, ends) and (starts > 1).any() == pack and (inputs[:, 0] == 1).all()
-    # A text that is cut goes on with a frame of its own; between frames there is one text.
+    # The rest of a text that is cut has its own prefix and suffix, with one text between them.
     for row in inputs:
         pieces = "".join(chr(64 + token) if token < 3 else chr(token) for token in row.tolist() if token)
         for piece in pieces.split("A")[1:]:
             assert piece.endswith("B") and len(set(piece[:-1])) == 1
-    if pack:  # full, but for what is too little for a text
+    if pack:  # full, except for a rest that is too short for a text
         assert (lengths[:-1] > 32 - 2 - SHORTEST).all()
     with pytest.raises(InputError, match="not a single word"):
         Reader(Letters(), 32, pack=pack).blocks(["", ""])

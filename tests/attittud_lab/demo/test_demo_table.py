@@ -38,7 +38,7 @@ EXAMPLE = made_up(
 
 
 def test_differences_are_paired() -> None:
-    """The seeds differ by ten points, the rows by two: only seed by seed that is a difference."""
+    """The seeds differ by ten points, the rows by two: only a comparison seed by seed shows the difference."""
     assert {label: cells[0][1] for label, cells in grid(EXAMPLE).items()} == {
         "primary_only": "",
         "multitask": "▲",

@@ -84,7 +84,7 @@ def data() -> Prepared:
 
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole way of compiled code but for the last part, which takes longest: operations run one by one."""
+    """All stages of the compiler except the last and longest: operations run one by one."""
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
 
 
@@ -110,7 +110,7 @@ def both(more: list[str], folder: Path, data: Prepared | None) -> tuple[RunResul
 
 
 def same_update(more: list[str], folder: Path, data: Prepared, tolerance: float = 5e-3) -> None:
-    """By how much a compiled run changed each parameter is what the usual one did, but for rounding."""
+    """A compiled run changes each parameter as much as the usual run does, up to rounding."""
     begun = build_model(loads(JOB, more).model, data, 0)
     found, expected = weights(folder / "compiled"), weights(folder / "usual")
     updates = {name: [x[name] - p.detach() for x in (found, expected)] for name, p in begun.named_parameters()}
@@ -139,7 +139,7 @@ def test_later_runs_reuse_the_compiled_code(data: Prepared, tmp_path: Path) -> N
     with torch._functorch.config.patch(donated_buffer=True):
         run(loads(JOB), 0, run_dir=tmp_path / "first", data=data)
         assert torch._functorch.config.donated_buffer  # for whatever else this process compiles
-    # Batches to train on and those of refreshes; nothing that evaluations and figures by layer look at.
+    # Batches of training and of refreshes; nothing for evaluations and figures by layer.
     assert graphs() - before == 2
     run(loads(JOB), 1, run_dir=tmp_path / "second", data=data)
     run(loads(JOB, ["strategy=multitask"]), 1, run_dir=tmp_path / "third", data=data)
@@ -147,7 +147,7 @@ def test_later_runs_reuse_the_compiled_code(data: Prepared, tmp_path: Path) -> N
 
 
 def test_what_a_body_computes_does_not_depend_on_earlier_runs(data: Prepared, tmp_path: Path) -> None:
-    """With shapes that become variables once two were met, as is torch's default, it would."""
+    """It would depend on them with torch's default, which makes shapes variable after the second one."""
     torch.compiler.reset()
     before = graphs()
     for size in (12, 13, 14):
@@ -160,7 +160,7 @@ def test_what_a_body_computes_does_not_depend_on_earlier_runs(data: Prepared, tm
 def test_all_is_compiled_before_a_kind_of_step_is_recorded(
     strategy: str, data: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of other kinds have other batches: a refresh has the basis batch, a hearing its judges."""
+    """Steps of other kinds have other batches: a refresh has the basis batch, a step with judges has the judges."""
     config = loads(JOB, [f"strategy.name={strategy}", "strategy.judge_every=2", "training.guided.steps=30"])
     torch.compiler.reset()
     recorded = []
@@ -353,7 +353,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
 def test_a_continued_run_ends_with_the_same_bits(
     backend: str, strategy: str, data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a process that has to compile anew; `inductor`'s code draws its dropout masks itself."""
+    """In a process that has to compile again; `inductor`'s code draws its dropout masks itself."""
     monkeypatch.setattr(compiling, "BACKEND", backend)
     config = loads(JOB, ["model={name: mlp, width: 8, dropout: 0.3}", f"strategy.name={strategy}"])
     run(config, run_dir=tmp_path / "whole", data=data)
@@ -393,8 +393,8 @@ def test_captured_and_compiled_runs_on_a_gpu_equal_compiled_ones_bit_by_bit(
         found.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert found[0] == found[1] == found[2]
     assert "cannot be" not in caplog.text  # neither captured nor compiled
-    # Beside code that is not compiled: the first step of each phase in float32. Later ones are no measure: a direction that
-    # is hardly helpful or harmful changes sides by rounding, and that of TF32 convolutions adds up.
+    # Compared with code that is not compiled: the first step of each phase in float32. Later steps are no measure: rounding
+    # may turn a direction from helpful to harmful, and the rounding of TF32 convolutions adds up.
     few = [*more, "training.guided.steps=1", "training.finetune.steps=1"]
     few += [f"training.{phase}.{one}" for phase in ("guided", "finetune") for one in ("lr=0.005", "evaluations=1")]
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):

@@ -72,7 +72,7 @@ def test_the_head_is_tied_and_not_stored_twice(tmp_path: Path) -> None:
     inputs, _ = data.auxiliary["lm"].examples.take(torch.arange(8))
     model.masked_losses(inputs, "lm").mean().backward()
     table = model.body.table
-    # Words that are in no input learn too: as what was not the answer.
+    # Words that are in no input learn too, as wrong answers.
     missing = sorted(set(range(29)) - set(inputs.flatten().tolist()) - {4})
     assert missing and (table.grad[missing].abs().sum(1) > 0).all()
 
@@ -97,7 +97,7 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "DistilBert", "text-cnn"])
-def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, pack: bool) -> None:
+def test_losses_of_a_batch_equal_losses_of_single_texts(tmp_path: Path, name: str, pack: bool) -> None:
     folder = name if name == "text-cnn" else tiny_encoder(tmp_path / "encoder", name)
     job = text_job(tmp_path, folder, pack=pack)
     data = load_data(job)
@@ -119,7 +119,7 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
     hidden = hide(inputs, model.body)
     together = masked_losses(model.body, model.heads["lm"], hidden)
     torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
-    # What stands behind the padding sign is of no consequence: the test above could fail.
+    # With other tokens the losses differ, so the test above could fail.
     other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")))
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
@@ -127,7 +127,7 @@ def test_losses_of_a_batch_are_those_of_single_texts(tmp_path: Path, name: str, 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "ModernBert"])
 def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) -> None:
-    """ModernBERT sees some words at a time: masks of ours must not replace those of its own."""
+    """ModernBERT attends to a window of words: our masks must not replace its own."""
     transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
     folder = tiny_encoder(tmp_path, kind)
     own = transformers.AutoModel.from_pretrained(folder).eval()
@@ -145,7 +145,7 @@ def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
-def test_dropout_is_that_of_the_configuration(tmp_path: Path, kind: str) -> None:
+def test_dropout_comes_from_the_configuration(tmp_path: Path, kind: str) -> None:
     folder = str(tiny_encoder(tmp_path, kind))
     own, ours = (hf_body(Wanted(ModelConfig(dropout=share), (), "text"), folder).model for share in (0.0, 0.4))
     found = [{part.p for part in model.modules() if isinstance(part, nn.Dropout)} for model in (own, ours)]
@@ -180,7 +180,7 @@ def _packs(job) -> bool:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["Bert", "Roberta"])
 def test_packed_texts_do_not_see_each_other(tmp_path: Path, kind: str) -> None:
-    """The states of a text in a full block are those that transformers gives for it alone."""
+    """A text in a full block has the same states as transformers gives for it alone."""
     job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder", kind))
     data = load_data(job)
     model = build_model(job.model, data, 0).eval()

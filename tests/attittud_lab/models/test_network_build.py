@@ -1,4 +1,4 @@
-"""Networks by name: what they start from, and those that memory cannot hold."""
+"""Networks by name: their initial weights, and networks that memory cannot hold."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_pat
         assert torch.equal(model["heads.other.weight"], wanted["heads.other.weight"])
         assert not torch.equal(model["heads.primary.weight"], wanted["heads.primary.weight"])
     data.auxiliary["other"] = replace(data.primary, name="other", classes=["a", "b", "c", "d", "e"])
-    assert build_model(job, data, 0).heads["other"].weight.shape == (5, 8)  # another task: a head of its own
+    assert build_model(job, data, 0).heads["other"].weight.shape == (5, 8)  # another task gets its own head
 
 
 @pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18"])

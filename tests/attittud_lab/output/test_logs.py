@@ -44,7 +44,7 @@ def test_tensorboard() -> None:
 
 
 def test_tensorboard_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its events are written by a thread, whose death is nobody's business but ours."""
+    """A thread writes its events; its failure must not be printed."""
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     from tensorboard.compat.tensorflow_stub.io import gfile
 
@@ -66,7 +66,7 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         "def finish():\n    with open('wandb.json', 'w') as f: json.dump(lines, f)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("wandb", "trackio"):  # afterwards nobody shall find these two: TRL looks for them
+    for name in ("wandb", "trackio"):  # removed afterwards, since TRL looks for these two
         monkeypatch.setitem(sys.modules, name, None)
         del sys.modules[name]
     assert call("train", "job.yaml", "--log", "wandb") == 0

@@ -114,7 +114,7 @@ def _spoilt(value: Any, chance: random.Random) -> Any:
 
 @pytest.mark.parametrize("name", ["comparison.json", "run.json", "result.json", "metrics.jsonl"])
 def test_damaged_files_are_refused_or_shown(name: str, comparison: Path, run_dir: Path, tmp_path: Path) -> None:
-    """Whatever is wrong in them: never a traceback, and the message stays short."""
+    """Whatever is wrong in them, there is never a traceback, and the message stays short."""
     folder = tmp_path / "copy"
     shutil.copytree(comparison if name == "comparison.json" else run_dir, folder)
     text, chance, refused = (folder / name).read_text(), random.Random(name), list[str]()

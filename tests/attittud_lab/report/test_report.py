@@ -1,4 +1,4 @@
-"""HTML reports: what is on the page, that it stays small, and that a browser is happy with it."""
+"""HTML reports: the content of the page, its size, and a browser that shows it without errors."""
 
 import json
 import re

@@ -64,7 +64,7 @@ def test_runs_of_a_version_with_fewer_settings_are_kept(job: Config, tmp_path: P
         del source["weight"]
     (tmp_path / "run.json").write_text(json.dumps(about))
     assert run(job, 0, "primary_only", tmp_path).skipped
-    about["config"]["training"]["guided"]["gone"] = 3  # a setting that there is no more
+    about["config"]["training"]["guided"]["gone"] = 3  # a setting that no longer exists
     (tmp_path / "run.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match="another configuration"):
         run(job, 0, "primary_only", tmp_path)

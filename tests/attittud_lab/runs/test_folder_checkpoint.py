@@ -105,7 +105,7 @@ WRONG = (None, "x", -1, 3.5, [], {}, True, 10**30, torch.zeros(3), torch.zeros(2
 @pytest.mark.parametrize("strategy", ["auto", "bloop"])
 @pytest.mark.parametrize("stop", [5, 9], ids=["guided", "finetune"])
 def test_wrong_types_in_a_checkpoint(strategy: str, stop: int, tmp_path: Path) -> None:
-    """Its checksum is right. What is not refused has no effect, or is a value that a run could have written."""
+    """Its checksum is right. A change that is not refused has no effect, or is a value that a run could have written."""
     config, data = small(tmp_path / "run", strategy, stop)
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
     state, files = load_checkpoint(checkpoint), {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
@@ -204,7 +204,7 @@ def test_damaged_files_of_every_kind(stop: int | None, tmp_path: Path, monkeypat
 def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
     path = unfinished(tmp_path)
     save_checkpoint(path, {**load_checkpoint(path), "metrics_bytes": 10**6})
-    with pytest.raises(InputError, match="lines are missing that the checkpoint counts on"):
+    with pytest.raises(InputError, match="lines are missing that the checkpoint relies on"):
         train_to_end(tmp_path)
     (tmp_path / "result.json").write_text('{"strategy": "flip"}')
     with pytest.raises(InputError, match=r"result\.json: is not what a run writes"):
@@ -216,7 +216,7 @@ def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
     (tmp_path / "run.json").unlink()
     with pytest.raises(InputError, match="no whole run folder"):
         train_to_end(tmp_path)
-    # None of this is in the way of a fresh start.
+    # None of this blocks a fresh start.
     assert run(loads(JOB, ["model=mlp"]), run_dir=tmp_path, fresh=True).steps == 40
 
 
@@ -232,6 +232,6 @@ def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
 
 
 def test_what_a_checkpoint_held_lies_as_torch_would_lay_it(tmp_path: Path) -> None:
-    """Else a dot product may add up in another order than before the interruption."""
+    """Otherwise a dot product may add up in another order than before the interruption."""
     save_checkpoint(tmp_path / "c", {str(size): torch.randn(size) for size in range(1, 20)})
     assert {tensor.data_ptr() % 64 for tensor in load_checkpoint(tmp_path / "c").values()} == {0}

@@ -24,7 +24,7 @@ def test_a_strategy_and_a_model_from_outside(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The script that CONTRIBUTING.md shows, through the command."""
-    for registry in (attittud_lab.strategies.base, attittud_lab.models):  # afterwards nobody shall find them
+    for registry in (attittud_lab.strategies.base, attittud_lab.models):  # removed afterwards
         monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     text = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
     script = text.partition("# mine.py")[2].partition("```")[0]

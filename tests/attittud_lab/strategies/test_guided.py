@@ -22,7 +22,7 @@ WEIGHTS = {"a": 1.0, "b": 0.5}
 
 
 @pytest.mark.parametrize("name", ["multitask", "pretrain"])
-def test_heads_and_sums_are_those_of_a_guide(name: str) -> None:
+def test_heads_and_sums_equal_a_guides(name: str) -> None:
     model, losses, _, _ = setting()
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
     mine = {key: parameter.grad.clone() for key, parameter in model.named_parameters() if parameter.grad is not None}
@@ -49,7 +49,7 @@ def test_settings_reach_the_guide() -> None:
 @pytest.mark.parametrize("engine", ["hooks", "implicit"])
 @pytest.mark.parametrize("basis_batch", [None, 6])
 def test_engines_that_see_the_forward_pass(engine: str, basis_batch: int | None) -> None:
-    """The update is that of the engine which needs nothing but the losses, whether or not the basis has its own batch."""
+    """The update equals the update of an engine that needs only losses, whether or not the basis has its own batch."""
     updates = []
     for name in (engine, "loop"):
         model, losses, _, _ = setting(-1.0)

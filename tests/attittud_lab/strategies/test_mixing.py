@@ -38,7 +38,7 @@ def test_formula(name: str, sign: float) -> None:
 def test_replay_is_one_mixture() -> None:
     model, losses, _, a = setting()
     make_strategy(StrategyConfig(name="replay", ratio=0.25), model, weights=WEIGHTS, seed=0).step(losses)
-    # A quarter of the mixture: 4 primary examples beside 12 auxiliary ones.
+    # A quarter of the mixture: 4 primary and 12 auxiliary examples.
     loss = losses.primary(count=4).mean()
     p = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.body.parameters()))])
     torch.testing.assert_close(body_update(model), 0.25 * p + 0.75 * a)

@@ -153,7 +153,7 @@ def test_without_checkpoints_an_interrupted_run_starts_over(tmp_path: Path, monk
 @pytest.mark.parametrize(
     "strategy", ["flip", "multitask", "pcgrad", "primary_only", "pretrain", "bloop", "cosine_gate", "auto"]
 )
-def test_captured_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
+def test_captured_runs_on_a_gpu_equal_eager_runs_bit_by_bit(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = [f"strategy.name={strategy}", "training.deterministic=true", "model.dropout=0.2", "training.precision=bf16"]

@@ -98,7 +98,7 @@ def test_memory_that_runs_out(job: Config, error: Exception, tmp_path: Path, mon
 
 @pytest.mark.parametrize("select", ["best", "last"])
 def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where its accuracy is higher than any before, as that of one that answers always the same may be."""
+    """Also where its accuracy is the highest so far, which a model with constant answers may have."""
     config = changed(
         job, ["training.guided.evaluations=3", f"training.guided.select={select}", "strategy=primary_only"]
     )
@@ -119,7 +119,7 @@ def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, ca
 
 
 def test_validation_examples_judge(tmp_path):
-    """Not those that the model is trained on, nor any that test it."""
+    """Neither training nor test examples judge."""
     config = loads(AUTO_JOB, ["strategy.name=auto", f"output={tmp_path}"])
     data = load_data(config)
     model = build_model(config.model, data, 0)
@@ -131,7 +131,7 @@ def test_validation_examples_judge(tmp_path):
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_guide_asks_the_judges_as_often_as_configured(tmp_path, accumulate):
-    """Every third step, and them: not the batch that trains."""
+    """The judges are asked in every third step, not the training batch."""
     settings = ["strategy.judge_every=3", f"training.guided.accumulate={accumulate}", f"output={tmp_path}"]
     config = loads(AUTO_JOB, settings)
     data = load_data(config)

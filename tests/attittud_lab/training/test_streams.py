@@ -1,4 +1,4 @@
-"""The batches of a step: judges never train, and a basis has a batch of its own."""
+"""The batches of a step: judges never train, and a basis has its own batch."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ CLASSES = 4
 
 
 class Spy(nn.Module):
-    """Its losses are not looked at, but which examples it is given."""
+    """A model that records the examples it is given; its losses do not matter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Spy(nn.Module):
 
 
 def streams(judges: int = 100, held: bool = False, basis_batch: int | None = None) -> Streams:
-    """60 examples to train on, numbered; those who judge have negative numbers."""
+    """60 numbered examples to train on; the judges have negative numbers."""
     trained, judging = torch.arange(60), -1 - torch.arange(judges)
     examples = [Examples(numbers[:, None].float(), numbers % CLASSES) for numbers in (trained, judging)]
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], examples[0])
@@ -48,8 +48,8 @@ def test_judges_never_train_and_take_turns(held):
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
-def test_a_basis_has_a_batch_of_its_own(held):
-    """As many as asked for, drawn apart from those whose gradient is judged by it."""
+def test_a_basis_has_its_own_batch(held):
+    """It has as many examples as asked for, drawn independently of the examples of the step."""
     found = streams(held=held, basis_batch=20)
     same = 0
     for step in range(4):
@@ -69,7 +69,7 @@ def test_few_judges_are_all_used_every_time():
 
 
 def test_judges_are_not_of_similar_lengths():
-    """As the texts of a batch are, so that they can be cut short: such judges would not speak for the others."""
+    """Texts of a batch are, so that they can be cut short, but such judges would not represent the others."""
     lengths = torch.arange(200)
     tokens = Examples(torch.ones(200, 200, dtype=torch.long), torch.arange(200) % CLASSES, lengths)
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], tokens)

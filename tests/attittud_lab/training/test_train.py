@@ -28,7 +28,7 @@ def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
     try:
         result = run(job, 0, own(name), tmp_path)
     except InputError as error:
-        # TorchJD has extras of its own for some aggregators.
+        # TorchJD needs its own extras for some aggregators.
         if name.startswith("torchjd_") and "requires" in str(error):
             pytest.skip(str(error))
         raise

@@ -111,8 +111,8 @@ def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
         torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
 
 
-def test_micro_batches_have_noise_of_their_own(job: Config) -> None:
-    """Else accumulation would hide the same places in all of them, and drop the same units."""
+def test_micro_batches_have_their_own_noise(job: Config) -> None:
+    """Otherwise accumulation would hide the same positions in all of them, and drop the same units."""
     config = changed(job, ["training.guided.accumulate=2", "model.dropout=0.5"])
     data = load_data(config)
     for examples in (data.primary.examples, data.auxiliary["lm"].examples):  # the same text everywhere
