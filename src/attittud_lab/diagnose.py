@@ -23,7 +23,7 @@ from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.files import make_folder, only_one_process, without_nan, write_json
+from attittud_lab.files import check_writable, make_folder, only_one_process, without_nan, write_json
 from attittud_lab.models.network import build_model, check_shared
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.result import provenance
@@ -65,6 +65,7 @@ def diagnose(
             cure = f"give at least {FEWEST_BLOCKS * probe.block} by --steps and training.guided.steps"
             raise InputError(f"{found}; {cure}, or lower strategy.refresh_every")
         make_folder(folder)
+        check_writable(folder / "diagnose.json")  # before minutes have passed
         with only_one_process(folder):
             series = _train(phase, probe, count, progress or Progress())
             about = {"config": to_dict(config), "started": started, "seconds": time.perf_counter() - began}

@@ -19,7 +19,7 @@ OTHER_FOLDER = "choose another folder by output=FOLDER"
 
 def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
     """Replace `path` by `content` in one instant, as seen by any other process and after a crash."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = _part(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -38,6 +38,19 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
         if isinstance(error, (OSError, ValueError)):
             raise cannot_write(path, error, cure) from None
         raise
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def check_writable(path: Path, cure: str = OTHER_FOLDER) -> None:
+    """Refuse a file that cannot be written, before the work that is to end in it."""
+    try:
+        _part(path).touch()
+        _part(path).unlink()
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error, cure) from None
 
 
 def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:

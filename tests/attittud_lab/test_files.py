@@ -57,6 +57,16 @@ def test_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Monke
         train_to_end(tmp_path / "run")
 
 
+def test_whether_a_file_can_be_written_is_asked_without_touching_it(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    files.check_writable(tmp_path / "a")
+    files.check_writable(tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "old"
+    for name in ("a/b", "nowhere/b", "x" * 300, "a\0b"):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+            files.check_writable(tmp_path / name)
+
+
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot be written .* output=FOLDER"):

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from attittud_lab.files import make_folder, write_atomically, write_json
+from attittud_lab.errors import InputError
+from attittud_lab.files import OTHER_FOLDER, check_writable, make_folder, write_atomically, write_json
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, Progress
 
@@ -40,14 +41,20 @@ def demo(
 
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
-    other = "choose another folder by --folder"
+    other, other_file = "choose another folder by --folder", "choose another file by --out"
     make_folder(folder, other)  # before a minute has passed
+    check_writable(folder / "report.html", other)
+    if out is not None:
+        check_writable(out, other_file)
     kept = "the demo has no result before its end, the same command starts over"
     progress = Bars() if sys.stderr.isatty() else Progress()
-    with interruptible(lambda: kept), progress:
-        result = run_all(seeds, steps, workers, folder, progress)
+    try:
+        with interruptible(lambda: kept), progress:
+            result = run_all(seeds, steps, workers, folder, progress)
+    except InputError as error:  # about a run, whose folder has another option elsewhere
+        raise InputError(str(error).replace(OTHER_FOLDER, other)) from None
     if out is not None:
-        write_json(out, result, "choose another file by --out")
+        write_json(out, result, other_file)
     write_atomically(folder / "config.yaml", CONFIG.read_bytes(), other)
     write_json(folder / "comparison.json", result, other)
     report = write_report(folder, cure=other)

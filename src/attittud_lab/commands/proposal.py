@@ -13,7 +13,7 @@ import numpy as np
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.options import check_path
-from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig
+from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, check_sources
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
@@ -78,6 +78,7 @@ def propose(
 
     The columns apply to the primary source, and to the other sources that have them.
     """
+    check_sources(len(auxiliary), "--auxiliary")  # before they are looked at
     first = look(PrimaryConfig(path=check_path(primary, typed=True), input=input_column, label=label_column))
     others = {
         name: look(AuxiliaryConfig(path=path, input=input_column, label=label_column))

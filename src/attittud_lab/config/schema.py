@@ -104,6 +104,15 @@ class AuxiliaryConfig(SourceConfig):
     """replace some of its labels by wrong ones, as a test"""
 
 
+def check_sources(count: int, where: str) -> None:
+    """Refuse more auxiliary sources than a step can have."""
+    if count > _MOST:
+        raise InputError(
+            f"{where}: {count} sources are given, at most {_MOST} are allowed: each has its own passes and head in "
+            "every step; join similar sources"
+        )
+
+
 @dataclass(frozen=True)
 class DataConfig(Section):
     """The primary task's data, the other data by name, and how they are read."""
@@ -133,11 +142,7 @@ class DataConfig(Section):
 
     def check(self) -> None:
         """Refuse what does not go together; a message begins with the path of the culprit."""
-        if len(self.auxiliary) > _MOST:
-            raise InputError(
-                f"data.auxiliary: {len(self.auxiliary)} sources are given, at most {_MOST} are allowed: each has its own "
-                "passes and head in every step; join similar sources"
-            )
+        check_sources(len(self.auxiliary), "data.auxiliary")
         for name in self.auxiliary:
             if not name.isidentifier():
                 words = "must be letters, digits and _, as it is part of metric names"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from types import FrameType
 from typing import Any
 
@@ -93,13 +93,13 @@ class _Pool(ProcessPoolExecutor):
 
 @contextmanager
 def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end at Ctrl-C, whether they receive it too or this process alone.
+    """Processes that end at Ctrl-C, whether they receive it too or this process alone, and when this process is killed.
 
     After any other error they finish their current work.
     """
     others = active_children()
     # Not forked: neither torch's threads nor CUDA survive a fork.
-    with _Pool(count, get_context("spawn"), initializer=_end_at_interrupts) as pool:
+    with _Pool(count, get_context("spawn"), initializer=_end_with_the_others) as pool:
         try:
             yield pool
         except BaseException as error:
@@ -111,8 +111,16 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-def _end_at_interrupts() -> None:
-    """End at once and silently at an interrupt, also at one that came before."""
+def _end_with_the_others() -> None:
+    """End at once and silently: at an interrupt, also at one that came before, and when the first process is gone."""
     if hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_outlive_nobody, daemon=True).start()
+
+
+def _outlive_nobody() -> None:
+    # Workers hold both ends of the queue that they read, so that they would wait for a killed process for ever.
+    if (first := parent_process()) is not None:
+        first.join()
+        os._exit(1)

@@ -18,7 +18,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,13 @@ class RunFolder:
         if not self.result_path.exists():
             return None
         try:
-            return RunResult.read(read_json(self.result_path), self.path)
+            found = RunResult.read(read_json(self.result_path), self.path)
         except ValueError as error:
-            found = f"{self.result_path}: is not what a run writes ({one_line(error, 200)})"
-            raise InputError(f"{found}; {_OVER}") from None
+            said = f"{self.result_path}: is not what a run writes ({one_line(error, 200)})"
+            raise InputError(f"{said}; {_OVER}") from None
+        with suppress(OSError):  # a process that was killed right after the result leaves it
+            self.checkpoint_path.unlink(missing_ok=True)
+        return found
 
     def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""

@@ -223,7 +223,14 @@ class Symmetric(Strategy):
 
         share = 1 / len(losses.micro)
         shared, rows = task_gradients(self.model, (self._rows(part, share) for part in losses.micro))
-        write(self.aggregator(torch.stack(rows)), shared)
+        matrix = torch.stack(rows)
+        try:
+            update = self.aggregator(matrix)
+        except ValueError:  # from NashMTL's solver where all gradients are zero, as with model.head_init: zero
+            if matrix.any():
+                raise
+            update = matrix[0]
+        write(update, shared)
         return dict
 
     def _rows(self, losses: StepLosses, share: float) -> list[Tensor]:

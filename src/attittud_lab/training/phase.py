@@ -66,7 +66,7 @@ class PhaseState:
         """Whether a phase of so many steps can have this state; an evaluation has at least these figures."""
         known = figures <= self.best_values.keys() & self.last_values.keys()
         counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
-        evaluated = self.best is None or (known and len(self.best) == 2)
+        evaluated = self.best is None or (known and len(self.best) == 2 and all(map(math.isfinite, self.best)))
         return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
 
@@ -265,7 +265,9 @@ class Phase:
         """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
         device = self.streams.device
         self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
-        if not self.state.possible(self.steps, {self.metric, "loss"}):
+        if saved["state"].keys() != vars(self.state).keys() or not self.state.possible(
+            self.steps, {self.metric, "loss"}
+        ):
             raise ValueError("phase/state has values that no run writes")
         if self.config.select == "best" and self.state.best is not None:
             check_like(best, self.model.state_dict(), "best")
@@ -276,6 +278,8 @@ class Phase:
         for number, found in moments.items():
             like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
             check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
+            if not 0 <= float(found.get("step", 0)) < math.inf:
+                raise ValueError(f"optimizer/{number}/step is no number of steps")
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         kept = saved["strategy"].items()
         self.strategy.load_state_dict({key: v.to(device) if isinstance(v, Tensor) else v for key, v in kept})

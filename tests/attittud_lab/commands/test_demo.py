@@ -1,5 +1,6 @@
 """`attittud demo` as a person types it: its output, its progress, an interrupt."""
 
+import errno
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import pytest
 
 from attittud_lab import demo
 from attittud_lab.config.load import load
+from attittud_lab.files import cannot_write
 from tests.helpers.command_line import interrupted, run
 
 QUICK = ["demo", "--seeds", "2", "--steps", "2"]
@@ -43,6 +45,23 @@ def test_a_folder_that_cannot_be_made_is_found_before_anything_is_trained(capsys
     code, out, err = run(*QUICK, "--folder", "/dev/null/demo", capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "/dev/null/demo: " in err and "choose another folder by --folder" in err
+
+
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_trained(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "run_all", lambda *_: pytest.fail("trained"))
+    code, out, err = run(*QUICK, "--out", "x" * 254, capsys=capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "cannot be written" in err and "choose another file by --out" in err
+
+
+def test_a_disk_that_is_full_in_the_middle_has_the_cure_of_this_command(monkeypatch, capsys):
+    def full(*_):
+        raise cannot_write(Path("runs/demo/runs/a/seed-0/run.json"), OSError(errno.ENOSPC, "full"))
+
+    monkeypatch.setattr(demo, "run_all", full)
+    code, out, err = run(*QUICK, capsys=capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "run.json: the disk is full; free some space, or choose another folder by --folder, and run again" in err
 
 
 def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):

@@ -132,3 +132,9 @@ def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> Non
     assert config.data.primary.group == "patient"
     result = run(config, strategy="primary_only", run_dir=tmp_path / "run")
     assert result.metric == "auc" and {f"auc/{name}" for name in COMPETITION} <= result.test.keys()
+
+
+def test_more_sources_than_a_step_can_have_are_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    many = [word for _ in range(101) for word in ("--auxiliary", "nowhere")]
+    assert call("init", "image", "--primary", "digits", *many) == 2
+    assert "--auxiliary: 101 sources are given, at most 100 are allowed" in capsys.readouterr().err

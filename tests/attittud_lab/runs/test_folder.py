@@ -91,3 +91,11 @@ def test_pipes_and_folders_in_place_of_files_are_refused(tmp_path: Path) -> None
         os.mkfifo(folder / name) if number % 2 else (folder / name).mkdir()
         with pytest.raises(InputError, match=rf"{name}: is no plain file; .* remove it"):
             train_to_end(folder)
+
+
+def test_a_checkpoint_that_outlived_its_run_is_removed(job: Config, tmp_path: Path) -> None:
+    """A process may be killed between the result and the removal of the checkpoint."""
+    finished = run(job, run_dir=tmp_path)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"left")
+    assert run(job, run_dir=tmp_path) == finished
+    assert not (tmp_path / "checkpoint.safetensors").exists()

@@ -125,6 +125,9 @@ def test_wrong_types_in_a_checkpoint(strategy: str, stop: int, tmp_path: Path) -
     assert len(words) > 25 and all(re.search(refusals, said) for said in words)
     for path, wrong in {
         ("phase", "state", "step"): "3",
+        ("phase", "state"): {},
+        ("phase", "state", "best", 0): float("nan"),
+        ("phase", "optimizer", "state", 0, "step"): torch.tensor(-2.0),
         ("phase", "best", "body.layers.1.weight"): torch.zeros(3),
         ("phase", "optimizer", "state", 0, "exp_avg"): torch.zeros(1),
         ("phase", "strategy"): {"mean": torch.zeros(3)} if strategy == "bloop" else {"version": 1},

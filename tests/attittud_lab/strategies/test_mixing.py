@@ -1,13 +1,18 @@
 """Every formula of the baselines against its definition, written out on explicit gradients."""
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from attittud_lab.config.load import loads
 from attittud_lab.config.schema import StrategyConfig
 from attittud_lab.strategies import make_strategy
+from attittud_lab.training.train import run
+from tests.helpers.runs import JOB
 from tests.helpers.strategies import body_update, setting
 
 WEIGHTS = {"a": 1.0, "b": 0.5}
@@ -69,3 +74,12 @@ def test_symmetric_baselines_are_torchjds(name: str, aggregator: str) -> None:
     for key, weight in WEIGHTS.items():
         rows.append(torch.cat([weight * g.reshape(-1) for g in torch.autograd.grad(tasks[key], body)]))
     torch.testing.assert_close(body_update(model), getattr(aggregation, aggregator)()(torch.stack(rows)))
+
+
+@pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # NashMTL's solver
+@pytest.mark.parametrize("name", ["nashmtl", "mgda", "upgrad", "cagrad", "config", "aligned_mtl", "imtl_g", "gradvac"])
+def test_symmetric_baselines_of_gradients_that_are_zero(name: str, tmp_path: Path) -> None:
+    """Heads of zeros pass no gradient to the body in the first step."""
+    pytest.importorskip("torchjd.aggregation", reason="the extra torchjd is not installed")
+    job = loads(JOB, [f"strategy.name=torchjd_{name}", "model.head_init=zero"])
+    assert math.isfinite(run(job, run_dir=tmp_path).test["loss"])
