@@ -531,8 +531,7 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
         walked = [walk(loss) for loss in losses.values()]
         nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
         needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
-        named = step.shared.listing.named
-        reached = [step.workers.names(graph.leaves, named) for graph in walked]
+        reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
         found = memory.learn(losses, [KnownGraph(*known) for known in zip(reached, needed[: len(walked)], strict=True)])
     return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found
 
