@@ -33,12 +33,13 @@ def build() -> typer.Typer:
     from attittud_lab.commands.demo import demo
     from attittud_lab.commands.diagnose import diagnose
     from attittud_lab.commands.init import init, schema
+    from attittud_lab.commands.predict import predict
     from attittud_lab.commands.train import train
 
     app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
     app.callback()(attittud)
-    for command in (demo, init, diagnose, train, compare, report, schema):
+    for command in (demo, init, diagnose, train, predict, compare, report, schema):
         app.command(cls=Command)(command)
     # This command has moved: with any arguments it says where it is now.
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -94,7 +95,7 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         _end(str(error))
     except OSError as error:
         if error.errno in _FULL and error.filename is None:
-            sys.stdout = None  # type: ignore[assignment]  # Python would try once more at its end
+            sys.stdout = None  # Python would try once more at its end
             _end(f"the output cannot be written ({error.strerror}); free some space, or write it elsewhere")
         # A user's path that cannot be read. (A path that cannot be written raises InputError.)
         if error.errno not in _UNUSABLE or error.filename is None:

@@ -150,18 +150,16 @@ class AutoWeights:
             mean = self.workers.shares([losses])[0].mean(losses)
             with nullcontext() if flat is None else written_into(layout, flat):
                 found = self.workers.gradients(mean, layout.parameters, retain_graph=False)
-        self._check_reached(losses, layout, [g is not None for g in found])
+        # Their losses must reach shared parameters. The graph is walked only where that has changed.
+        reached = tuple(g is not None for g in found)
+        if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
+            check_reaches(losses, "judge", layout)
+        self._reached = reached
         if flat is None:
             flat = layout.flatten(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat
-
-    def _check_reached(self, losses: Tensor, layout: Layout, reached: list[bool]) -> None:
-        """The judges' losses must reach shared parameters. Their graph is walked only where that has changed."""
-        if tuple(reached) != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
-            check_reaches(losses, "judge", layout)
-        self._reached = tuple(reached)
 
     def weights(self, name: str, device: torch.device) -> Weights:
         """The weights that a task has earned in earlier steps. A copy: reports are read later."""

@@ -99,14 +99,6 @@ class Refresher:
         self.age = 1 if refresh else (self.age or 0) + 1
         self.count += refresh
 
-    def waits(self, refresh: Refresh) -> bool:
-        """Whether to keep the old basis: a single example, such as the last one of an epoch, spans no subspace.
-
-        (The examples of several workers are counted on the device, and waiting for that number is not worth it.)
-        """
-        few = self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2
-        return few and self.subspace is not None and self.subspace.layout.same(refresh.layout)
-
     def start(self, layout: Layout) -> Refresh:
         """Begin a basis over the parameters that take part."""
         if self.subspace is None or layout is not self.subspace.layout:
@@ -153,9 +145,11 @@ class Refresher:
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.rows = self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones)
 
-    def fix(self, refresh: Refresh) -> Subspace:
-        """Orthonormalise the rows that were added up; from here on gradients can be projected."""
+    def fix(self, refresh: Refresh, *, may_wait: bool) -> Subspace | None:
+        """Orthonormalise the rows that were added up. None: a single example spans no subspace, and the refresh may wait."""
         if self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2:
+            if may_wait and self.subspace is not None and self.subspace.layout.same(refresh.layout):
+                return None
             raise ValueError(
                 "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
                 "basis_losses= with more examples, or basis='mean'"

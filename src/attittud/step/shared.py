@@ -148,10 +148,6 @@ class Shared:
             self._held = layout, self.listing.named
         return layout.parameters[0].device == layout.device
 
-    def names(self, leaves: set[int]) -> set[str]:
-        """The parameters among the leaves of a graph."""
-        return self.workers.names(leaves, self.listing.named)
-
     def reached(self, found: Sequence[Tensor | None]) -> set[str]:
         """The trainable parameters that have a gradient."""
         pattern = bytes(map(is_not, found, repeat(None)))

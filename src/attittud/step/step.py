@@ -367,7 +367,7 @@ class Step(Gradients):
             # This is the running sum, which includes the earlier calls.
             contributes.rows = self.primary_gradient[None].clone()
         if not self.in_span:
-            self._check_reach("primary", graph.confirm(losses, self.shared.reached(found)))
+            _check_reach(self, "primary", graph.confirm(losses, self.shared.reached(found)))
 
     def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
         """Turn an auxiliary loss into its gradient. `found`: the gradient, if it was computed before."""
@@ -380,7 +380,7 @@ class Step(Gradients):
             with nullcontext() if flat is None or self.layout is None else written_into(self.layout, flat):
                 found = Found(_gradients(self, task.loss, share, graph.retained), self.layout, flat)
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
-        self._check_reach(f"auxiliary {name!r}", reached)
+        _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached
         if self.subspace is None and self.primary_calls:
             self.fix()
@@ -388,14 +388,6 @@ class Step(Gradients):
         eta = task.eta if isinstance(task.eta, Eta) else auto.weights(name, task.loss.device)
         self.tasks.setdefault(name, AuxiliaryGradient(eta, task.weight, whole=not self.workers.splits_examples))
         self._add_auxiliary(name, found)
-
-    def _check_reach(self, what: str, reached: set[str]) -> None:
-        # (One of several workers may have no examples.)
-        if not reached and self.workers.size == 1:
-            raise ValueError(
-                f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learnt from it; compute it "
-                "from the model given to Guide, and check requires_grad"
-            )
 
     def _add_auxiliary(self, name: str, found: Found) -> None:
         task = self.tasks[name]
@@ -421,10 +413,9 @@ class Step(Gradients):
             if self.basis_losses is not None:
                 # Only now are the shared parameters known, and the primary graph is gone.
                 self.refresher.take_in_from(self.refresh, self.basis_losses)
-            if self.may_wait and self.refresher.waits(self.refresh):
+            self.subspace = self.refresher.fix(self.refresh, may_wait=self.may_wait)
+            if self.subspace is None:
                 self.subspace, self.refreshing = self.refresher.subspace, False
-            else:
-                self.subspace = self.refresher.fix(self.refresh)
             self.refresh = None
         if self.judge is not None and self.judges is None:
             assert self.layout is not None
@@ -540,7 +531,7 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
         walked = [walk(loss) for loss in losses.values()]
         nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
         needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
-        reached = [step.shared.names(graph.leaves) for graph in walked]
+        reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
         found = memory.learn(losses, [KnownGraph(*known) for known in zip(reached, needed[: len(walked)], strict=True)])
     return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found
 
@@ -603,6 +594,14 @@ def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor 
         return step.layout.flatten(inside)
     step.layout.add_(flat, inside, fresh=False)
     return flat
+
+
+def _check_reach(step: Step, what: str, reached: set[str]) -> None:
+    if not reached and step.workers.size == 1:  # one of several workers may have no examples
+        raise ValueError(
+            f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learnt from it; compute it "
+            "from the model given to Guide, and check requires_grad"
+        )
 
 
 def _on_gpu(tasks: Mapping[str, Given]) -> bool:

@@ -51,7 +51,7 @@ def attittud(
 
     Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys. For data of your
     own, `attittud init` writes a configuration, `attittud diagnose` looks at its first steps, `attittud train` trains with
-    it, `attittud compare` decides, and `attittud report` shows what happened.
+    it, `attittud predict` uses what was trained, `attittud compare` decides, and `attittud report` shows what happened.
     """
 
 

@@ -30,6 +30,7 @@ def train(
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
+        from attittud_lab.runs.model import cost
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
@@ -44,6 +45,8 @@ def train(
     typer.echo(
         f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
     )
+    if size := cost(run_dir):
+        typer.echo(f"model: {size}")
     typer.echo(str(run_dir))
 
 

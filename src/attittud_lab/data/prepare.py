@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ LARGEST = 64_000_000
 """The most pixels of an image that is decoded; a file of a few kB can announce billions."""
 MOST_ENLARGED = 64
 """The most that the sides of an image may be stretched; more only repeats its pixels."""
-_AT_ONCE = 256  # images per task of a thread; handing them out one by one takes as long as decoding small ones
+_AT_ONCE = 64  # images per task of a thread; handing them out one by one takes as long as decoding small ones
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
@@ -245,11 +246,13 @@ def _open(raw: Raw, where: str) -> Image.Image:
     return image
 
 
-def _said(raw: Raw, where: str) -> str:
+def _said(raw: Raw | Image.Image, where: str) -> str:
+    if isinstance(raw, Path) and str(raw) == where:  # a file that was named itself
+        return where
     return f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
 
 
-def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
+def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
     """One image as C x H x W."""
     shape = (pixels.size, pixels.size)
     if isinstance(raw, np.ndarray) and raw.shape == (pixels.channels, *shape):
@@ -258,10 +261,12 @@ def decode(raw: Raw, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
     if isinstance(raw, np.ndarray):
         image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(mode)
     else:
-        with _open(raw, where) as file:
+        # An image that a caller has opened stays open and as it is.
+        with nullcontext(raw) if isinstance(raw, Image.Image) else _open(raw, where) as file:
             try:
-                # JPEG can be decoded at a half, a quarter or an eighth of its size, but not below the size that is wanted.
-                file.draft(mode, shape)
+                if file is not raw:
+                    # JPEG can be decoded at a half, a quarter or an eighth of its size, but not below the size wanted.
+                    file.draft(mode, shape)
                 image = _eight_bits(file).convert(mode)
             except Exception as error:  # as above
                 found = f"{_said(raw, where)} is damaged ({one_line(error, 200)})"
@@ -288,13 +293,14 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return image
 
 
-def decode_all(raws: Sequence[Raw], pixels: Pixels, where: str) -> Tensor:
-    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock)."""
+def decode_all(raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]) -> Tensor:
+    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Complaints begin with `where`."""
+    places = [where] * len(raws) if isinstance(where, str) else where
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 
     def some(start: int) -> None:
         for position in range(start, min(start + _AT_ONCE, len(raws))):
-            out[position] = decode(raws[position], pixels, where)
+            out[position] = decode(raws[position], pixels, places[position])
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(some, range(0, len(raws), _AT_ONCE)))

@@ -229,7 +229,7 @@ def _raw(value: Any, where: str, column: str) -> Raw:
 
 def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]]:
     """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean: no label."""
-    values, names, said = plain(table[column]), _class_names(table, column), f"{where}: column {column!r}"
+    values, names, said = plain(table[column]), class_names(table, column), f"{where}: column {column!r}"
     kind = values.type
     if is_list(kind):
         return _multi_label(values.to_pylist(), names, said)
@@ -260,7 +260,7 @@ def _multi_label(rows: list[Any], names: list[str] | None, said: str) -> tuple[L
     return np.array(rows, dtype=np.int64), names if names and len(names) == count else [str(i) for i in range(count)]
 
 
-def _class_names(table: pa.Table, column: str) -> list[str] | None:
+def class_names(table: pa.Table, column: str) -> list[str] | None:
     """The names that the schema's metadata give the classes of one column.
 
     They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from attittud_lab.errors import InputError, one_line, optional
+from attittud_lab.files import write_atomically
 from attittud_lab.models.text import TextBody
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def stored_head(path: Path) -> dict[str, Tensor]:
 
 
 _CURE = "give a folder with config.json and model.safetensors (and the tokenizer's files for text)"
+_DESCRIBING = (".json", ".txt", ".model", ".vocab", ".jinja")
 _DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "resid_pdrop")
 """Names of the dropout of hidden states by family: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
 
@@ -232,6 +234,13 @@ def hf_words(name: str) -> HFWords | None:
         )
         raise InputError(f"{found} together; give it one (tokenizer.pad_token = ...) and save it into the folder")
     return HFWords(tokenizer)
+
+
+def hf_keep(target: Path, name: str) -> None:
+    """Copy the files that describe the network and its tokenizer: no weights, and no code."""
+    for path in sorted(_Folder(name).path.iterdir()):
+        if path.suffix in _DESCRIBING and path.is_file() and not path.name.endswith(".index.json"):
+            write_atomically(target / path.name, path.read_bytes())
 
 
 def hf_body(wanted: Wanted, name: str) -> nn.Module:

@@ -23,10 +23,12 @@ from attittud_lab.data.source import free_memory
 from attittud_lab.data.tasks import mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import write_atomically
-from attittud_lab.models import Wanted, call, find, names
+from attittud_lab.files import make_folder, write_atomically
+from attittud_lab.models import Kind, Wanted, call, find, names
 from attittud_lab.models.text import MaskedHead, TextBody, hide, masked_losses
 
+DESCRIPTION = "network"
+"""The folder in that of a run with the files that describe a network of another library."""
 BYTES = 20
 """Memory that training needs for each parameter, without activations."""
 
@@ -129,6 +131,35 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError(f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less")
+    return network
+
+
+def predicts(name: str) -> bool:
+    """Whether a tensor of this name takes part in predictions: all but the heads of auxiliary tasks."""
+    return not name.startswith("heads.") or name.startswith("heads.primary.")
+
+
+def keep_description(config: ModelConfig, folder: Path) -> str | None:
+    """Copy what another library needs to build the network again; the name of its folder, None if nothing is needed."""
+    entry, parts = find(config.name)
+    if entry.keeps is None:
+        return None
+    make_folder(folder / DESCRIPTION)
+    call(entry.keeps, folder / DESCRIPTION, *parts)
+    return DESCRIPTION
+
+
+def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights: Mapping[str, Tensor]) -> Network:
+    """The network of a finished run, with the head of the primary task alone. Raises what torch does if they do not fit."""
+    entry, parts = find(config.name)
+    count, features = weights["heads.primary.weight"].shape
+    with torch.random.fork_rng(devices=[]), _tensors_alone():
+        body: nn.Module = call(entry.build, Wanted(replace(config, pretrained=False), tuple(shape), kind), *parts)
+        if entry.foreign:
+            body.features = features  # type: ignore[assignment]  # as above
+        normalise = (weights["mean"], weights["std"]) if kind == "image" else None
+        network = Network(body, {"primary": count}, normalise=normalise)
+    network.load_state_dict({name: tensor for name, tensor in weights.items() if predicts(name)})
     return network
 
 

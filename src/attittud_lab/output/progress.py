@@ -125,7 +125,8 @@ class Bars(Progress):
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def phase(self, name: str, steps: int, done: int) -> None:
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        """`steps` may also be unknown."""
         self._clear()
         self._task = self._bars.add_task(name, total=steps, completed=done, figures="")
 

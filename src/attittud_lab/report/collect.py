@@ -18,6 +18,7 @@ from attittud_lab.compare.table import about, bar, by_label, cells, decided_row,
 from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.output.progress import shares
+from attittud_lab.runs.model import cost
 from attittud_lab.strategies.guided import PARTS
 
 LONGEST_TEXT = 40_000
@@ -111,6 +112,8 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
             f"{phase['best_step']}" + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
             for phase in result["phases"]
         ]
+        if size := cost(folder):
+            lines.append(f"Model: {size}.")
     return {
         "kind": "run",
         "title": f"Run: {label}, seed {config['seed']}",

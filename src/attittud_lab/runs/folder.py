@@ -6,6 +6,8 @@ data.json              which rows of which source are in which split, and a chec
 metrics.jsonl          one line for each logged step and each evaluation
 checkpoint.safetensors while the run is unfinished
 weights.safetensors    the chosen model
+model.json             what predictions need to know about it, its temperature, its size and its speed
+network/               with hf: models, the description and the tokenizer of the network
 result.json            the final figures; it is written last, its presence means that the run is complete
 """
 
@@ -33,8 +35,8 @@ from attittud_lab.files import cannot_write, read_json, write_atomically, write_
 from attittud_lab.runs.result import RunResult, provenance
 
 # The result first: an interrupted removal leaves nothing to trust.
-_FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "metrics.jsonl")
-_FILES += ("data.json", "run.json", "config.yaml")
+_FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "model.json")
+_FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
 _OVER = "start over with --fresh"
 _TENSOR = "$tensor"

@@ -28,6 +28,9 @@ Replay = Callable[[], object]
 Record = Callable[[Callable[[], T]], tuple[T, Replay]]
 """Records an action without running it: gives its result, and a function that does its work on the device."""
 
+_LESS = (
+    "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
+)
 WARM_UP = 3
 """Steps of a kind before it is recorded: libraries choose their kernels, optimizers make their state."""
 
@@ -91,18 +94,15 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def enough_memory(device: torch.device) -> Iterator[None]:
-    """Where memory runs out, raise an error with settings that need less."""
+def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
+    """Where memory runs out, raise an error with a cure, by default settings that need less."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
         if not full:
             raise
-        raise InputError(
-            f"the memory of {device} is not enough ({one_line(error, 160)}); lower training.guided.batch_size and primary_batch, "
-            "raise training.guided.accumulate, or choose a smaller model"
-        ) from None
+        raise InputError(f"the memory of {device} is not enough ({one_line(error, 160)}); {cure}") from None
 
 
 class CapturedSteps(Generic[T]):

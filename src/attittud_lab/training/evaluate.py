@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import math
+import time
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.models.compiling import eagerly
 
+HOTTEST = 100.0
+"""A temperature lies between this and its inverse."""
+TIMED = 32
+"""Examples of the batch whose prediction is timed."""
+
 
 @torch.no_grad()
+def outputs_of(
+    model: nn.Module, examples: Examples, device: torch.device, *, batch_size: int = 512, **options: Any
+) -> Tensor:
+    """What a model gives for each example (n x classes), in the order of the examples and in main memory."""
+    training = model.training
+    model.eval()
+    try:
+        with eagerly(model):
+            found = [(model(part.to(device), **options).float(), rows) for rows, part in examples.parts(batch_size)]
+    finally:
+        model.train(training)
+    outputs, rows = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+    return outputs[rows.argsort()]
+
+
 def evaluate(
     model: nn.Module, task: Task, examples: Examples, device: torch.device, batch_size: int = 512
 ) -> dict[str, float]:
@@ -22,17 +44,7 @@ def evaluate(
 
     The area of a label without positive or without negative examples is NaN (null in files), and not part of the mean.
     """
-    training = model.training
-    model.eval()
-    try:
-        with eagerly(model):
-            found = [
-                (model(part.to(device), head=task.head).float(), rows) for rows, part in examples.parts(batch_size)
-            ]
-    finally:
-        model.train(training)
-    outputs, rows = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
-    outputs = outputs[rows.argsort()]
+    outputs = outputs_of(model, examples, device, batch_size=batch_size, head=task.head)
     assert examples.targets is not None
     targets = examples.targets.cpu()
     if task.objective == "multi_label":
@@ -54,6 +66,41 @@ def evaluate(
         "accuracy": float((predicted == targets).float().mean()),
         "macro_f1": _f1(targets.numpy(), predicted.numpy()),
     }
+
+
+def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
+    """The number by which scores (n x classes) are divided so that their probabilities fit held-out examples best.
+
+    Targets are class numbers (n) or 0/1 (n x labels). They are smoothed a little: otherwise a few examples that are all
+    predicted correctly would make every prediction certain. Platt's 1 / (n + 2) is more than a network needs.
+    """
+    scores, smoothing = scores.double(), (len(targets) + 2) ** -1.5
+
+    def slope(sharpness: float) -> float:
+        """The derivative of the loss, which is convex in 1 / temperature."""
+        factor = torch.tensor(sharpness, dtype=torch.float64, requires_grad=True)
+        if targets.ndim == 2:
+            wanted = targets.double() * (1 - smoothing) + smoothing / 2
+            loss = F.binary_cross_entropy_with_logits(scores * factor, wanted)
+        else:
+            loss = F.cross_entropy(scores * factor, targets, label_smoothing=smoothing)
+        return float(torch.autograd.grad(loss, factor)[0])
+
+    low, high = 1 / HOTTEST, HOTTEST
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return 1 / math.sqrt(low * high)
+
+
+def seconds_each(model: nn.Module, examples: Examples, device: torch.device) -> float:
+    """Seconds that one prediction takes in a small batch, the fastest of three tries."""
+    some, times = Examples(examples.inputs[:TIMED], None), []
+    for _ in range(4):  # libraries choose their kernels in the first try
+        began = time.perf_counter()
+        outputs_of(model, some, device, head="primary")
+        times.append(time.perf_counter() - began)
+    return min(times[1:]) / len(some)
 
 
 def default_metric(task: Task) -> str:

@@ -16,13 +16,21 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder, only_one_process
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
-from attittud_lab.models.network import build_model, reader, save_weights
+from attittud_lab.models.network import build_model, keep_description, predicts, reader, save_weights
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.folder import RunFolder, check_like
+from attittud_lab.runs.model import WEIGHTS, ModelFile
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
 from attittud_lab.training.devices import captures, choose_device, enough_memory, on_device, own_stream, repeatable
-from attittud_lab.training.evaluate import default_metric, evaluate, has_both
+from attittud_lab.training.evaluate import (
+    default_metric,
+    evaluate,
+    fitted_temperature,
+    has_both,
+    outputs_of,
+    seconds_each,
+)
 from attittud_lab.training.phase import Phase
 
 
@@ -142,7 +150,8 @@ class _Job:
         test = evaluate(self.model, data.primary, data.test, self.device)
         if self.config.training.compile:
             self.folder.note("compiled", is_compiled(self.model))
-        save_weights(self.folder.path / "weights.safetensors", self.model.state_dict())
+        save_weights(self.folder.path / WEIGHTS, self.model.state_dict())
+        self.describe().write(self.folder.path)
         examples = {"train": len(data.primary.examples), "validation": len(data.validation), "test": len(data.test)}
         return RunResult(
             strategy=self.config.strategy.name,
@@ -154,6 +163,26 @@ class _Job:
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             examples=examples | {f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
             run_dir=self.folder.path,
+        )
+
+    def describe(self) -> ModelFile:
+        """What predictions need to know about the model."""
+        data, model, targets = self.data, self.model, self.data.validation.targets
+        temperature = None
+        if targets is not None and len(targets):
+            scores = outputs_of(model, data.validation, self.device, head="primary")
+            temperature = fitted_temperature(scores, targets.cpu())
+        used = (tensor for name, tensor in model.state_dict().items() if predicts(name))
+        return ModelFile(
+            kind=data.kind,
+            shape=list(data.primary.examples.inputs.shape[1:]),
+            classes=data.primary.classes,
+            several=data.primary.objective == "multi_label",
+            temperature=temperature,
+            calibrated_on=0 if temperature is None else len(data.validation),
+            network=keep_description(self.config.model, self.folder.path),
+            bytes=sum(tensor.nbytes for tensor in used),
+            seconds=seconds_each(model, data.test, self.device),
         )
 
     def restore(self, saved: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ def test_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:
         "data.json",
         "metrics.jsonl",
         "weights.safetensors",
+        "model.json",
         "result.json",
     }
     assert load(tmp_path / "config.yaml").seed == 3 and load(tmp_path / "config.yaml").strategy.name == "flip"

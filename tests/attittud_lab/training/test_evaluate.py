@@ -8,7 +8,7 @@ import torch
 
 from attittud_lab.data.tasks import Examples
 from attittud_lab.models.network import build_model
-from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.evaluate import HOTTEST, evaluate, fitted_temperature
 from attittud_lab.training.train import load_data
 from tests.helpers.multi_label import Fixed, task
 from tests.helpers.texts import tiny_encoder
@@ -57,3 +57,33 @@ def test_a_label_with_one_kind_of_examples_has_no_area() -> None:
     outputs = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
     found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
     assert found["auc/l0"] == found["auc"] == 0.5 and math.isnan(found["auc/l1"]) and math.isnan(found["auc/l2"])
+
+
+@pytest.mark.parametrize("wanted", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_temperature_is_found_again(wanted: float, several: bool) -> None:
+    """Labels are drawn from the probabilities of scores, which are then made too small or too large."""
+    generator = torch.Generator().manual_seed(0)
+    scores = 2 * torch.randn(20_000, 3, generator=generator)
+    if several:
+        targets = torch.bernoulli(scores.sigmoid(), generator=generator).long()
+    else:
+        targets = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
+    assert fitted_temperature(scores * wanted, targets) == pytest.approx(wanted, rel=0.05)
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_few_examples_make_no_prediction_certain(count: int) -> None:
+    """All of them are predicted correctly, so that without smoothing no temperature would be low enough."""
+    targets = torch.arange(count) % 3
+    scores = torch.nn.functional.one_hot(targets, 3).float()
+    likely = (scores / fitted_temperature(scores, targets)).softmax(1).max(1).values
+    assert 0.33 <= float(likely.min()) <= 1 - 0.5 * (count + 2) ** -1.5
+
+
+def test_a_temperature_has_limits() -> None:
+    """Scores that say nothing, or the opposite, or are all equal."""
+    targets = torch.arange(300) % 3
+    right = torch.nn.functional.one_hot(targets, 3).float()
+    for scores in (-right, torch.zeros(300, 3), right[torch.randperm(300)], 1e20 * right):
+        assert 0.999 / HOTTEST <= fitted_temperature(scores, targets) <= 1.001 * HOTTEST

@@ -1,0 +1,113 @@
+"""`attittud predict`: labels and probabilities for new inputs, from the folder of a finished run."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attittud_lab.commands import InputColumn, LabelColumn
+from attittud_lab.errors import InputError, listed
+from attittud_lab.output.interrupts import interruptible, starting
+from attittud_lab.output.progress import Bars
+
+if TYPE_CHECKING:
+    from attittud_lab.predict.model import Model
+
+_RUN = typer.Argument(metavar="RUN", help="The folder that `attittud train` printed last.")
+_INPUTS = typer.Argument(metavar="INPUTS", help="Folders, image files, tables, or - for standard input.")
+_OUTPUT = typer.Option(
+    "--output", "-o", metavar="FILE", help="A .csv, .jsonl or .parquet. Default: csv to standard output."
+)
+_EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
+_THRESHOLD = typer.Option(metavar="P", min=0, max=1, help="Several labels at once: take those above it. Default: 0.5.")
+
+
+def predict(
+    run: Annotated[Path, _RUN],
+    inputs: Annotated[list[str] | None, _INPUTS] = None,
+    output: Annotated[Path | None, _OUTPUT] = None,
+    export: Annotated[Path | None, _EXPORT] = None,
+    threshold: Annotated[float | None, _THRESHOLD] = None,
+    input_column: InputColumn = None,
+    label_column: LabelColumn = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, and no notes.")] = False,
+) -> None:
+    """Predict the label and the probability of every class with a trained model.
+
+    INPUTS are folders of images (with all folders in them), image files, csv, tsv, jsonl or parquet files with the columns
+    that the run was trained on, or `-`: JSON lines, one text per line, or one path of an image per line. Each input has one
+    row of output, in the same order. A label column is not needed; where there is one, the accuracy is shown.
+
+    Probabilities are calibrated by a temperature that was fitted on the validation examples of the run. Nothing in RUN is run
+    as code. In Python, `attittud_lab.load(RUN)` does the same.
+    """
+    if not inputs and export is None:
+        raise InputError("there is nothing to predict; name a folder or files behind RUN, or - for standard input")
+    with starting():
+        from attittud_lab.predict.model import load
+
+    with interruptible(lambda: "no file is left half-written"):
+        model = load(run, device)
+        if threshold is not None and not model.several:
+            raise InputError(
+                "--threshold is for several labels at once, and this model gives each input one; leave it out"
+            )
+        if export is not None:
+            if export.suffix != ".pt2" or not export.parent.is_dir():
+                raise InputError(f"{export}: give a file that ends in .pt2, in a folder that exists")
+            model.export(export)
+            typer.echo(str(export))
+        if model.note and not quiet:
+            typer.echo(f"attittud: {model.note}", err=True)
+        if inputs:
+            columns = (input_column or model.config.data.primary.input, label_column or model.config.data.primary.label)
+            said = _predict(model, inputs, output, threshold, columns, quiet=quiet)
+            if not quiet:
+                typer.echo(said, err=True)
+
+
+def _predict(
+    model: Model,
+    names: list[str],
+    output: Path | None,
+    threshold: float | None,
+    columns: tuple[str | None, str | None],
+    *,
+    quiet: bool,
+) -> str:
+    """Predict batch by batch; what to say at the end."""
+    from attittud_lab.predict.inputs import Inputs
+    from attittud_lab.predict.model import AT_ONCE, THRESHOLD
+    from attittud_lab.predict.outputs import check_output, open_output
+
+    check_output(output, names, model.classes, several=model.several)
+    total, items = Inputs(model.about.kind, model.classes, model.several, *columns).read(names)
+    shown = sys.stderr.isatty() and not quiet and (output is not None or not sys.stdout.isatty())
+    count = known = right = 0
+    with Bars() if shown else nullcontext() as bar, open_output(output, model.classes, several=model.several) as write:
+        if bar is not None:
+            bar.phase("predict", total, 0)
+        while batch := list(islice(items, AT_ONCE)):
+            scores = model.scores([item.raw for item in batch], [item.name for item in batch])
+            labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
+            write(batch, labels, model.probabilities(scores))
+            for item, label in zip(batch, labels, strict=True):
+                if item.truth is not None:
+                    known += len(model.classes) if model.several else 1
+                    found = {label} if isinstance(label, str) else {*label}
+                    wrong = len(item.truth ^ found)
+                    right += len(model.classes) - wrong if model.several else not wrong
+            count += len(batch)
+            if bar is not None:
+                bar.advance(len(batch), {})
+        if not count:
+            raise InputError(f"{listed(names, 3)}: there is nothing to predict in it; check the file")
+    of = "labels" if model.several else "inputs"
+    accuracy = f", accuracy {right / known:.4f} on {known} {of} whose label is known" if known else ""
+    return f"{count} predictions{'' if output is None else f' in {output}'}{accuracy}"

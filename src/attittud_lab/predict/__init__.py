@@ -1,0 +1,1 @@
+"""How a trained model is used: labels and probabilities for new inputs."""

@@ -1,0 +1,285 @@
+"""What is to be predicted, one input after the other: images in folders, rows of tables, lines of standard input.
+
+Nothing is held but the batch at hand, so an input may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from attittud_lab.config.options import as_path, meant
+from attittud_lab.data.folder import SUFFIXES as IMAGES
+from attittud_lab.data.source import Kind, Raw, inside, warn_once
+from attittud_lab.data.tables import INPUTS, LABELS, class_names
+from attittud_lab.errors import InputError, listed, one_line
+
+STANDARD = "-"
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
+_LONGEST = 1 << 26  # characters of a line or a cell; a quote that is never closed would otherwise take all memory
+_ROWS = 512  # of a parquet file at a time
+
+
+@dataclass(frozen=True)
+class Item:
+    """One input."""
+
+    file: str
+    row: int | None
+    """The number of the row or the line, counted from 1; None for a file that is one input."""
+    raw: Raw
+    truth: frozenset[str] | None = None
+    """The classes that it is known to have; None where that is not known."""
+
+    @property
+    def name(self) -> str:
+        return self.file if self.row is None else f"{self.file}, row {self.row}"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Reads inputs of one kind for a model with these classes; the columns are those that a run was trained with."""
+
+    kind: Kind
+    classes: Sequence[str]
+    several: bool
+    input: str | None = None
+    label: str | None = None
+
+    def read(self, names: Sequence[str]) -> tuple[int | None, Iterator[Item]]:
+        """How many inputs there are (None where only reading tells), and the inputs in order."""
+        if names.count(STANDARD) > 1:
+            raise InputError("standard input (-) can be read once; name it once")
+        found = [self._one(name) for name in names]
+        return _total(total for total, _ in found), (item for _, items in found for item in items)
+
+    def _one(self, name: str) -> tuple[int | None, Iterator[Item]]:
+        if name == STANDARD:
+            return None, self._standard(cast(io.BufferedReader, sys.stdin.buffer))
+        path = as_path(name)
+        if path.is_dir():
+            return self._folder(path)
+        if not path.exists():
+            hint = meant(path.name, [other.name for other in path.parent.iterdir()]) if path.parent.is_dir() else ""
+            raise InputError(f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+        return self._file(path, None)
+
+    def _file(self, path: Path, root: Path | None) -> tuple[int | None, Iterator[Item]]:
+        suffix = path.suffix.lower()
+        if suffix == ".parquet":
+            with _blamed(path, "parquet"), pa.parquet.ParquetFile(path) as file:
+                return file.metadata.num_rows, self._parquet(path)
+        if suffix in TABLES:
+            return None, self._table(path, suffix)
+        if self.kind == "text":
+            cure = f"give one of {', '.join(TABLES)}, or lines of text by standard input (-)"
+            raise InputError(f"{path}: cannot read texts from a {suffix or 'file without a suffix'}; {cure}")
+        return 1, iter([self._image(path, root)])
+
+    def _image(self, path: Path, root: Path | None) -> Item:
+        above = "" if root is None else path.relative_to(root).parts[0]
+        truth = frozenset([above]) if above in self.classes and path.parent != root else None
+        return Item(_written(path), None, path, truth)
+
+    def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
+        """Images, or tables where there are none or the model reads texts; in order of their names, folder by folder."""
+        counts = Counter(path.suffix.lower() for path in _walk(root))
+        suffixes = TABLES if self.kind == "text" else IMAGES if any(counts[end] for end in IMAGES) else (".parquet",)
+        wanted = sum(counts[suffix] for suffix in suffixes)
+        if not wanted:
+            known = ", ".join(TABLES if self.kind == "text" else (*IMAGES, ".parquet"))
+            raise InputError(f"{root}: there is no file in it that could be read ({known}); check the path")
+        if counts.total() > wanted:
+            warn_once(
+                f"{root}: {counts.total() - wanted} files are left out, as they are none of {', '.join(suffixes)}"
+            )
+        paths = (inside(root, path) for path in _walk(root) if path.suffix.lower() in suffixes)
+        if suffixes is IMAGES:
+            return wanted, (self._image(path, root) for path in paths)
+        found = [self._file(path, root) for path in paths]
+        return _total(total for total, _ in found), (item for _, some in found for item in some)
+
+    # -------------------------------------------------------------------------------------------------- tables
+
+    def _parquet(self, path: Path) -> Iterator[Item]:
+        number, names = 0, None
+        with _blamed(path, "parquet"), pa.parquet.ParquetFile(path) as file:
+            input_, label = self._columns(file.schema_arrow.names, str(path))
+            for batch in file.iter_batches(_ROWS, columns=list({input_, label} - {None})):
+                table = pa.Table.from_batches([batch]).replace_schema_metadata(file.schema_arrow.metadata)
+                if number == 0 and label is not None:
+                    names = class_names(table, label)
+                known = [None] * len(batch) if label is None else batch[label].to_pylist()
+                for value, truth in zip(batch[input_].to_pylist(), known, strict=True):
+                    number += 1
+                    yield self._row(path, number, value, truth, names)
+
+    def _table(self, path: Path, suffix: str) -> Iterator[Item]:
+        with _blamed(path, suffix[1:]), path.open("rb") as file:
+            lines = _lines(file, str(path))
+            if suffix == ".jsonl":
+                yield from self._objects(str(path), enumerate(lines, 1))
+                return
+            csv.field_size_limit(_LONGEST)
+            rows = csv.reader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
+            heading = next(rows, [])
+            input_, label = self._columns(heading, str(path))
+            number = 0
+            for row in rows:
+                if not row:  # an empty line
+                    continue
+                number += 1
+                if len(row) != len(heading):
+                    found = f"{path}: row {number} has {len(row)} cells, the heading has {len(heading)}"
+                    raise InputError(f"{found}; repair the row, or quote cells that hold separators")
+                cells = dict(zip(heading, row, strict=True))
+                yield self._row(path, number, cells[input_], None if label is None else cells[label], None)
+
+    def _objects(self, where: str, lines: Iterable[tuple[int, str]]) -> Iterator[Item]:
+        """Lines of JSON; each is a mapping with the input column."""
+        for number, line in lines:
+            if not line.strip():
+                continue
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                wrong = f"{where}: line {number} is no JSON ({one_line(error, 120)})"
+                raise InputError(f"{wrong}; write one object with the input column in each line") from None
+            if not isinstance(found, Mapping):
+                raise InputError(f'{where}: line {number} is no object; write lines such as {{"text": "..."}}')
+            input_, label = self._columns(list(found), f"{where}: line {number}")
+            yield self._row(where, number, found[input_], None if label is None else found[label], None)
+
+    def _standard(self, stream: io.BufferedReader) -> Iterator[Item]:
+        """JSON lines if the first line is an object, else a text in each line, or the path of an image."""
+        lines, first = enumerate(_lines(stream, "standard input"), 1), (0, "")
+        for first in lines:
+            if first[1].strip():
+                break
+        else:
+            return
+        before = [(number, "") for number in range(1, first[0])]
+        whole = (pair for some in (before, [first], lines) for pair in some)
+        if first[1].lstrip().startswith("{") and _is_object(first[1]):
+            yield from self._objects(STANDARD, whole)
+            return
+        for number, line in whole:
+            text = line.rstrip("\r\n")
+            if self.kind == "text":
+                yield Item(STANDARD, number, text)
+            elif text:
+                yield self._image(as_path(text), None)
+
+    def _columns(self, names: Sequence[str], where: str) -> tuple[str, str | None]:
+        """The column of the input and, where there is one, that of the label."""
+        chosen: list[str | None] = []
+        for wanted, usual in ((self.input, INPUTS), (self.label, LABELS)):
+            found = next((name for name in ([wanted] if wanted else usual) if name in names), None)
+            if list(names).count(found) > 1:  # type: ignore[arg-type]  # None is no name
+                raise InputError(f"{where}: has the column {found!r} more than once; rename or remove all but one")
+            chosen.append(found)
+        if not names:
+            raise InputError(f"{where}: there are no examples in it; check the file")
+        if chosen[0] is None:
+            missing = f"there is no column {self.input or ' or '.join(INPUTS)}"
+            raise InputError(f"{where}: {missing}; name another one by --input. Its columns are {listed(names)}")
+        return chosen[0], chosen[1]
+
+    def _row(self, path: Path | str, number: int, value: Any, truth: Any, names: list[str] | None) -> Item:
+        if isinstance(value, Mapping):
+            value = value.get("bytes")  # its path is only a name; nothing is opened by what a table says
+        if not isinstance(value, str if self.kind == "text" else bytes):
+            known: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
+            found = known.get(type(value), f"a {type(value).__name__}")
+            cure = "name another column by --input, or repair the row"
+            raise InputError(f"{path}: row {number} holds {found}, but the model reads {self.kind}s; {cure}")
+        return Item(_written(path), number, value, self._truth(truth, names))
+
+    def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
+        """The classes of a row from the cell of its label; None for none, or for a class that the model does not know."""
+        if isinstance(value, list):
+            all_names = names or [str(number) for number in range(len(value))]
+            if not self.several or len(all_names) != len(value) or not {*self.classes} <= {*all_names}:
+                return None
+            return frozenset(name for name, has in zip(all_names, value, strict=True) if has) & {*self.classes}
+        if value is None:
+            return None
+        if isinstance(value, int) and names and 0 <= value < len(names):
+            value = names[value]
+        name = str(int(value)) if isinstance(value, bool) else str(value)
+        known = next((word for word in (name, name.strip()) if word in self.classes), None)
+        return None if known is None or self.several else frozenset([known])
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """All files below a folder but hidden ones, in order of their names, folder by folder."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); change its permissions")
+
+    for folder, inner, files in os.walk(root, onerror=refuse):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for name in inner:
+            if Path(folder, name).is_symlink():
+                warn_once(
+                    f"{Path(folder, name)}: is a link to a folder, whose files are left out; copy them if they count"
+                )
+        yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
+
+
+def _written(path: Path | str) -> str:
+    """A path as it can be written into a file of UTF-8, also where its name is none."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def _lines(stream: io.BufferedReader, where: str) -> Iterator[str]:
+    """The lines of a text in UTF-8, or in UTF-16 or UTF-32 with a byte-order mark."""
+    start = stream.peek(4)[:4]
+    wide = "utf-32" if start in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE) else "utf-16"
+    marks = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    text = io.TextIOWrapper(stream, wide if start.startswith(marks) else "utf-8-sig", newline="")
+    try:
+        while line := text.readline(_LONGEST):
+            if len(line) == _LONGEST:
+                raise InputError(f"{where}: has a line of more than {_LONGEST:,} characters; is it the right file?")
+            yield line
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: is not UTF-8 text ({one_line(error, 100)}); save it in that encoding") from None
+    finally:
+        with suppress(ValueError):  # the file was closed meanwhile
+            text.detach()
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+@contextmanager
+def _blamed(path: Path, kind: str) -> Iterator[None]:
+    """Errors of a reader in here are blamed on the file."""
+    try:
+        yield
+    except (pa.ArrowException, csv.Error, OSError, ValueError) as error:
+        found = f"{path}: cannot be read as {kind} ({one_line(error, 200)})"
+        raise InputError(f"{found}; check the file") from None

@@ -1,0 +1,236 @@
+"""A trained model from its run folder: it takes images, paths or texts and gives labels and calibrated probabilities.
+
+Nothing in the folder is run as code: weights are safetensors, everything else is JSON and YAML without tags.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Pixels, decode_all
+from attittud_lab.data.source import Raw
+from attittud_lab.data.tasks import Examples
+from attittud_lab.data.texts import Reader
+from attittud_lab.errors import InputError, one_line
+from attittud_lab.files import cannot_write
+from attittud_lab.models import find
+from attittud_lab.models.network import Network, load_weights, reader, trained_model
+from attittud_lab.runs.model import ModelFile, read_model
+from attittud_lab.training.devices import choose_device, enough_memory
+from attittud_lab.training.evaluate import outputs_of
+
+AT_ONCE = 512
+"""Inputs of a batch: as many as an evaluation has."""
+THRESHOLD = 0.5
+"""Where an input may have several labels, it has those whose probability is above this."""
+
+
+class Classifier(nn.Module):
+    """Probabilities (n x classes) of uint8 images (n x C x H x W) or token numbers (n x L): the mean over its members."""
+
+    def __init__(
+        self, members: Sequence[Network], shares: Sequence[float], *, several: bool, temperature: float
+    ) -> None:
+        super().__init__()
+        self.members, self.several = nn.ModuleList(members), several
+        self.shares, self.temperature = list(shares), temperature
+
+    def forward(self, inputs: Tensor, raw: bool = False) -> Tensor:
+        """With `raw`, the scores before they are divided by the temperature: those of a single member are its outputs."""
+        scores = [member(inputs, head="primary").float() for member in self.members]
+        if len(scores) > 1:
+            parts = [share * self.likely(found) for share, found in zip(self.shares, scores, strict=True)]
+            mean = torch.stack(parts).sum(0)
+            scores = [torch.logit(mean, 1e-7) if self.several else mean.clamp(min=1e-30).log()]
+        return scores[0] if raw else self.likely(scores[0] / self.temperature)
+
+    def likely(self, scores: Tensor) -> Tensor:
+        """Probabilities from scores."""
+        return scores.sigmoid() if self.several else scores.softmax(1)
+
+
+class Model:
+    """What `attittud_lab.load` returns."""
+
+    def __init__(
+        self, about: ModelFile, config: Config, module: Classifier, words: Reader | None, device: torch.device
+    ) -> None:
+        self.about, self.config, self.module = about, config, module
+        """`module` gives probabilities for uint8 images or token numbers; its `members` are the networks."""
+        self.classes, self.several = list(about.classes), about.several
+        self._words, self._device = words, device
+
+    @property
+    def note(self) -> str | None:
+        """Why probabilities are not calibrated; None where they are."""
+        if self.about.temperature is not None:
+            return None
+        return (
+            "probabilities are not calibrated, as the run folder has no temperature; train again with --fresh for one"
+        )
+
+    def predict(self, inputs: Any, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
+        """The class of each input; where it may have several labels, the list of those above the threshold."""
+        return [label for scores in self._batches(inputs) for label in self.labels(scores, threshold)]  # type: ignore[return-value]  # all of one kind
+
+    def predict_proba(self, inputs: Any) -> npt.NDArray[np.float32]:
+        """The probability of every class for each input, n x classes in the order of `classes`."""
+        found = [self.probabilities(scores) for scores in self._batches(inputs)]
+        return np.concatenate(found) if found else np.empty((0, len(self.classes)), dtype=np.float32)
+
+    def scores(self, raws: Sequence[Any], names: Sequence[str]) -> Tensor:
+        """The raw scores of one batch, n x classes; complaints call the inputs by these names."""
+        if self.about.kind == "image":
+            channels, size, _ = self.about.shape
+            examples = Examples(decode_all(raws, Pixels(channels, size), names), None)
+        else:
+            assert self._words is not None
+            rows, lengths = self._words.rows(raws)
+            bucket = self.config.data.buckets
+            examples = Examples(rows, None, lengths if bucket else None, bucket or 1)
+        with enough_memory(self._device, "free some of it, or use another device (--device cpu)"):
+            return outputs_of(self.module, examples, self._device, batch_size=AT_ONCE, raw=True)
+
+    def labels(self, scores: Tensor, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
+        """From raw scores, as an evaluation decides: a temperature changes no label at the usual threshold."""
+        if not self.several:
+            return [self.classes[number] for number in scores.argmax(1).tolist()]
+        above = scores > self.module.temperature * float(torch.logit(torch.tensor(threshold, dtype=torch.float64)))
+        return [[name for name, has in zip(self.classes, row, strict=True) if has] for row in above.tolist()]
+
+    def probabilities(self, scores: Tensor) -> npt.NDArray[np.float32]:
+        """From raw scores."""
+        found: npt.NDArray[np.float32] = self.module.likely(scores / self.module.temperature).numpy()
+        return found
+
+    def _batches(self, inputs: Any) -> Any:
+        raws = self._raws(inputs)
+        for start in range(0, len(raws), AT_ONCE):
+            some = raws[start : start + AT_ONCE]
+            yield self.scores(some, [f"input {start + position}" for position in range(len(some))])
+
+    def _raws(self, inputs: Any) -> list[Raw | Image.Image]:
+        """A list of what a user hands in: one input, a list of them, or an array of images."""
+        if isinstance(inputs, (str, os.PathLike, bytes, Image.Image)):
+            inputs = [inputs]
+        if isinstance(inputs, Tensor):
+            inputs = inputs.detach().cpu().numpy()
+        if isinstance(inputs, np.ndarray) and inputs.dtype != object and inputs.dtype.kind not in "UT":
+            return list(self._pixels(inputs))
+        return [self._raw(position, item) for position, item in enumerate(inputs)]
+
+    def _raw(self, position: int, item: Any) -> Raw | Image.Image:
+        if self.about.kind == "text":
+            if isinstance(item, str):
+                return str(item)
+            raise InputError(f"input {position} is a {type(item).__name__}, but the model reads texts; give strings")
+        if isinstance(item, (np.ndarray, Tensor)):
+            array = item.numpy() if isinstance(item, Tensor) else item
+            pixels: Raw = self._pixels(array[None])[0]
+            return pixels
+        if isinstance(item, (str, os.PathLike)):
+            return Path(item)
+        if isinstance(item, (bytes, Image.Image)):
+            return item
+        known = "a path, bytes of an image file, a PIL image or an array of pixels"
+        raise InputError(f"input {position} is a {type(item).__name__}, but the model reads images; give {known}")
+
+    def _pixels(self, images: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Images as n x C x H x W."""
+        if self.about.kind == "text":
+            raise InputError("the inputs are an array of numbers, but the model reads texts; give strings")
+        if images.dtype != np.uint8:
+            found = f"the images are of type {images.dtype}, not uint8"
+            raise InputError(f"{found}; give pixels from 0 to 255 as np.uint8, without any normalisation")
+        if images.ndim == 3:
+            return images[:, None]
+        colours = [images.ndim == 4 and images.shape[axis] in (1, 3) for axis in (1, -1)]
+        if sum(colours) != 1:
+            found = f"images of shape {images.shape} are neither n x C x H x W nor n x H x W x C with 1 or 3 channels"
+            raise InputError(f"{found}, or could be both; give one of these, or n x H x W of grey images")
+        return images if colours[0] else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+    def export(self, path: Path) -> None:
+        """Write `module` as one `torch.export` program, with any number of inputs in a batch; the classes are in the file.
+
+        Images have to be scaled already (n x C x H x W, uint8), texts to be padded token numbers (n x max_length, int32).
+        """
+        module = self.module.cpu()
+        if self.about.kind == "image":
+            example = torch.randint(0, 256, (3, *self.about.shape), dtype=torch.uint8)
+        else:
+            texts = ["a text", "another one that is longer", ""]
+            assert self._words is not None
+            rows = self._words.rows(texts)[0]
+            example = torch.full((len(texts), self.config.data.max_length), self._words.words.pad, dtype=rows.dtype)
+            example[:, : rows.shape[1]] = rows
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")  # about torch's own changes
+                program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+                if not torch.allclose(program.module()(example), module(example), rtol=1e-4, atol=1e-5):
+                    raise RuntimeError("the program gives other probabilities than the model")
+                with part.open("wb") as file:
+                    torch.export.save(program, file, extra_files={"classes.json": json.dumps(self.classes)})
+            part.replace(path)
+        except OSError as error:
+            raise cannot_write(path, error, "choose another file by --export FILE") from None
+        except Exception as error:  # whatever torch cannot trace
+            why = f"{type(error).__name__}: {one_line(error, 300)}"
+            found = f"model {self.config.model.name} cannot be exported ({why})"
+            raise InputError(f"{found}; use `attittud predict`, or attittud_lab.load in Python") from None
+        finally:
+            part.unlink(missing_ok=True)
+            self.module.to(self._device)
+
+
+def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
+    """The model in the folder of a finished run."""
+    folder, where = Path(run).expanduser(), choose_device(device)
+    about, config = read_model(folder)
+    settings = config.model
+    if about.network is not None:
+        settings = replace(settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}")
+    members = []
+    try:
+        words = reader(settings, config.data, None) if about.kind == "text" else None
+        if about.kind not in find(settings.name)[0].reads or (about.kind == "text" and words is None):
+            raise InputError(
+                f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
+            )
+        for member in about.members:
+            path = folder / member["weights"]
+            weights = load_weights(path)
+            try:
+                members.append(trained_model(settings, about.kind, about.shape, weights))
+            except (LookupError, RuntimeError, TypeError, ValueError) as error:
+                found = f"{path}: does not fit model {settings.name} ({one_line(error, 200)})"
+                raise InputError(f"{found}; restore the folder from a backup, or train again") from None
+            if len(members[-1].heads["primary"].weight) != len(about.classes):  # type: ignore[arg-type]  # a tensor
+                raise InputError(f"{path}: has another number of classes than the run folder says; train again")
+    except InputError as error:
+        if about.network is None and find(settings.name)[0].keeps is not None:
+            kept = f"{folder}: is of a version that kept no copy of the network's description and tokenizer"
+            raise InputError(f"{kept}; start in the folder in which the run was trained ({error})") from None
+        raise
+    total = sum(member["share"] for member in about.members)
+    shares = [member["share"] / total for member in about.members]
+    module = Classifier(members, shares, several=about.several, temperature=about.temperature or 1.0)
+    module = module.eval().requires_grad_(False).to(where)
+    if config.training.channels_last:
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
+    return Model(about, config, module, words, where)

@@ -1,0 +1,129 @@
+"""Predictions as csv, jsonl or parquet, row by row; a file appears under its name when it is complete."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from attittud_lab.errors import InputError
+from attittud_lab.files import cannot_write
+from attittud_lab.predict.inputs import Item
+
+CURE = "choose another file by --output"
+Write = Callable[[Sequence[Item], Sequence[Any], npt.NDArray[np.float32]], None]
+"""Takes the inputs of a batch, their labels (each a text, or a list of them) and their probabilities, n x classes."""
+
+
+def check_output(path: Path | None, inputs: Sequence[str], classes: Sequence[str], *, several: bool) -> None:
+    """Refuse what cannot be written before anything is predicted."""
+    suffix = ".csv" if path is None else path.suffix.lower()
+    if suffix not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise InputError(f"{path}: cannot write a {suffix or 'file without a suffix'}; {CURE}, with one of {known}")
+    if suffix == ".csv" and several and any(";" in name for name in classes):
+        raise InputError("a class has a semicolon in its name, which separates labels in csv; use --output FILE.jsonl")
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist; make it, or {CURE}")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is no plain file; {CURE}")
+    if any(Path(name).exists() and path.exists() and path.samefile(name) for name in inputs):
+        raise InputError(f"{path}: is an input too, and would be replaced; {CURE}")
+
+
+@contextmanager
+def open_output(path: Path | None, classes: Sequence[str], *, several: bool) -> Iterator[Write]:
+    """A function that writes a batch, to standard output where there is no path.
+
+    The file has another name until the end, so that one that an error or a signal cut short cannot be taken for whole.
+    """
+    if path is None:
+        with _csv(sys.stdout, classes, several) as write:
+            yield write
+            sys.stdout.flush()
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with FORMATS[path.suffix.lower()](part, classes, several) as write:
+            yield write
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise cannot_write(path, error, CURE) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _csv(target: Path | TextIO, classes: Sequence[str], several: bool) -> Iterator[Write]:
+    with _opened(target) as file:
+        rows = csv.writer(file, lineterminator="\n")
+        heading = ["file", "row", _label(several), *(f"p_{name}" for name in classes)]
+
+        def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
+            if heading:  # with the first batch: an error before it leaves standard output empty
+                rows.writerow(heading)
+                heading.clear()
+            for item, label, row in zip(items, labels, likely.tolist(), strict=True):
+                words = ";".join(label) if several else label
+                rows.writerow([item.file, item.row, words, *(f"{value:.6g}" for value in row)])
+
+        yield write
+
+
+@contextmanager
+def _jsonl(target: Path, classes: Sequence[str], several: bool) -> Iterator[Write]:
+    with _opened(target) as file:
+
+        def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
+            for item, label, row in zip(items, labels, likely.tolist(), strict=True):
+                named = {name: float(f"{value:.6g}") for name, value in zip(classes, row, strict=True)}
+                found = {"file": item.file, "row": item.row, _label(several): label, "probabilities": named}
+                file.write(json.dumps(found, ensure_ascii=False) + "\n")
+
+        yield write
+
+
+@contextmanager
+def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Write]:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    words = pa.list_(pa.string()) if several else pa.string()
+    columns = [("file", pa.string()), ("row", pa.int64()), (_label(several), words)]
+    schema = pa.schema(columns + [(f"p_{name}", pa.float32()) for name in classes])
+    with pa.parquet.ParquetWriter(target, schema) as file:
+
+        def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
+            about = [[item.file for item in items], [item.row for item in items], list(labels)]
+            arrays = [pa.array(values, type_) for values, (_, type_) in zip(about, columns, strict=True)]
+            file.write_table(pa.Table.from_arrays([*arrays, *map(pa.array, likely.T.copy())], schema=schema))
+
+        yield write
+
+
+@contextmanager
+def _opened(target: Path | TextIO) -> Iterator[TextIO]:
+    if isinstance(target, Path):
+        with target.open("w", encoding="utf-8", newline="") as file:
+            yield file
+    else:
+        yield target
+
+
+def _label(several: bool) -> str:
+    return "labels" if several else "label"
+
+
+FORMATS: Mapping[str, Callable[..., Any]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

@@ -1,0 +1,126 @@
+"""model.json: what predictions need of a finished run in addition to its configuration and its weights.
+
+A model is the weighted mean of its members; a run that trained one network has one. Folders of versions that wrote no
+model.json are understood too: all but the temperature is in their other files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError, one_line
+from attittud_lab.files import read_json, write_json
+from attittud_lab.runs.result import typed
+
+NAME = "model.json"
+WEIGHTS = "weights.safetensors"
+VERSION = 1
+"""The format of the folder; it goes up when an older version could not predict correctly from it."""
+
+
+class Member(TypedDict):
+    """One network of a model."""
+
+    weights: str
+    """Its file in the run folder."""
+    share: float
+    """The weight of its probabilities in the mean."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """The content of model.json."""
+
+    kind: Literal["image", "text"]
+    shape: list[int]
+    """C x H x W of an image, the number of tokens of a text."""
+    classes: list[str]
+    several: bool
+    """Whether an example may have several of the classes at once."""
+    members: list[Member] = field(default_factory=lambda: [Member(weights=WEIGHTS, share=1.0)])
+    temperature: float | None = None
+    """Divides the scores, so that probabilities are calibrated; None where that could not be fitted."""
+    calibrated_on: int = 0
+    """Held-out examples that the temperature was fitted on."""
+    network: str | None = None
+    """A folder in the run folder with the description and the tokenizer of a network that another library builds."""
+    bytes: int | None = None
+    """Size of all members together."""
+    seconds: float | None = None
+    """Time of one prediction in a small batch, on the device that trained it."""
+    version: int = VERSION
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / NAME, vars(self))
+
+
+def cost(folder: Path) -> str:
+    """Size and time of the model of a run, in words; empty where they were not measured."""
+    found = _stored(folder / NAME) if (folder / NAME).is_file() else None
+    if found is None or found.bytes is None or found.seconds is None:
+        return ""
+    size, unit = (found.bytes / 1e6, "MB") if found.bytes >= 1e5 else (found.bytes / 1e3, "kB")
+    return f"{size:.3g} {unit}, {found.seconds * 1e3:.2g} ms for a prediction"
+
+
+def read_model(folder: Path) -> tuple[ModelFile, Config]:
+    """What the folder of a finished run says about its model, and its configuration."""
+    _check_finished(folder)
+    path = folder / "config.yaml"
+    try:  # not `load`: it would follow `base:` out of the folder
+        config = loads(path.read_text(encoding="utf-8"), name=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({one_line(error)}); restore it from a backup") from None
+    path = folder / NAME
+    try:
+        found = _stored(path) if path.is_file() else _derived(folder, config)
+        sizes = {"image": 3, "text": 1}
+        if len(found.shape) != sizes[found.kind] or min(found.shape) < 1 or not found.classes or not found.members:
+            raise ValueError("shape, classes or members are not those of a model")
+        for name in [member["weights"] for member in found.members] + [found.network or "network"]:
+            if PurePath(name).name != name or name in ("", ".", ".."):
+                raise ValueError(f"{name[:80]!r} is no file of the folder itself")
+        if not all(0 < member["share"] < float("inf") for member in found.members):
+            raise ValueError("a share is no positive number")
+        if found.temperature is not None and not 0 < found.temperature < float("inf"):
+            raise ValueError("temperature is no positive number")
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        found_out = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
+        raise InputError(f"{found_out}; restore them from a backup, or train again with --fresh") from None
+    return found, config
+
+
+def _check_finished(folder: Path) -> None:
+    if (folder / "result.json").is_file():
+        return
+    if (folder / "run.json").is_file():
+        raise InputError(f"{folder}: the run is not finished; give its `attittud train` command again to finish it")
+    below = (sorted(folder.glob(f"{'*/' * depth}result.json")) for depth in range(1, 4))
+    inside = next((found[0].parent for found in below if found), None)
+    hint = f"; did you mean {inside}?" if inside else ""
+    if (folder / "comparison.json").is_file():
+        hint = "; it is a comparison, whose runs are the folders with a result.json below runs/"
+    raise InputError(f"{folder}: is no folder of a run; give the one that `attittud train` printed last{hint}")
+
+
+def _stored(path: Path) -> ModelFile:
+    values = read_json(path)
+    version = values["version"]
+    if type(version) is int and version > VERSION:
+        found = f"{path}: the folder has format {version}, and this version of attittud reads up to {VERSION}"
+        raise InputError(f"{found}; update it: pip install -U attittud")
+    return ModelFile(**typed(ModelFile, values))
+
+
+def _derived(folder: Path, config: Config) -> ModelFile:
+    """The same from the files of an older version."""
+    record, result = read_json(folder / "data.json"), read_json(folder / "result.json")
+    values: dict[str, Any] = {name: record[name] for name in ("kind", "classes")}
+    values["shape"] = record["image_size"] if record["kind"] == "image" else [config.data.max_length]
+    return ModelFile(**typed(ModelFile, values), several="auc" in result["test"])

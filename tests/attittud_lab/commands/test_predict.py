@@ -1,0 +1,185 @@
+"""`attittud predict` as a person types it."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.helpers.command_line import run as typed
+from tests.helpers.predictions import INPUTS, old_run, train, workplace
+
+PICTURES = "data/pictures/test"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, before = workplace(tmp_path_factory.mktemp("trained")), Path.cwd()
+    os.chdir(folder)
+    try:
+        for name in ("pictures", "words", "findings"):
+            train(name)
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
+
+
+RUNS = {
+    "pictures": "new/pictures/drop_harmful/seed-0",
+    "words": "new/words/flip/seed-0",
+    "findings": "new/findings/flip/seed-0",
+}
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_accuracy_is_that_of_the_run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path(RUNS[name])
+    path, labels = INPUTS[name](run, tmp_path)
+    code, out, err = typed("predict", str(run), str(path), capsys=capsys)
+    found = rows(out)
+    assert code == 0 and len(found) == len(labels) and err.startswith(f"{len(labels)} predictions\n")
+    if name == "findings":
+        given = [[int(label in row["labels"].split(";")) for label in ("Edema", "Fracture")] for row in found]
+        right = sum(a == b for row, wanted in zip(given, labels, strict=True) for a, b in zip(row, wanted, strict=True))
+        share = right / (2 * len(labels))
+    else:
+        share = sum(row["label"] == label for row, label in zip(found, labels, strict=True)) / len(labels)
+    assert share == pytest.approx(json.loads((run / "result.json").read_text())["test"]["accuracy"], abs=1e-6)
+
+
+def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed("predict", RUNS["pictures"], PICTURES, capsys=capsys)
+    wanted = json.loads(Path(RUNS["pictures"], "result.json").read_text())["test"]["accuracy"]
+    assert code == 0 and err == f"8 predictions, accuracy {wanted:.4f} on 8 inputs whose label is known\n"
+    assert [row["file"] for row in rows(out)] == sorted(map(str, Path(PICTURES).rglob("*.png")))
+    code, _, err = typed("predict", RUNS["findings"], "data/findings.parquet", capsys=capsys)
+    assert code == 0 and "on 144 labels whose label is known" in err
+    code, _, err = typed("predict", RUNS["pictures"], PICTURES, "--quiet", capsys=capsys)
+    assert (code, err) == (0, "")
+
+
+def test_output_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for suffix in ("csv", "jsonl", "parquet"):
+        path = tmp_path / f"out.{suffix}"
+        code, out, err = typed("predict", RUNS["words"], "data/reviews.csv", "--output", str(path), capsys=capsys)
+        assert code == 0 and out == "" and f"48 predictions in {path}" in err and path.stat().st_size > 100
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_a_damaged_image_is_named_and_leaves_no_output(
+    to_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in "abc":
+        Image.new("L", (8, 8)).save(folder / f"{name}.png")
+    whole = (folder / "b.png").read_bytes()
+    (folder / "b.png").write_bytes(whole[:40])
+    output = ["--output", str(tmp_path / "out.csv")] if to_file else []
+    code, out, err = typed("predict", RUNS["pictures"], str(folder), *output, capsys=capsys)
+    assert code == 2 and err.count("\n") == 1 and f"{folder}/b.png" in err and "repair or remove it" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+    assert "a.png" not in out
+
+
+def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text\n" + "whole\n" * 600 + "a,b\n")
+    code, _, err = typed("predict", RUNS["words"], str(path), "-o", str(tmp_path / "out.csv"), capsys=capsys)
+    assert code == 2 and err.count("\n") == 1 and "row 601 has 2 cells" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere", PICTURES], "is no folder of a run"),
+        (["new/pictures", PICTURES], "did you mean new/pictures/drop_harmful/seed-0?"),
+        ([RUNS["pictures"]], "there is nothing to predict"),
+        ([RUNS["pictures"], PICTURES, "--threshold", "0.3"], "--threshold is for several labels"),
+        ([RUNS["pictures"], PICTURES, "--device", "cuda:77"], "cannot be used here"),
+        ([RUNS["pictures"], PICTURES, "--output", "out.xml"], "cannot write a .xml"),
+        ([RUNS["pictures"], "--export", "out.onnx"], "ends in .pt2"),
+        ([RUNS["words"], PICTURES], "there is no file in it that could be read"),
+        ([RUNS["words"], "data/reviews.csv", "--input", "title"], "there is no column title"),
+    ],
+    ids=str,
+)
+def test_what_a_person_gets_wrong(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed("predict", *arguments, capsys=capsys)
+    assert code == 2 and out == "" and err.count("\n") == 1 and said in err
+
+
+def test_a_threshold(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for threshold in ("0", "0.5", "1"):
+        command = ["predict", RUNS["findings"], "data/findings.parquet", "--threshold", threshold]
+        code, out, _ = typed(*command, capsys=capsys)
+        assert code == 0
+        counts.append(sum(len([name for name in row["labels"].split(";") if name]) for row in rows(out)))
+    assert counts[0] == 144 >= counts[1] >= counts[2] == 0
+
+
+def test_an_old_folder_says_that_nothing_is_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = old_run("pictures", tmp_path)
+    code, out, err = typed("predict", str(run), PICTURES, capsys=capsys)
+    assert code == 0 and len(rows(out)) == 8 and "not calibrated" in err
+
+
+def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.pt2"
+    code, out, _ = typed("predict", RUNS["pictures"], "--export", str(path), capsys=capsys)
+    assert code == 0 and out.strip() == str(path)
+    found = torch.export.load(path).module()(torch.zeros(4, 1, 8, 8, dtype=torch.uint8))
+    assert found.shape == (4, 2)
+
+
+def start(*arguments: str, **more: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "attittud", "predict", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def test_a_pipe_is_predicted_and_may_be_closed_early() -> None:
+    with start(RUNS["words"], "-", stdin=subprocess.PIPE) as process:
+        out, err = process.communicate(b"a text\n\nanother one\n", timeout=120)
+    assert process.returncode == 0 and len(rows(out.decode())) == 3 and err == b"3 predictions\n"
+    with start(RUNS["words"], "-", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdout.close()  # as `head` does
+        with suppress(BrokenPipeError):
+            process.stdin.write(b"a text\n" * 100_000)
+            process.stdin.close()
+        assert b"Traceback" not in process.stderr.read()
+    assert process.returncode != 0
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    with start(RUNS["words"], "-", "-o", str(tmp_path / "out.csv"), stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(b"a text\n" * 2000)
+        process.stdin.flush()
+        end = time.monotonic() + 100
+        while not list(tmp_path.iterdir()) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert list(tmp_path.glob(".out.csv.*.part"))
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+    assert process.returncode == 130 and said == "attittud: interrupted; no file is left half-written\n"
+    assert not list(tmp_path.iterdir())

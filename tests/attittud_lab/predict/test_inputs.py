@@ -1,0 +1,304 @@
+"""Inputs are read one after the other, exactly as training reads them; nothing is lost, and what is damaged is named."""
+
+import io
+import json
+import random
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from attittud_lab.data import source
+from attittud_lab.errors import InputError
+from attittud_lab.predict.inputs import Inputs, Item
+from tests.helpers.data_files import CASES, damaged, inputs, read_path
+
+TEXTS = Inputs("text", ["bad", "good"], several=False)
+IMAGES = Inputs("image", ["cat", "dog"], several=False)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.warn_once.cache_clear()
+    monkeypatch.chdir(tmp_path)
+
+
+def read(reader: Inputs, *names: str) -> list[Item]:
+    return list(reader.read(names)[1])
+
+
+def texts(*names: str) -> list[Any]:
+    return [item.raw for item in read(TEXTS, *names)]
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))  # type: ignore[type-var]  # as a pipe
+
+
+def picture(path: str, value: int = 0) -> Path:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (4, 4), value).save(path)
+    return Path(path)
+
+
+# ------------------------------------------------------------------------------------------------- tables
+
+ODD = {
+    "plain.csv": b"text,label\nfirst,good\nsecond,bad\n",
+    "quoted.csv": b'label,text\ngood,"a, ""quoted""\ntext"\nbad,in the "middle\n',
+    "blank.csv": b"text,label\n\nfirst,good\n,bad\n\n",
+    "mark.csv": b"\xef\xbb\xbftext,label\nfirst,good\n",
+    "wide.csv": "text,label\nf\u00fcr,good\n".encode("utf-16"),
+    "wider.csv": "text,label\nf\u00fcr,good\n".encode("utf-32"),
+    "windows.csv": b"text,label\r\nfirst,good\r\nsecond,bad\r\n",
+    "open.csv": b"text,label\nno newline,good",
+    "separator.csv": "text,label\na\u2028b\x0bc,good\n".encode(),
+    "NA.csv": b"text,label\nNA,good\nnull,bad\n1.0,good\n",
+    "tabs.tsv": b"text\tlabel\na, b\tgood\n",
+    "plain.jsonl": b'{"text": "first", "label": "good"}\n{"label": "bad", "text": "2020-01-01"}\n',
+    "blank.jsonl": b'\n{"text": "a\\nb", "label": "good"}\n\n',
+    "wide.jsonl": '{"text": "f\u00fcr", "label": "good"}\n'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_tables_are_read_as_in_training(name: str) -> None:
+    Path(name).write_bytes(ODD[name])
+    assert texts(name) == inputs(read_path(name))
+    assert all(item.truth in ({"good"}, {"bad"}) and item.file == name for item in read(TEXTS, name))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_damaged_tables_are_refused_or_read_as_in_training(suffix: str) -> None:
+    rows = [{"text": f'{"word " * (i % 7)}, "{i}"', "label": ["bad", "good"][i % 2]} for i in range(40)]
+    path = Path(f"rows{suffix}")
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        lines = ['"{}",{}'.format(row["text"].replace('"', '""'), row["label"]) for row in rows]
+        path.write_text("\n".join(["text,label", *lines]))
+    content, random_, refused = path.read_bytes(), random.Random(0), 0
+    for case in range(CASES):
+        path.write_bytes(damaged(content, random_) if case else content)
+        try:
+            found = texts(path.name)
+        except InputError:
+            refused += 1
+            continue
+        try:
+            wanted = inputs(read_path(path.name))
+        except InputError:
+            continue
+        assert found == wanted
+    assert 0 < refused < CASES
+
+
+def test_a_row_is_known_by_its_file_and_number() -> None:
+    for name in ("a.csv", "b.csv"):
+        Path(name).write_text("text\nfirst\nsecond\n")
+    assert [(item.file, item.row) for item in read(TEXTS, "b.csv", "a.csv")] == [
+        ("b.csv", 1),
+        ("b.csv", 2),
+        ("a.csv", 1),
+        ("a.csv", 2),
+    ]
+
+
+def test_columns_of_the_run() -> None:
+    Path("a.csv").write_text("body,text,stars\nright,wrong,good\n")
+    (item,) = read(Inputs("text", ["good"], False, "body", "stars"), "a.csv")
+    assert item.raw == "right" and item.truth == {"good"}
+    (item,) = read(Inputs("text", ["good"], False, "body", "gone"), "a.csv")
+    assert item.truth is None
+    with pytest.raises(
+        InputError, match=r"no column title; name another one by --input. Its columns are body, text, stars"
+    ):
+        read(Inputs("text", ["good"], False, "title"), "a.csv")
+    Path("a.csv").write_text("text,text\na,b\n")
+    with pytest.raises(InputError, match="more than once"):
+        texts("a.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"text,label\nfirst,good\nsecond\n", "row 2 has 1 cells"),
+        (b'text,label\nfirst,good\n"second,bad\n', "cannot be read as csv"),
+        (b'text,label\n"first" more,good\n', "cannot be read as csv"),
+        (b"text,label\nf\xfcr,good\n", "not UTF-8"),
+        (b"", "there are no examples in it"),
+    ],
+)
+def test_a_damaged_csv_names_its_row(content: bytes, said: str) -> None:
+    Path("a.csv").write_bytes(content)
+    with pytest.raises(InputError, match=said) as raised:
+        texts("a.csv")
+    assert "a.csv" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"text": "a"', "line 2 is no JSON"),
+        (b"[" * 100_000, "line 2 is no JSON"),
+        (b"[1]", "line 2 is no object"),
+        (b'{"other": "a"}', "line 2: there is no column"),
+        (b'{"text": null}', "row 2 holds nothing"),
+        (b'{"text": 5}', "row 2 holds a int"),
+        (b'{"text": "\xff"}', "not UTF-8"),
+    ],
+)
+def test_a_damaged_jsonl_names_its_line(line: bytes, said: str) -> None:
+    Path("a.jsonl").write_bytes(b'{"text": "whole"}\n' + line + b"\n")
+    with pytest.raises(InputError, match=said):
+        texts("a.jsonl")
+
+
+def test_labels_by_name_number_and_list() -> None:
+    names = {b"class_names": json.dumps(["bad", "good"]).encode()}
+    table = pa.table({"text": ["a", "b", "c"], "label": pa.array([1, 0, None])}).replace_schema_metadata(names)
+    pq.write_table(table, "a.parquet")
+    assert [item.truth for item in read(TEXTS, "a.parquet")] == [{"good"}, {"bad"}, None]
+    several = Inputs("text", ["1", "2"], several=True)
+    Path("a.jsonl").write_text('{"text": "a", "label": [1, 0, 1]}\n{"text": "b", "label": [0, 1]}\n')
+    assert [item.truth for item in read(several, "a.jsonl")] == [{"2"}, None]
+    Path("a.jsonl").write_text('{"text": "a", "label": null}\n{"text": "b", "label": "None"}\n')
+    assert [item.truth for item in read(Inputs("text", ["None"], False), "a.jsonl")] == [None, {"None"}]
+    Path("a.csv").write_text("text,label\na, 1\nb,9\nc,\n")
+    assert [item.truth for item in read(Inputs("text", ["1", "2"], False), "a.csv")] == [{"1"}, None, None]
+
+
+def test_the_kind_of_a_table_has_to_be_that_of_the_model() -> None:
+    pq.write_table(pa.table({"image": [b"bytes"]}), "images.parquet")
+    with pytest.raises(InputError, match="row 1 holds an image, but the model reads texts"):
+        texts("images.parquet")
+    Path("a.csv").write_text("text\nwords\n")
+    with pytest.raises(InputError, match="row 1 holds a text, but the model reads images"):
+        read(IMAGES, "a.csv")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_memory_does_not_grow_with_the_file(suffix: str) -> None:
+    peaks = []
+    for rows in (2_000, 40_000):
+        path, line = f"{rows}.{suffix}", "word " * 40
+        if suffix == "parquet":
+            pq.write_table(pa.table({"text": [f"{line}{i}" for i in range(rows)]}), path, row_group_size=1000)
+        elif suffix == "jsonl":
+            Path(path).write_text("".join(json.dumps({"text": f"{line}{i}"}) + "\n" for i in range(rows)))
+        else:
+            Path(path).write_text("text\n" + "".join(f"{line}{i}\n" for i in range(rows)))
+        tracemalloc.start()
+        assert sum(1 for _ in TEXTS.read([path])[1]) == rows
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 1_000_000  # the larger file has 8 MB
+
+
+# ------------------------------------------------------------------------------------------------- images
+
+
+def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("b/cat/2.png", "b/cat/10.png", "b/dog/deep/1.PNG", "b/0.png", "b/.hidden.png", "b/.git/x.png"):
+        picture(name)
+    Path("b/notes.txt").write_text("other")
+    total, items = IMAGES.read(["b"])
+    found = list(items)
+    assert total == len(found) == 4
+    assert [item.file for item in found] == ["b/0.png", "b/cat/10.png", "b/cat/2.png", "b/dog/deep/1.PNG"]
+    assert [item.truth for item in found] == [None, {"cat"}, {"cat"}, {"dog"}]
+    assert "1 files are left out" in caplog.text
+
+
+def test_links_are_not_followed_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    picture("there/1.png")
+    picture("here/1.png")
+    Path("here/folder").symlink_to(Path("there").resolve())
+    assert len(read(IMAGES, "here")) == 1 and "is a link to a folder" in caplog.text
+    Path("here/2.png").symlink_to(Path("there/1.png").resolve())
+    with pytest.raises(InputError, match="is a link out of here"):
+        read(IMAGES, "here")
+    assert len(read(IMAGES, "here/2.png")) == 1  # it was named itself
+
+
+def test_files_by_name_in_the_order_of_the_command() -> None:
+    names = [str(picture(f"{name}.png")) for name in "bac"]
+    assert [item.file for item in read(IMAGES, *names)] == names
+    assert IMAGES.read(names)[0] == 3
+
+
+def test_a_folder_of_tables() -> None:
+    Path("tables/inner").mkdir(parents=True)
+    Path("tables/b.csv").write_text("text\nsecond\n")
+    Path("tables/a.jsonl").write_text('{"text": "first"}\n')
+    pq.write_table(pa.table({"text": ["third"]}), "tables/inner/c.parquet")
+    assert texts("tables") == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", "no such file or folder"),
+        ("empty", "there is no file in it that could be read"),
+        ("picture.png", "cannot read texts from a .png"),
+        ("", "expected a path"),
+        ("a\0b", "NUL"),
+    ],
+)
+def test_names_that_lead_nowhere(name: str, said: str) -> None:
+    Path("empty").mkdir()
+    picture("picture.png")
+    with pytest.raises(InputError, match=said):
+        texts(name)
+
+
+def test_a_name_that_is_no_unicode() -> None:
+    folder = Path("odd")
+    folder.mkdir()
+    try:
+        picture("odd/a.png").rename(folder / "\udcff.png")
+    except (OSError, UnicodeError):
+        pytest.skip("this file system takes Unicode alone")
+    (item,) = read(IMAGES, "odd")
+    assert item.file.encode() and isinstance(item.raw, Path) and item.raw.exists()
+
+
+# ------------------------------------------------------------------------------------------------- standard input
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        (b"first\n\n{ third\r\nlast", [(1, "first"), (2, ""), (3, "{ third"), (4, "last")]),
+        (b'\n{"text": "a"}\n\n{"text": "b"}', [(2, "a"), (4, "b")]),
+        (b"\n\nthird", [(1, ""), (2, ""), (3, "third")]),
+        ("{f\u00fcr}".encode("utf-16"), [(1, "{f\u00fcr}")]),
+        (b"", []),
+        (b"\n\n", []),
+    ],
+)
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, wanted: list[Any]) -> None:
+    typed(monkeypatch, content)
+    found = read(TEXTS, "-")
+    assert [(item.row, item.raw) for item in found] == wanted and all(item.file == "-" for item in found)
+
+
+def test_paths_of_images_by_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed(monkeypatch, b"b/1.png\na.png\n\n")
+    assert [item.raw for item in read(IMAGES, "-")] == [Path("b/1.png"), Path("a.png")]
+    with pytest.raises(InputError, match="once"):
+        IMAGES.read(["-", "-"])
+
+
+def test_a_file_without_lines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attittud_lab.predict.inputs._LONGEST", 1000)
+    Path("a.jsonl").write_text("x" * 5000)
+    with pytest.raises(InputError, match="a line of more than 1,000 characters"):
+        texts("a.jsonl")

@@ -1,0 +1,361 @@
+"""A trained model in Python: the same figures as in training, from any form of input, without running anybody's code."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+
+import attittud_lab
+from attittud_lab.errors import InputError
+from attittud_lab.predict.model import Model
+from attittud_lab.strategies import names
+from tests.helpers.commands import call
+from tests.helpers.predictions import INPUTS, JOBS, old_run, train, workplace
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where all runs are trained."""
+    folder, before = workplace(tmp_path_factory.mktemp("predict")), Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def runs(here: Path) -> dict[str, Path]:
+    pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+    assert Path.cwd().samefile(here)
+    return {name: train(name) for name in JOBS}
+
+
+def raws(path: Path) -> list[Any]:
+    """What a Python user would hand in for a file or a folder."""
+    if path.is_dir():
+        return sorted(path.iterdir())
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return [
+            row["image"]["bytes"] if isinstance(row["image"], dict) else row["image"]
+            for row in pq.read_table(path).to_pylist()
+        ]
+    if path.suffix == ".jsonl":
+        return [json.loads(line)["text"] for line in path.read_text().splitlines()]
+    import csv
+
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row["text"] for row in csv.DictReader(file)]
+
+
+def accuracy(model: Model, labels: list[Any], wanted: list[Any]) -> float:
+    if not model.several:
+        return sum(map(str.__eq__, labels, wanted)) / len(wanted)
+    rows = [[int(name in found) for name in model.classes] for found in labels]
+    return float((np.array(rows) == np.array(wanted)).mean())
+
+
+def check_figures(run: Path, name: str, folder: Path) -> Model:
+    """Predictions of the test examples have the test figures of the run."""
+    path, wanted = INPUTS[name](run, folder)
+    model, inputs = attittud_lab.load(run), raws(path)
+    figures = json.loads((run / "result.json").read_text())["test"]
+    assert len(inputs) == len(wanted) > 5
+    assert accuracy(model, model.predict(inputs), wanted) == pytest.approx(figures["accuracy"], abs=1e-6)
+    likely = model.predict_proba(inputs)
+    assert likely.shape == (len(inputs), len(model.classes)) and likely.dtype == np.float32
+    scores = model.scores(inputs if model.about.kind == "text" else model._raws(inputs), ["x"] * len(inputs))
+    if model.several:
+        loss = F.binary_cross_entropy_with_logits(scores, torch.tensor(wanted).float())
+    else:
+        loss = F.cross_entropy(scores, torch.tensor([model.classes.index(label) for label in wanted]))
+        assert likely.sum(1) == pytest.approx(1, abs=1e-5)
+    assert float(loss) == pytest.approx(figures["loss"], rel=1e-5)
+    return model
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_predictions_of_the_test_examples_have_the_figures_of_the_run(
+    runs: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    model = check_figures(runs[name], name, tmp_path)
+    assert model.note is None and model.about.calibrated_on > 0
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", ["pictures", "digits", "several", "findings", "texts"])
+def test_old_run_folders_predict_the_same(name: str, tmp_path: Path) -> None:
+    """They lack a temperature alone."""
+    if name == "texts":
+        pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+    run = old_run(name, tmp_path)
+    assert not (run / "model.json").exists()
+    model = check_figures(run, name, tmp_path)
+    assert model.note is not None and "not calibrated" in model.note and model.module.temperature == 1
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # of NashMTL
+@pytest.mark.parametrize("strategy", names())
+def test_every_strategy_leaves_a_model(strategy: str, tmp_path: Path) -> None:
+    short = ["training.guided.steps=2", "training.finetune.steps=2", "training.guided.evaluations=1"]
+    more = ["strategy.eta={neutral: 1, helpful: 1, harmful: 0}"] if strategy == "custom" else []
+    settings = [f"output={tmp_path}", f"strategy={strategy}", *more, *short, "log_layers=false"]
+    assert call("train", "jobs/digits.yaml", "--quiet", *settings) == 0
+    (result,) = tmp_path.rglob("result.json")
+    check_figures(result.parent, "digits", tmp_path)
+
+
+@pytest.mark.usefixtures("here")
+def test_probabilities_are_calibrated(tmp_path: Path) -> None:
+    """A network that knows its few training examples by heart is too sure; the temperature of validation corrects that."""
+    Path("sure.yaml").write_text(
+        "data: {primary: {path: digits, train: 100, validation: 100, test: 500}}\n"
+        "model: {name: mlp, width: 64}\nstrategy: primary_only\nlog_layers: false\n"
+        "training: {mode: joint, guided: {steps: 300, lr: 3e-3, evaluations: 1}}\n"
+    )
+    assert call("train", "sure.yaml", f"output={tmp_path}", "--quiet") == 0
+    (result,) = tmp_path.rglob("result.json")
+    model = attittud_lab.load(result.parent)
+    path, wanted = INPUTS["digits"](result.parent, tmp_path)
+    likely = model.predict_proba(raws(path))
+    right = likely.argmax(1) == [model.classes.index(label) for label in wanted]
+    loss = -np.log(likely[np.arange(len(wanted)), [model.classes.index(label) for label in wanted]]).mean()
+    assert model.module.temperature > 1
+    assert loss < json.loads(result.read_text())["test"]["loss"]
+    assert likely.max(1).mean() == pytest.approx(right.mean(), abs=0.05)
+
+
+def test_a_run_needs_neither_its_data_nor_its_encoder(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["it was great", "awful plot", ""]
+    before = attittud_lab.load(runs["texts"]).predict_proba(texts)
+    moved = shutil.copytree(runs["texts"], tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert (attittud_lab.load(moved).predict_proba(texts) == before).all()
+    old = old_run("texts", tmp_path)
+    with pytest.raises(InputError, match="kept no copy of the network's description"):
+        attittud_lab.load(old)
+
+
+def test_images_in_all_forms_are_the_same(runs: dict[str, Path]) -> None:
+    model = attittud_lab.load(runs["pictures"])
+    paths = sorted(Path("data/pictures/test").rglob("*.png"))
+    wanted = model.predict_proba(paths)
+    images = [Image.open(path) for path in paths]
+    grey = np.stack([np.asarray(image.convert("L")) for image in images])
+    forms: list[Any] = [
+        [str(path) for path in paths],
+        [path.read_bytes() for path in paths],
+        images,
+        grey,
+        grey[..., None],
+        grey[:, None],
+        torch.from_numpy(grey[:, None]),
+        list(grey),
+        np.array([str(path) for path in paths]),
+    ]
+    for inputs in forms:
+        assert (model.predict_proba(inputs) == wanted).all()
+    assert (model.module(torch.from_numpy(grey[:, None])).numpy() == wanted).all()
+    assert model.predict(paths[0]) == model.predict(paths)[:1]
+    assert len(model.predict([])) == len(model.predict_proba([])) == 0
+    colour = np.repeat(np.kron(grey, np.ones((3, 3), dtype=np.uint8))[..., None], 3, 3)  # larger, and of three channels
+    assert model.predict_proba(colour) == pytest.approx(wanted, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (np.zeros((2, 8, 8)), "float64, not uint8"),
+        (np.zeros((2, 3, 8, 3), dtype=np.uint8), "could be both"),
+        (np.zeros((2, 8, 8, 5), dtype=np.uint8), "neither"),
+        ([1.5], "input 0 is a float"),
+        (["nowhere.png"], "input 0: nowhere.png cannot be read"),
+        ([b"no image"], "it is no image"),
+    ],
+)
+def test_inputs_that_are_no_images(runs: dict[str, Path], inputs: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        attittud_lab.load(runs["pictures"]).predict(inputs)
+
+
+def test_inputs_that_are_no_texts(runs: dict[str, Path]) -> None:
+    model = attittud_lab.load(runs["words"])
+    for inputs in (np.zeros((2, 8), dtype=np.uint8), [Path("text")], [b"text"], [None]):
+        with pytest.raises(InputError, match="the model reads texts; give strings"):
+            model.predict(inputs)
+    assert model.predict("one text") == model.predict(["one text"])
+
+
+def test_memory_that_is_not_enough(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attittud_lab.load(runs["words"])
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(model.module, "forward", full)
+    with pytest.raises(InputError, match=r"memory of cpu is not enough .*use another device"):
+        model.predict(["text"])
+
+
+def test_a_threshold_takes_labels_by_their_calibrated_probability(runs: dict[str, Path], tmp_path: Path) -> None:
+    model = attittud_lab.load(runs["labels"])
+    texts = raws(INPUTS["labels"](runs["labels"], tmp_path)[0])
+    likely = model.predict_proba(texts)
+    limit = float(np.median(likely))
+    wanted = [[name for name, p in zip(model.classes, row, strict=True) if p > limit] for row in likely.tolist()]
+    found = model.predict(texts, threshold=limit + 1e-7)
+    assert sum(map(list.__ne__, found, wanted)) <= 1 and found != model.predict(texts, threshold=0.999)
+
+
+def test_members_are_averaged(runs: dict[str, Path], tmp_path: Path) -> None:
+    """What an ensemble will be: more weights in the folder, and their shares in model.json."""
+    paths = sorted(Path("data/pictures/test").rglob("*.png"))
+    run = shutil.copytree(runs["pictures"], tmp_path / "run")
+    weights = load_file(run / "weights.safetensors")
+    other = {
+        name: tensor + 0.1 * torch.randn_like(tensor) if "heads.primary" in name else tensor
+        for name, tensor in weights.items()
+    }
+    save_file(other, run / "second.safetensors")
+    about = json.loads((run / "model.json").read_text())
+
+    def likely(*members: tuple[str, float]) -> np.ndarray:
+        chosen = [{"weights": f"{name}.safetensors", "share": share} for name, share in members]
+        (run / "model.json").write_text(json.dumps({**about, "members": chosen, "temperature": None}))
+        return attittud_lab.load(run).predict_proba(paths)
+
+    first, second = likely(("weights", 1.0)), likely(("second", 1.0))
+    assert np.abs(first - second).max() > 1e-4
+    both = likely(("weights", 3.0), ("second", 1.0))
+    assert both == pytest.approx(0.75 * first + 0.25 * second, abs=1e-6)
+    assert len(attittud_lab.load(run).module.members) == 2
+
+
+# ------------------------------------------------------------------------------------------------- hostile folders
+
+
+class Payload:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("owned",)
+
+
+CODE = "import os\nos.mkdir('owned')\n"
+
+
+@pytest.fixture
+def hostile(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    run = shutil.copytree(runs["texts"], tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+def test_weights_are_never_unpickled(hostile: Path) -> None:
+    (hostile / "weights.safetensors").write_bytes(pickle.dumps(Payload()))
+    with pytest.raises(InputError, match="cannot read these weights"):
+        attittud_lab.load(hostile)
+    torch.save(Payload(), hostile / "weights.safetensors")
+    with pytest.raises(InputError, match="cannot read these weights"):
+        attittud_lab.load(hostile)
+    assert not Path("owned").exists()
+
+
+def test_code_in_the_folder_is_never_run(hostile: Path) -> None:
+    before = attittud_lab.load(hostile).predict_proba(["great"])
+    network = hostile / "network"
+    for name in ("modeling_bert.py", "configuration_bert.py", "tokenization_bert.py", "__init__.py"):
+        (network / name).write_text(CODE)
+        (hostile / name).write_text(CODE)
+    for name in ("pytorch_model.bin", "model.bin", "vocab.pkl"):
+        (network / name).write_bytes(pickle.dumps(Payload()))
+    settings = json.loads((network / "config.json").read_text())
+    own = {"AutoConfig": "configuration_bert.BertConfig", "AutoModel": "modeling_bert.BertModel"}
+    (network / "config.json").write_text(json.dumps(settings | {"auto_map": own}))
+    about = json.loads((network / "tokenizer_config.json").read_text())
+    own = {"AutoTokenizer": ["tokenization_bert.Tokenizer", None]}
+    (network / "tokenizer_config.json").write_text(json.dumps(about | {"auto_map": own}))
+    assert (attittud_lab.load(hostile).predict_proba(["great"]) == before).all()
+    assert not Path("owned").exists()
+
+
+def test_the_configuration_constructs_nothing(hostile: Path) -> None:
+    (hostile / "config.yaml").write_text("seed: !!python/object/apply:os.mkdir [owned]\n")
+    with pytest.raises(InputError, match="tag"):
+        attittud_lab.load(hostile)
+    (hostile / "config.yaml").write_text("base: ../other.yaml\n")
+    with pytest.raises(InputError, match="base"):
+        attittud_lab.load(hostile)
+    assert not Path("owned").exists()
+
+
+def test_weights_of_another_network_are_refused(hostile: Path) -> None:
+    weights = load_file(hostile / "weights.safetensors")
+    for wrong in ({}, {name: tensor for name, tensor in weights.items() if "heads.primary" not in name}):
+        save_file(wrong, hostile / "weights.safetensors")
+        with pytest.raises(InputError, match="does not fit model"):
+            attittud_lab.load(hostile)
+    save_file(
+        {
+            name: tensor.repeat(2, *[1] * (tensor.ndim - 1)) if name.startswith("heads.primary") else tensor
+            for name, tensor in weights.items()
+        },
+        hostile / "weights.safetensors",
+    )
+    with pytest.raises(InputError, match="another number of classes"):
+        attittud_lab.load(hostile)
+
+
+def test_a_folder_whose_kind_is_not_that_of_its_model_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    for name, other, shape in (("pictures", "text", [8]), ("words", "image", [1, 8, 8])):
+        run = shutil.copytree(runs[name], tmp_path / name)
+        about = json.loads((run / "model.json").read_text())
+        (run / "model.json").write_text(json.dumps({**about, "kind": other, "shape": shape}))
+        with pytest.raises(InputError, match=f"cannot read {other}s"):
+            attittud_lab.load(run)
+
+
+# ------------------------------------------------------------------------------------------------- export
+
+
+@pytest.mark.parametrize("name", ["pictures", "words", "texts", "findings"])
+def test_an_exported_program_gives_the_same(runs: dict[str, Path], name: str, tmp_path: Path) -> None:
+    model = attittud_lab.load(runs[name])
+    model.export(tmp_path / "model.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
+    kept = {"classes.json": ""}
+    program = torch.export.load(tmp_path / "model.pt2", extra_files=kept).module()
+    assert json.loads(kept["classes.json"]) == model.classes
+    for count in (1, 5):
+        if model.about.kind == "image":
+            inputs = torch.randint(0, 256, (count, *model.about.shape), dtype=torch.uint8)
+        else:
+            inputs = torch.randint(2, 20, (count, model.config.data.max_length), dtype=torch.int32)
+        assert torch.allclose(program(inputs), model.module(inputs), atol=1e-6)
+
+
+def test_what_cannot_be_exported_says_why(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = attittud_lab.load(runs["pictures"])
+
+    def odd(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.float().flatten(1)[:, :2] if float(inputs.sum()) > 0 else inputs.float().flatten(1)[:, 2:4]
+
+    monkeypatch.setattr(model.module, "forward", odd)
+    with pytest.raises(InputError, match="cannot be exported"):
+        model.export(tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())

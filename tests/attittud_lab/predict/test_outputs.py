@@ -1,0 +1,128 @@
+"""Files of predictions: each format holds the same, and a file is there as a whole or not at all."""
+
+import csv
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from attittud_lab.errors import InputError
+from attittud_lab.predict.inputs import Item
+from attittud_lab.predict.outputs import check_output, open_output
+
+CLASSES = ["file", 'a, "b"', "\u00fc"]
+ITEMS = [Item("a.png", None, b""), Item('odd,"name.csv', 17, "text")]
+LIKELY = np.array([[0.25, 0.75, 0.0], [1 / 3, 1 / 3, 1 / 3]], dtype=np.float32)
+
+
+def written(path: Path, labels: list[Any], *, several: bool) -> list[dict[str, Any]]:
+    """What a reader finds, in the form of jsonl."""
+    with open_output(path, CLASSES, several=several) as write:
+        write(ITEMS, labels, LIKELY)
+        write([], [], LIKELY[:0])
+        write(ITEMS[:1], labels[:1], LIKELY[:1])
+        assert not path.exists()
+    assert [other.name for other in path.parent.iterdir()] == [path.name]
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows: list[dict[str, Any]]
+    if path.suffix == ".parquet":
+        rows = pq.read_table(path).to_pylist()
+    else:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            row["row"] = int(row["row"]) if row["row"] else None
+            if several:
+                row["labels"] = row["labels"].split(";") if row["labels"] else []
+    for row in rows:
+        row["probabilities"] = {name: float(row.pop(f"p_{name}")) for name in CLASSES}
+    return rows
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_all_formats_hold_the_same(tmp_path: Path, suffix: str, several: bool) -> None:
+    labels: list[Any] = [["file", "\u00fc"], []] if several else ['a, "b"', "file"]
+    rows = written(tmp_path / f"out{suffix}", labels, several=several)
+    assert len(rows) == 3 and rows[2] == rows[0]
+    for row, item, label, likely in zip(rows, ITEMS, labels, LIKELY, strict=False):
+        assert row.keys() == {"file", "row", "labels" if several else "label", "probabilities"}
+        assert (row["file"], row["row"], row["labels" if several else "label"]) == (item.file, item.row, label)
+        assert list(row["probabilities"]) == CLASSES
+        assert list(row["probabilities"].values()) == pytest.approx(likely.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("error", [InputError("damaged"), KeyboardInterrupt()])
+def test_an_interrupted_file_is_not_there_and_an_older_one_stays(
+    tmp_path: Path, suffix: str, error: BaseException
+) -> None:
+    path = tmp_path / f"out{suffix}"
+    path.write_text("older")
+
+    def predict() -> None:
+        with open_output(path, CLASSES, several=False) as write:
+            write(ITEMS, ["file", "file"], LIKELY)
+            raise error
+
+    with pytest.raises(type(error)):
+        predict()
+    assert path.read_text() == "older" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_full_disk(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def predict() -> None:
+        with open_output(tmp_path / f"out{suffix}", CLASSES, several=False) as write:
+            write(ITEMS, ["file", "file"], LIKELY)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="the disk is full; free some space, or choose another file by --output"):
+        predict()
+    assert not list(tmp_path.iterdir())
+
+
+def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_output(None, CLASSES, several=False) as write:
+        write(ITEMS, ["file", "file"], LIKELY)
+    rows = list(csv.reader(capsys.readouterr().out.splitlines()))
+    assert rows[0] == ["file", "row", "label", *(f"p_{name}" for name in CLASSES)] and len(rows) == 3
+    assert not sys.stdout.closed
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("out.txt", "cannot write a .txt"),
+        ("out", "file without a suffix"),
+        ("nowhere/out.csv", "its folder does not exist"),
+        ("folder.csv", "is no plain file"),
+        ("input.csv", "is an input too"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_at_once(
+    path: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder.csv").mkdir()
+    Path("input.csv").write_text("text\n")
+    with pytest.raises(InputError, match=said):
+        check_output(Path(path), ["./input.csv", "-"], CLASSES, several=False)
+
+
+def test_a_class_with_the_separator_of_labels(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "a.csv"):
+        with pytest.raises(InputError, match=r"use --output FILE\.jsonl"):
+            check_output(path, [], ["a;b", "c"], several=True)
+    check_output(None, [], ["a;b", "c"], several=False)
+    check_output(tmp_path / "a.jsonl", [], ["a;b", "c"], several=True)

@@ -1,0 +1,27 @@
+"""What the package itself offers: `attittud_lab.load`, without importing torch before it is called."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attittud_lab
+from attittud_lab.errors import InputError
+from attittud_lab.predict.model import Model
+from tests.helpers.predictions import old_run
+
+
+def test_load(tmp_path: Path) -> None:
+    model = attittud_lab.load(str(old_run("several", tmp_path)), device="cpu")
+    assert isinstance(model, Model) and model.classes == ["1", "4", "7"]
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, attittud_lab; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be used here"):
+        attittud_lab.load(old_run("several", tmp_path), device="cuda:77")

@@ -1,0 +1,104 @@
+"""Runs of each kind of data, and the inputs of their test examples as a user would have them: files without labels."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from tests.helpers.commands import call
+
+FILES = Path(__file__).parents[1] / "old_files"
+JOBS = ("pictures", "digits", "several", "words", "texts", "findings", "labels")
+"""Images in folders, embedded ones, several sources, hashed words, an encoder, several labels of images and of texts."""
+
+
+def workplace(folder: Path) -> Path:
+    """A folder with the data and the encoder of the jobs."""
+    for name in ("jobs", "data", "encoder"):
+        (folder / name).symlink_to(FILES / name)
+    return folder
+
+
+def train(name: str, *settings: str) -> Path:
+    """The folder of a run, trained in the current folder."""
+    assert call("train", f"jobs/{name}.yaml", "output=new", "--quiet", *settings) == 0
+    (result,) = Path("new", name).rglob("result.json")
+    return result.parent
+
+
+def old_run(name: str, target: Path) -> Path:
+    """A copy of a run folder of revision 878ab49."""
+    (result,) = (FILES / "trained" / name).rglob("result.json")
+    return Path(shutil.copytree(result.parent, target / "old" / name))
+
+
+def tested(run: Path) -> list[int] | None:
+    """The rows of the source that the run was tested on; None for all."""
+    rows = json.loads((run / "data.json").read_text())["primary"]["test"]["rows"]
+    return None if rows == "all" else rows
+
+
+def of_table(path: str, input_: str, label: str, where: Callable[[dict[str, Any]], bool] = lambda _: True) -> Any:
+    """A way to write the inputs of some rows as a file without labels, and their labels."""
+
+    def write(run: Path, folder: Path) -> tuple[Path, list[Any]]:
+        source = Path(path)
+        if source.suffix == ".parquet":
+            rows = pq.read_table(source).to_pylist()
+        elif source.suffix == ".csv":
+            with source.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        else:
+            rows = [json.loads(line) for line in source.read_text().splitlines()]
+        rows = [row for row in rows if where(row)]
+        chosen = [rows[number] for number in tested(run) or range(len(rows))]
+        target = folder / f"unlabelled{source.suffix}"
+        if source.suffix == ".parquet":
+            pq.write_table(pa.table({input_: [row[input_] for row in chosen]}), target)
+        elif source.suffix == ".csv":
+            with target.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([[input_], *([row[input_]] for row in chosen)])
+        else:
+            target.write_text("".join(json.dumps({input_: row[input_]}) + "\n" for row in chosen))
+        return target, [row[label] for row in chosen]
+
+    return write
+
+
+def of_pictures(_run: Path, folder: Path) -> tuple[Path, list[Any]]:
+    """Copies without their folders' names, which are the classes."""
+    paths = sorted(Path("data/pictures/test").rglob("*.png"))
+    (folder / "all").mkdir()
+    for number, path in enumerate(paths):
+        shutil.copy(path, folder / "all" / f"{number:03}.png")
+    return folder / "all", [path.parent.name for path in paths]
+
+
+def of_digits(run: Path, folder: Path) -> tuple[Path, list[Any]]:
+    """PNG files of the embedded images."""
+    (folder / "images").mkdir()
+    bunch = load_digits()
+    rows = tested(run) or []
+    for position, row in enumerate(rows):
+        pixels = np.round(bunch.images[row] * (255 / 16)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{position:04}.png")
+    return folder / "images", [str(bunch.target[row]) for row in rows]
+
+
+INPUTS: dict[str, Callable[[Path, Path], tuple[Path, list[Any]]]] = {
+    "pictures": of_pictures,
+    "digits": of_digits,
+    "several": of_digits,
+    "words": of_table("data/reviews.csv", "text", "label"),
+    "texts": of_table("data/reviews.csv", "text", "label"),
+    "findings": of_table("data/findings.parquet", "image", "labels", lambda row: row["view"] == "front"),
+    "labels": of_table("data/labels.jsonl", "text", "tags"),
+}
