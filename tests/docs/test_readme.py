@@ -33,10 +33,14 @@ def test_python_blocks_run(page):
         exec(compile(block, page, "exec"), names)
 
 
-def test_the_configuration_on_the_page_is_one(tmp_path):
-    (block,) = blocks(PAGES["command-line.md"].read_text(encoding="utf-8"), "yaml")
-    (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
-    assert load(tmp_path / "job.yaml").strategy.name == "auto"
+def test_the_configurations_on_the_page_are_some(tmp_path):
+    kinds = []
+    for block in blocks(PAGES["command-line.md"].read_text(encoding="utf-8"), "yaml"):
+        (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
+        found = load(tmp_path / "job.yaml")
+        assert found.strategy.name == "auto"
+        kinds.append(found.data.kind)
+    assert kinds == ["auto", "table"]
 
 
 def test_the_readme_program_trains(capsys):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # pydantic and torch import slowly: not before a command runs
 CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
 Auxiliary = Annotated[list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")]
 InputColumn = Annotated[
-    str | None, typer.Option("--input", metavar="COLUMN", help="Column with the image or the text, if it is not found.")
+    str | None,
+    typer.Option("--input", metavar="COLUMN", help="Column with image, text or list of features, if it is not found."),
 ]
 LabelColumn = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -15,7 +15,7 @@ from attittud_lab.output.interrupts import starting
 
 
 def init(
-    kind: Annotated[str, typer.Argument(metavar="image|text", help="What the examples are.")],
+    kind: Annotated[str, typer.Argument(metavar="image|text|table", help="What the examples are.")],
     primary: Annotated[str, typer.Option(metavar="DATA", help="The labelled data of the task that matters.")],
     auxiliary: Auxiliary = None,
     input_column: InputColumn = None,
@@ -28,15 +28,15 @@ def init(
     """Look at your data and write a configuration, with a reason for each chosen number.
 
     Data are a folder with one folder of images per class, a parquet, csv or jsonl file or a folder of them,
-    hf:owner/name, or the embedded digits.
+    hf:owner/name, or the embedded digits. The columns of a table are its features, or the one that --input names.
     """
     with starting():
         from attittud_lab.commands.proposal import WARNING, propose
+        from attittud_lab.config.schema import Kind
 
-    if kind not in ("image", "text"):
-        raise InputError(
-            f"{kind!r}: expected image or text, as in `attittud init image --primary PATH --auxiliary PATH`"
-        )
+    if kind not in get_args(Kind):
+        expected = f"expected {', '.join(get_args(Kind))}"
+        raise InputError(f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`")
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file by --output, or overwrite it with --force")
     text = propose(kind, primary, auxiliary or [], input_column, label_column)

@@ -13,7 +13,8 @@ import numpy as np
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.options import check_path
-from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, check_sources
+from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, TableConfig, check_sources
+from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
@@ -25,6 +26,7 @@ GROUPS = ("patient", "patient_id", "subject", "author", "user")
 WARNING = "# Warning: "
 _SHOWN = 20  # classes
 _IMAGE = ("  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster",)
+_TABLE = ("  refresh_every: 10  # the usual value",)
 _TEXT = (
     "  refresh_every: 4  # the paper's choice for text",
     "  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out",
@@ -53,7 +55,8 @@ class Look:
         labels = f"{len(self.classes)} {kind}" if self.classes else "no labels"
         size = f", {self.size} pixels" if self.size else ""
         own = f", splits {', '.join(self.splits)}" if self.splits else ""
-        lines = [f"# {name}: {len(self.rows)} {self.listing.kind}s{size}, {labels}{own}."]
+        noun = "row" if self.listing.kind == "table" else self.listing.kind
+        lines = [f"# {name}: {len(self.rows)} {noun}s{size}, {labels}{own}."]
         if self.classes:
             counts = [f"{_visible(label)} ({count})" for label, count in self.classes.items()]
             more = f", and {len(counts) - _SHOWN} others" if len(counts) > _SHOWN else ""
@@ -76,12 +79,15 @@ def propose(
 ) -> str:
     """YAML with comments, ready to be trained. Without a kind, the primary source's kind is used.
 
-    The columns apply to the primary source, and to the other sources that have them.
+    The columns apply to the primary source, and to the other sources that have them. In a table, the input column is the
+    only feature.
     """
     check_sources(len(auxiliary), "--auxiliary")  # before they are looked at
-    first = look(PrimaryConfig(path=check_path(primary, typed=True), input=input_column, label=label_column))
+    table = TableConfig(columns=None if input_column is None else [input_column]) if kind == "table" else None
+    named: dict[str, Any] = {"input": None if table else input_column, "label": label_column}
+    first = look(PrimaryConfig(path=check_path(primary, typed=True), **named), table)
     others = {
-        name: look(AuxiliaryConfig(path=path, input=input_column, label=label_column))
+        name: look(AuxiliaryConfig(path=path, **named), table)
         for name, path in _named([check_path(path, typed=True) for path in auxiliary]).items()
     }
     kind = kind or first.listing.kind
@@ -91,7 +97,9 @@ def propose(
             raise InputError(f"{path}: holds {own}s, not {kind}s; use `attittud init {own}`")
         if not found.classes and kind == "image":
             raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
-    data = _data_lines(first, others)
+        if not found.classes and kind == "table":
+            raise InputError(f"{path}: a table needs labels; name their column by --label, or add one called label")
+    data = _data_lines(first, others) + ([] if table is None else _table_lines(first, others, table))
     parts = read_parts(loads("\n".join(data)).data, 0)  # refuses data that cannot be trained on
     lines = [
         *first.about("Primary"),
@@ -103,7 +111,7 @@ def propose(
     return "\n".join(lines) + "\n"
 
 
-def look(config: SourceConfig) -> Look:
+def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
     """Read what a source holds. Columns that an auxiliary source does not have are left out of its configuration."""
     primary = isinstance(config, PrimaryConfig)
     source = open_source(config.path)
@@ -113,7 +121,7 @@ def look(config: SourceConfig) -> Look:
         missing: dict[str, Any] = {name: None for name in ("input", "label") if getattr(config, name) not in columns}
         config = replace(config, **missing)
     try:
-        listing = open_listing(config, source, split)
+        listing = open_listing(config, source, split, table)
         part = chosen(listing, config, labelled=primary or listing.labels is not None)
         if not len(part.rows) and not primary:
             part = chosen(listing, config, labelled=False)  # an empty label column
@@ -171,6 +179,46 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     return lines
 
 
+def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> list[str]:
+    """Which columns are features, with the reason for each that is not."""
+    if config.columns is not None:
+        return [
+            "  kind: table",
+            "  table:",
+            f"    columns: {json.dumps(config.columns, ensure_ascii=False)}  # the features",
+        ]
+    tables = [found.listing.tables[0] for found in (first, *others.values())]
+    left_out = {name: "tells whose example it is" for name in first.groups if name in tables[0].column_names}
+    for name in dict.fromkeys(name for table in tables for name in table.column_names):
+        if not all(name in table.column_names for table in tables):
+            left_out.setdefault(name, "not a feature of every source")
+    rows, guess = tables[0].take(first.rows), cells_are_text(tables[0])
+    for name in rows.column_names:
+        try:
+            found = Column.fit(name, rows[name], config, first.config.path, guess=guess)
+        except InputError as error:
+            found = str(error).partition(f"column {name!r} ")[2].partition("; ")[0]
+        if isinstance(found, str):
+            left_out.setdefault(name, found.replace("training examples", "rows"))
+        elif is_numbered(rows[name], guess=guess):
+            left_out.setdefault(name, "rises or falls from row to row, as a number of the row does")
+    if {*rows.column_names} <= left_out.keys():
+        reasons = "; ".join(f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5])
+        raise InputError(
+            f"{first.config.path}: no column can be a feature ({reasons}); give columns that differ by row"
+        )
+    return [
+        "  kind: table",
+        "  table:",
+        "    categorical: []  # columns of numbers that only name something, such as a postcode",
+        "    exclude:" if left_out else "    exclude: []  # columns that are no features",
+        *(
+            f"      - {json.dumps(name, ensure_ascii=False)}  # {_visible(reason, 100)}"
+            for name, reason in left_out.items()
+        ),
+    ]
+
+
 def _source_lines(source: SourceConfig) -> list[str]:
     """Lines with the path and the columns of a source, in quotes, so that no path can be taken for something else."""
     named = {"path": source.path, "input": source.input, "label": source.label}
@@ -190,6 +238,7 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     return [
         "model:",
         f"  name: {model}  # {reason}",
+        *(_table_model(left + largest) if kind == "table" else ()),
         "training:",
         "  mode: two_phase  # auxiliary data guided by the primary task, then the primary task alone",
         *metric,
@@ -208,7 +257,7 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
         "  rank: 5  # few primary examples span few reliable directions"
         if left < 200
         else "  rank: 10  # the usual value",
-        *(_TEXT if kind == "text" else _IMAGE),
+        *{"text": _TEXT, "table": _TABLE}.get(kind, _IMAGE),
         "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
         "output: runs  # run folders go below it",
     ]
@@ -218,6 +267,8 @@ def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
     """A model's name, a learning rate and the reason."""
     if kind == "text":
         return "text-cnn", "1e-3", "needs no download; hf:FOLDER of a pretrained network will do better"
+    if kind == "table":
+        return "table-mlp", "1e-3", "residual blocks with LayerNorm; mlp is a plain network"
     if size < 16:
         return "mlp", "1e-3", f"images of {size} pixels need no convolutions"
     if size >= 96:
@@ -225,6 +276,14 @@ def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
     if largest >= 5000:
         return "wideresnet-22-4", "1e-4", "the paper's network; small-cnn is many times faster without a GPU"
     return "small-cnn", "1e-3", f"{largest} auxiliary examples are too few for a deep network"
+
+
+def _table_model(count: int) -> list[str]:
+    width = 64 if count < 2_000 else 128 if count < 20_000 else 256
+    return [
+        f"  width: {width}  # units of a layer, for {count} examples",
+        "  dropout: 0.1  # against learning few rows by heart",
+    ]
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:
@@ -239,6 +298,6 @@ def _named(paths: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _visible(text: str) -> str:
-    """A name that is safe in a comment, which ends with its line."""
-    return short(re.sub(r"[^\x20-\x7e\xa1-\ufffd]", "?", text), 40)
+def _visible(text: str, most: int = 40) -> str:
+    """A text that is safe in a comment, which ends with its line."""
+    return short(re.sub(r"[^\x20-\x7e\xa1-\ufffd]", "?", text), most)

@@ -18,6 +18,8 @@ _MOST = 100  # auxiliary sources, and tries of a comparison
 _OVERFLOW = "32-bit weights overflow not far beyond it"
 _IN_MEMORY = "the examples are in memory at once"
 
+Kind = Literal["image", "text", "table"]
+"""What examples are."""
 Count = Annotated[int | float, Limits(0, 10**12)] | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
 Steps = Annotated[int, Limits(1, 10**9, "no training takes more")]
@@ -43,7 +45,7 @@ class SourceConfig(Section):
     split: str | None = None
     """its own split to read, such as train or train+other; null takes train, else all that is not for validation or test"""
     input: str | None = None
-    """column with the image or the text; null looks for image, img, text, ..."""
+    """column with the image or the text; null looks for image, img, text, ...; a table has data.table instead"""
     label: str | None = None
     """column with the class or the list of 0/1 labels; null looks for label, labels, ..."""
     classes: Classes | None = None
@@ -114,6 +116,18 @@ def check_sources(count: int, where: str) -> None:
 
 
 @dataclass(frozen=True)
+class TableConfig(Section):
+    """Which columns of a table are features, in all sources alike; labels, the group and columns of `where` never are."""
+
+    columns: list[str] | None = None
+    """use these columns only; null uses all"""
+    exclude: list[str] = field(default_factory=list)
+    """columns that are no features, such as an id"""
+    categorical: list[str] = field(default_factory=list)
+    """columns of numbers that only name something, such as a postcode; columns of text always do"""
+
+
+@dataclass(frozen=True)
 class DataConfig(Section):
     """The primary task's data, the other data by name, and how they are read."""
 
@@ -121,8 +135,10 @@ class DataConfig(Section):
     """the labelled set of the task that matters"""
     auxiliary: dict[str, AuxiliaryConfig] = field(default_factory=dict)
     """other data, by a name of your choice"""
-    kind: Literal["auto", "image", "text"] = "auto"
-    """what the examples are; auto looks at the primary source"""
+    kind: Literal["auto", Kind] = "auto"
+    """what the examples are; auto tells images and texts by the primary source, a table of features has to be named"""
+    table: TableConfig = field(default_factory=TableConfig, metadata=LATER)
+    """kind: table only: which columns are features"""
     image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = None
     """images are scaled to this many pixels; null takes the primary source's most common size"""
     max_length: Annotated[int, Limits(8, 131_072, _IN_MEMORY)] = 128

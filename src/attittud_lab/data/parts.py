@@ -11,11 +11,11 @@ from itertools import combinations
 import numpy as np
 
 from attittud_lab.config.options import meant
-from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig
+from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig, TableConfig
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, Source, open_listing, open_source, renumber, warn_once
 from attittud_lab.data.splits import Digests, amount, check_copies, copies, digests, stratified
 from attittud_lab.data.tasks import find_objective, mix
-from attittud_lab.errors import InputError, listed
+from attittud_lab.errors import InputError, listed, short
 
 VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
@@ -71,22 +71,49 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
         raise InputError(f"{found}, and each has a batch in every step; put several into one file or folder")
     opened = cache(open_source)
     test_seed = seed if config.test_seed is None else config.test_seed
-    primary = _primary_parts(config.primary, opened(config.primary.path), seed, test_seed)
+    table = config.table if config.kind == "table" else None
+    primary = _primary_parts(config.primary, opened(config.primary.path), seed, test_seed, table)
     kind = primary["train"].listing.kind
     if config.kind not in ("auto", kind):
         raise InputError(f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s")
+    if table is not None:
+        _check_excluded(table, [opened(source.path) for source in (config.primary, *config.auxiliary.values())])
     seen = {name: digests(part.listing, part.rows) for name, part in primary.items()}
     copied = check_copies(seen, config.primary.path, config.primary.overlap)
     auxiliary = {}
     for name, source in config.auxiliary.items():
-        part = _auxiliary_part(source, opened(source.path), name, mix(seed, name))
+        part = _auxiliary_part(source, opened(source.path), name, mix(seed, name), table)
         if part.listing.kind != kind:
             raise InputError(f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s")
+        _check_columns(part, name, primary["train"])
         auxiliary[name] = part = _without_primary(part, name, seen)
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
             part.labels = with_noise(part.labels, len(part.classes), source.label_noise, noise_seed, name)
     return Parts(primary, auxiliary, copied)
+
+
+def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
+    """Refuse a column that no source has: it is misspelt, and the column that was meant would be a feature."""
+    known = list[str]()
+    for source in sources:
+        split = "train" if "train" in source.splits else None
+        known += source.columns(split or next(iter(source.splits), None))
+    for name in table.exclude:
+        if name not in known:
+            raise InputError(f"data.table.exclude: no source has a column {short(name)!r}{meant(name, known)}")
+
+
+def _check_columns(part: Part, name: str, primary: Part) -> None:
+    """Refuse an auxiliary table whose features are other columns than those of the primary table."""
+    names = [{*table.column_names} for table in (*primary.listing.tables[:1], *part.listing.tables[:1])]
+    if names and names[0] != names[1]:
+        differing = listed(sorted(names[0] ^ names[1]))
+        raise InputError(
+            f"data.auxiliary.{name}: has other features than the primary source; leave out what only one of them has by "
+            f"data.table.exclude ({differing}), or rename columns that mean the same. Those of the primary source are "
+            f"{listed(sorted(names[0]))}; those of {name} {listed(sorted(names[1]))}"
+        )
 
 
 def _without_primary(part: Part, name: str, seen: Mapping[str, Digests]) -> Part:
@@ -110,9 +137,11 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests]) -> Part
     return replace(part.take(np.flatnonzero(kept)), left_out=int((~kept).sum()))
 
 
-def _primary_parts(config: PrimaryConfig, source: Source, seed: int, test_seed: int) -> dict[str, Part]:
+def _primary_parts(
+    config: PrimaryConfig, source: Source, seed: int, test_seed: int, table: TableConfig | None
+) -> dict[str, Part]:
     train_split, own = _own_splits(config, source.splits)
-    left = chosen(open_listing(config, source, train_split), config)
+    left = chosen(open_listing(config, source, train_split, table), config)
     _check_classes(left, config.path)
     total = len(left.rows)
     parts: dict[str, Part] = {}
@@ -122,7 +151,7 @@ def _primary_parts(config: PrimaryConfig, source: Source, seed: int, test_seed: 
             purpose = "measures the result" if name == "test" else "chooses the model and judges for strategy auto"
             raise InputError(f"{what}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2")
         if split not in (None, train_split):
-            part = _own_part(config, open_listing(config, source, split), left)
+            part = _own_part(config, open_listing(config, source, split, table), left)
             # The default fraction is meant for data without splits.
             size = amount(wanted if isinstance(wanted, int) else None, len(part.rows), what)
             parts[name], _ = part.drawn(size, mix(first, name))
@@ -301,10 +330,11 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
             raise InputError(f"{found}; {cure}, or choose another data.primary.group")
 
 
-def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: int) -> Part:
+def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: int, table: TableConfig | None) -> Part:
     said = f"data.auxiliary.{name}"
     objective = find_objective(config.objective, f"{said}.objective")
-    listing = open_listing(config, source, config.split or ("train" if "train" in source.splits else None))
+    split = config.split or ("train" if "train" in source.splits else None)
+    listing = open_listing(config, source, split, table)
     if listing.kind not in objective.kinds:
         needed = " or ".join(f"{kind}s" for kind in objective.kinds)
         raise InputError(f"{said}: {config.objective} needs {needed}, but {config.path} holds {listing.kind}s")

@@ -1,4 +1,4 @@
-"""From the data section of a configuration to tensors: images are decoded, texts become token numbers."""
+"""From the data section of a configuration to tensors: images are decoded, texts become token numbers, tables features."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from attittud_lab.config.schema import DataConfig
+from attittud_lab.config.schema import DataConfig, Kind
+from attittud_lab.data.features import Features, taken
 from attittud_lab.data.parts import Part, Parts, read_parts
-from attittud_lab.data.source import Kind, Raw, check_memory
+from attittud_lab.data.source import Raw, check_memory
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
@@ -88,16 +89,22 @@ class _Encoder:
     """Turns parts into tensors."""
 
     config: DataConfig
-    pixels: Pixels | None
-    reader: Reader | None
+    pixels: Pixels | None = None
+    reader: Reader | None = None
+    features: Features | None = None
 
     @classmethod
     def of(cls, config: DataConfig, parts: Parts, reader: Reader | None) -> _Encoder:
         trained = [parts.primary["train"], *parts.auxiliary.values()]
+        count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
         if trained[0].listing.kind == "image":
             pixels = Pixels.common(trained, config.image_size)
-            pixels.check(sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values())))
-            return cls(config, pixels, None)
+            pixels.check(count)
+            return cls(config, pixels)
+        if trained[0].listing.kind == "table":
+            features = Features.fit(_table(trained[0]), config.table, trained[0].listing.where)
+            features.check(count)
+            return cls(config, features=features)
         if reader is None:
             cure = "choose model: text-cnn or hf:FOLDER of a text model"
             raise InputError(f"the data are texts, but the model reads images; {cure}")
@@ -106,12 +113,14 @@ class _Encoder:
             if not any(str(raw).strip() for raw in part.raws()):
                 found = f"{part.listing.where}: there is not a single word in its texts"
                 raise InputError(f"{found}; name another column by input:, or check the file")
-        return cls(config, None, reader)
+        return cls(config, reader=reader)
 
     def examples(self, part: Part, *, blocks: bool = False) -> Examples:
         targets = None if part.labels is None else torch.from_numpy(part.labels)
         if self.pixels is not None:
             return Examples(decode_all(part.raws(), self.pixels, part.listing.where), targets)
+        if self.features is not None:
+            return Examples(torch.from_numpy(self.features.encode(_table(part), part.listing.where)), targets)
         assert self.reader is not None
         inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)([str(raw) for raw in part.raws()])
         return Examples(inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1)
@@ -133,11 +142,18 @@ class _Encoder:
         return Task(name, objective, classes, examples, source.share_head, packed)
 
 
+def _table(part: Part) -> Any:
+    """The features of a part, as a pyarrow table."""
+    return taken(part.listing.tables, part.rows, part.listing.where)
+
+
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
     """The rows that the data come from. Fields of newer settings are recorded only with them, so that older runs can go on."""
     record: dict[str, Any] = {}
     if encoder.pixels is not None:
         record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]
+    if encoder.features is not None:
+        record["table"] = encoder.features.plain()
     record["primary"], record["auxiliary"] = {}, {}
     for name, part in parts.primary.items():
         record["primary"][name] = _rows(part) | ({"unseen": part.unseen} if part.unseen else {})

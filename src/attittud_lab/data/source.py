@@ -10,20 +10,19 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.config.options import as_path, meant
-from attittud_lab.config.schema import SourceConfig
+from attittud_lab.config.schema import Kind, SourceConfig, TableConfig
 from attittud_lab.errors import InputError
 
 logger = logging.getLogger("attittud")
 
-Kind = Literal["image", "text"]
 Raw = bytes | Path | str | npt.NDArray[np.uint8]
-"""An encoded image, a file with one, a text, or pixels (C x H x W)."""
+"""An encoded image, a file with one, a text, pixels (C x H x W), or the cells of a row as bytes that only compare."""
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
 
@@ -37,6 +36,8 @@ class Columns:
     group: str | None = None
     where: Mapping[str, str] = field(default_factory=dict)
     """Keep only rows that have these values."""
+    table: TableConfig | None = None
+    """For a table of features: which columns these are. None for images and texts."""
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Listing:
     """The classes to use where the configuration names none; None for all."""
     groups: list[str] | None = None
     """The group of each example. Examples of one group (a patient, an author) must not be in two splits."""
+    tables: list[Any] = field(default_factory=list)
+    """The features of a table, one pyarrow table for each split that was joined; empty for images and texts."""
 
     @property
     def multi_label(self) -> bool:
@@ -149,10 +152,13 @@ def inside(root: Path, path: Path) -> Path:
     return path
 
 
-def open_listing(config: SourceConfig, source: Source, split: str | None) -> Listing:
-    """The listing of a split, which must exist; `train+other` reads two splits as one."""
+def open_listing(config: SourceConfig, source: Source, split: str | None, table: TableConfig | None = None) -> Listing:
+    """The listing of a split, which must exist; `train+other` reads two splits as one.
+
+    `table` names the columns of a table of features.
+    """
     names: list[str | None] = [None] if split is None else [*split.split("+")]
-    columns = Columns(config.input, config.label, getattr(config, "group", None), config.where)
+    columns = Columns(config.input, config.label, getattr(config, "group", None), config.where, table)
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{config.path}: the split {name} is named twice in {split}; name it once")
@@ -160,7 +166,7 @@ def open_listing(config: SourceConfig, source: Source, split: str | None) -> Lis
             known = ", ".join(source.splits) or "none"
             raise InputError(f"{config.path}: there is no split {name!r}; the source has {known}")
         for key, value in vars(columns).items():
-            if value and not source.columns(name):
+            if value and key != "table" and not source.columns(name):
                 raise InputError(f"{config.path}: has no columns, so {key}: {value} means nothing; leave {key} out")
     listing = joined([source.listing(name, columns) for name in names])
     if listing.count == 0:
@@ -197,6 +203,7 @@ def joined(parts: Sequence[Listing]) -> Listing:
         fetch=fetch,
         labels=np.concatenate(labels) if whole else None,
         classes=classes if whole else [],
+        tables=[table for part in parts for table in part.tables],
         groups=[name for part in groups for name in part] if len(groups) == len(parts) else None,
     )
 

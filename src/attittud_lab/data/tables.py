@@ -1,4 +1,4 @@
-"""Tables: parquet in the layout of the public dataset hub, and texts in csv, tsv or jsonl.
+"""Tables: parquet in the layout of the public dataset hub, csv, tsv and jsonl, with images, texts or features in them.
 
 pyarrow reads all of them. Cells of csv and tsv are read as text and never guessed: a class may be called NA, 01 or no.
 """
@@ -9,8 +9,9 @@ import codecs
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,9 @@ import pyarrow.parquet
 from pyarrow import compute
 
 from attittud_lab.config.options import as_path
-from attittud_lab.data.source import Columns, Kind, Labels, Listing, Raw, Rows, check_memory, inside, warn_once
+from attittud_lab.config.schema import Kind
+from attittud_lab.data.features import CELLS_ARE_TEXT, cells_are_text, is_list, numbers, plain, texts
+from attittud_lab.data.source import Columns, Labels, Listing, Raw, Rows, check_memory, inside, warn_once
 from attittud_lab.errors import InputError, listed, one_line
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -34,8 +37,6 @@ _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv
 _WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a quote that is never closed goes to the end
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
-_CELLS_ARE_TEXT = {b"cells": b"text"}
-"""Metadata of a table whose file does not tell numbers from text."""
 
 
 def shards(folder: Path) -> dict[str | None, list[Path]]:
@@ -108,13 +109,29 @@ class Tables:
 
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
-    """A listing of any table with an image or text column."""
+    """A listing of any table with an image or text column, or with columns of features."""
     table = filtered(table, where, columns.where)
+    label = _choose(table, where, columns.label, LABELS, "label")
+    group = _choose(table, where, columns.group, (), "group")
+    if columns.table is None:
+        kind, fetch = _inputs(table, where, columns)
+        tables = []
+    else:
+        features = _features(table, where, columns, {label, group, *columns.where})
+        kind, fetch, tables = "table", partial(_cells, features), [features]
+    labels, classes = (None, []) if label is None else _labels(table, label, where)
+    groups = None if group is None else [str(value) for value in plain(table[group]).to_pylist()]
+    return Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables)
+
+
+def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callable[[Rows], Sequence[Raw]]]:
+    """The images or texts of a table."""
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         known = listed(table.column_names)
-        raise InputError(f"{where}: no column looks like an image or a text; name it by input:. Columns: {known}")
-    values = _plain(table[column])
+        found = f"{where}: no column looks like an image or a text; name it by input:. Columns: {known}"
+        raise InputError(f"{found}. If these are features, set data.kind: table (`attittud init table` does)")
+    values = plain(table[column])
     kind: Kind = "image" if pa.types.is_struct(values.type) or _is(values, "binary") else "text"
     if kind == "text" and not _is(values, "string"):
         found = f"{where}: column {column!r} holds {str(values.type)[:60]}"
@@ -123,11 +140,52 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     def fetch(rows: Rows) -> Sequence[Raw]:
         return [_raw(value, where, column) for value in values.take(pa.array(rows)).to_pylist()]
 
-    label = _choose(table, where, columns.label, LABELS, "label")
-    labels, classes = (None, []) if label is None else _labels(table, label, where)
-    group = _choose(table, where, columns.group, (), "group")
-    groups = None if group is None else [str(value) for value in _plain(table[group]).to_pylist()]
-    return Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups)
+    return kind, fetch
+
+
+def _features(table: pa.Table, where: str, columns: Columns, others: set[str | None]) -> pa.Table:
+    """The columns of features, without `others`. Equal cells get the same type, whatever file they are from."""
+    config = columns.table
+    assert config is not None
+    if columns.input is not None:
+        cure = "choose the columns of a table by data.table.columns"
+        raise InputError(f"{where}: input: {columns.input} is for an image or a text; {cure}")
+    for key in ("columns", "categorical"):
+        for name in getattr(config, key) or ():
+            _choose(table, where, name, (), f"data.table.{key}")
+    known = [name for name in table.column_names if name not in others and name not in config.exclude]
+    names = [name for name in known if config.columns is None or name in config.columns]
+    if not names:
+        found = f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
+        raise InputError(f"{found}; check data.table. Its columns are {listed(table.column_names)}")
+    guess, made = cells_are_text(table), dict[str, Any]()
+    for name in names:
+        _choose(table, where, name, (), "data.table.columns")
+        values = plain(table[name])
+        if name in config.categorical:
+            made[name] = pa.chunked_array([pa.array(texts(values, f"{where}: column {name!r}"))])
+        else:
+            read = numbers(values, guess=True) if guess else None
+            made[name] = values if read is None else pa.chunked_array([pa.array(read, from_pandas=True)])
+    return pa.table(made, metadata=table.schema.metadata)
+
+
+def _cells(features: pa.Table, rows: Rows) -> list[Raw]:
+    """The cells of each row as bytes, which are the same for rows that are equal, in whatever order the columns are."""
+    some = features.take(pa.array(rows))
+    columns = [_bytes(some[name]) for name in sorted(features.column_names)]
+    return [b"\0".join(cells) for cells in zip(*columns, strict=True)]
+
+
+def _bytes(values: Any) -> list[bytes]:
+    read = numbers(values, guess=False)
+    if read is not None:
+        return [number.tobytes() for number in read + 0.0]  # 0 and -0 are equal
+    flat = numbers(compute.list_flatten(values), guess=False) if is_list(values.type) else None
+    if flat is None:
+        return [repr(value).encode("utf-8", "surrogatepass") for value in values.to_pylist()]
+    lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy()
+    return [part.tobytes() for part in np.split(flat + 0.0, np.cumsum(lengths)[:-1])]
 
 
 def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
@@ -157,20 +215,6 @@ def _choose(table: pa.Table, where: str, wanted: str | None, usual: Sequence[str
     return chosen
 
 
-def _plain(values: Any) -> Any:
-    """A column without pandas' numbering of the different values, and without views, which cannot be taken by row."""
-    kind = _plain_type(values.type)
-    return values if kind == values.type else values.cast(kind)
-
-
-def _plain_type(kind: Any) -> Any:
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(_plain_type(part.type)) for part in kind])
-    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
-
-
 def _is(values: Any, kind: str) -> bool:
     return any(getattr(pa.types, f"is_{name}")(values.type) for name in (kind, f"large_{kind}"))
 
@@ -185,12 +229,11 @@ def _raw(value: Any, where: str, column: str) -> Raw:
 
 def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]]:
     """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean: no label."""
-    values, names, said = _plain(table[column]), class_names(table, column), f"{where}: column {column!r}"
+    values, names, said = plain(table[column]), class_names(table, column), f"{where}: column {column!r}"
     kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _multi_label(values.to_pylist(), names, said)
-    from_text = b"cells" in (table.schema.metadata or {})
-    if from_text and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
+    if cells_are_text(table) and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
         values = compute.utf8_trim_whitespace(values).cast(pa.int64())
     if pa.types.is_boolean(kind):
         values = values.cast(pa.int8())
@@ -298,7 +341,7 @@ def _csv(content: bytes, path: Path, block: int, delimiter: str) -> pa.Table:
         column_types={name: pa.binary() for name in names}, null_values=[], strings_can_be_null=False
     )
     table = pa.csv.read_csv(io.BytesIO(content), reading, parsing, convert)
-    return table.replace_schema_metadata(_CELLS_ARE_TEXT)
+    return table.replace_schema_metadata(CELLS_ARE_TEXT)
 
 
 def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud_lab.config.options import meant
-from attittud_lab.data.source import Kind
+from attittud_lab.config.schema import Kind
 from attittud_lab.errors import InputError
 
 MOST_REPEATED = 1000
@@ -26,7 +26,7 @@ def mix(*parts: int | str) -> int:
 
 @dataclass
 class Examples:
-    """Inputs (uint8 images n x C x H x W, or token numbers n x L) with targets (n, or n x labels; None without)."""
+    """Inputs (uint8 images n x C x H x W, token numbers n x L or features n x F), and targets (n, n x labels or None)."""
 
     inputs: Tensor
     targets: Tensor | None
@@ -159,7 +159,7 @@ class Objective:
     """The vector of losses of a batch, from the model, the task, its inputs and targets, and `detach`."""
     labelled: bool = True
     """Whether the examples need labels."""
-    kinds: tuple[Kind, ...] = ("image", "text")
+    kinds: tuple[Kind, ...] = ("image", "text", "table")
     """The examples that it can learn from."""
     blocks: bool = False
     """Whether texts are read whole, in blocks; otherwise only the beginning of each text is read."""

@@ -9,14 +9,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from attittud_lab.errors import unknown
 
 if TYPE_CHECKING:
-    from attittud_lab.config.schema import ModelConfig
-
-Kind = Literal["image", "text"]
+    from attittud_lab.config.schema import Kind, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Wanted:
 
     config: ModelConfig
     shape: tuple[int, ...]
-    """The shape of one example: C x H x W of an image, L of a text."""
+    """The shape of one example: C x H x W of an image, L of a text, F of a row of a table."""
     kind: Kind
 
 
@@ -55,7 +53,7 @@ _ENTRIES: dict[str, Entry] = {}
 def register(
     name: str, about: str, build: Callable[..., Any] | str, *reads: Kind, pattern: str | None = None, **more: Any
 ) -> None:
-    """Add a model that reads images, texts or both; without a pattern it has this one name. See `Entry` for the rest."""
+    """Add a model that reads data of these kinds; without a pattern it has this one name. See `Entry` for the rest."""
     if name in _ENTRIES:
         raise ValueError(f"there is a model {name!r} already; choose another name")
     _ENTRIES[name] = Entry(about, build, reads, pattern or re.escape(name), **more)
@@ -81,7 +79,7 @@ def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
     return found(*arguments)
 
 
-register("mlp", "two hidden layers of model.width units", "vision:mlp", "image")
+register("mlp", "two hidden layers of model.width units", "vision:mlp", "image", "table")
 register("small-cnn", "three convolutions of model.width channels with GroupNorm", "vision:small_cnn", "image")
 register("resnet-18", "He et al. 2016, with a smaller stem for small images", "vision:resnet_18", "image")
 _WIDE = "Zagoruyko and Komodakis 2016, the paper's network; any wideresnet-DEPTH-WIDTH"
@@ -92,4 +90,6 @@ register("text-cnn", _CNN, "text:TextCNN", "text", words="text:HashedWords")
 _HF = "an image or text network of transformers, from a folder or the cache"
 _TEXTS = {"words": "huggingface:hf_words", "keeps": "huggingface:hf_keep", "packs": True}
 register("hf:FOLDER", _HF, "huggingface:hf_body", "text", "image", pattern="hf:(.*)", foreign=True, **_TEXTS)
+_TABLE = "two residual blocks of model.width units with LayerNorm; any table-mlp-BLOCKS"
+register("table-mlp", _TABLE, "table:TableMLP", "table", pattern=r"table-mlp(?:-([1-9]\d?))?")
 register("timm:NAME", "an image network of timm", "timm:timm_body", "image", pattern="timm:(.*)", foreign=True)

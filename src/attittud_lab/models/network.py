@@ -17,14 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import DataConfig, ModelConfig
+from attittud_lab.config.schema import DataConfig, Kind, ModelConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.source import free_memory
 from attittud_lab.data.tasks import mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder, write_atomically
-from attittud_lab.models import Kind, Wanted, call, find, names
+from attittud_lab.models import Wanted, call, find, names
 from attittud_lab.models.text import MaskedHead, TextBody, hide, masked_losses
 
 DESCRIPTION = "network"
@@ -34,7 +34,7 @@ BYTES = 20
 
 
 class Network(nn.Module):
-    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers.
+    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers, tables as features.
 
     The body is a module with a number of `features`. A head without a number of outputs names masked words.
     """

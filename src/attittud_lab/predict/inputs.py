@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from attittud_lab.config.options import as_path, meant
+from attittud_lab.config.schema import Kind
 from attittud_lab.data.folder import SUFFIXES as IMAGES
-from attittud_lab.data.source import Kind, Raw, inside, warn_once
+from attittud_lab.data.source import Raw, inside, warn_once
 from attittud_lab.data.tables import INPUTS, LABELS, class_names
 from attittud_lab.errors import InputError, listed, one_line
 
@@ -40,7 +41,8 @@ class Item:
     file: str
     row: int | None
     """The number of the row or the line, counted from 1; None for a file that is one input."""
-    raw: Raw
+    raw: Raw | Mapping[str, Any]
+    """An image or a text; of a table of features all cells by column."""
     truth: frozenset[str] | None = None
     """The classes that it is known to have; None where that is not known."""
 
@@ -84,9 +86,9 @@ class Inputs:
                 return file.metadata.num_rows, self._parquet(path)
         if suffix in TABLES:
             return None, self._table(path, suffix)
-        if self.kind == "text":
+        if self.kind != "image":
             cure = f"give one of {', '.join(TABLES)}, or lines of text by standard input (-)"
-            raise InputError(f"{path}: cannot read texts from a {suffix or 'file without a suffix'}; {cure}")
+            raise InputError(f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {cure}")
         return 1, iter([self._image(path, root)])
 
     def _image(self, path: Path, root: Path | None) -> Item:
@@ -95,12 +97,12 @@ class Inputs:
         return Item(_written(path), None, path, truth)
 
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
-        """Images, or tables where there are none or the model reads texts; in order of their names, folder by folder."""
+        """Images, or tables where there are none or the model reads no images; in order of their names, folder by folder."""
         counts = Counter(path.suffix.lower() for path in _walk(root))
-        suffixes = TABLES if self.kind == "text" else IMAGES if any(counts[end] for end in IMAGES) else (".parquet",)
+        suffixes = TABLES if self.kind != "image" else IMAGES if any(counts[end] for end in IMAGES) else (".parquet",)
         wanted = sum(counts[suffix] for suffix in suffixes)
         if not wanted:
-            known = ", ".join(TABLES if self.kind == "text" else (*IMAGES, ".parquet"))
+            known = ", ".join(TABLES if self.kind != "image" else (*IMAGES, ".parquet"))
             raise InputError(f"{root}: there is no file in it that could be read ({known}); check the path")
         if counts.total() > wanted:
             warn_once(
@@ -118,12 +120,13 @@ class Inputs:
         number, names = 0, None
         with _blamed(path, "parquet"), pa.parquet.ParquetFile(path) as file:
             input_, label = self._columns(file.schema_arrow.names, str(path))
-            for batch in file.iter_batches(_ROWS, columns=list({input_, label} - {None})):
+            columns = None if input_ is None else [name for name in (input_, label) if name is not None]
+            for batch in file.iter_batches(_ROWS, columns=columns):
                 table = pa.Table.from_batches([batch]).replace_schema_metadata(file.schema_arrow.metadata)
                 if number == 0 and label is not None:
                     names = class_names(table, label)
                 known = [None] * len(batch) if label is None else batch[label].to_pylist()
-                for value, truth in zip(batch[input_].to_pylist(), known, strict=True):
+                for value, truth in zip((batch if input_ is None else batch[input_]).to_pylist(), known, strict=True):
                     number += 1
                     yield self._row(path, number, value, truth, names)
 
@@ -146,7 +149,8 @@ class Inputs:
                     found = f"{path}: row {number} has {len(row)} cells, the heading has {len(heading)}"
                     raise InputError(f"{found}; repair the row, or quote cells that hold separators")
                 cells = dict(zip(heading, row, strict=True))
-                yield self._row(path, number, cells[input_], None if label is None else cells[label], None)
+                value = cells if input_ is None else cells[input_]
+                yield self._row(path, number, value, None if label is None else cells[label], None)
 
     def _objects(self, where: str, lines: Iterable[tuple[int, str]]) -> Iterator[Item]:
         """Lines of JSON; each is a mapping with the input column."""
@@ -161,7 +165,8 @@ class Inputs:
             if not isinstance(found, Mapping):
                 raise InputError(f'{where}: line {number} is no object; write lines such as {{"text": "..."}}')
             input_, label = self._columns(list(found), f"{where}: line {number}")
-            yield self._row(where, number, found[input_], None if label is None else found[label], None)
+            value = found if input_ is None else found[input_]
+            yield self._row(where, number, value, None if label is None else found[label], None)
 
     def _standard(self, stream: io.BufferedReader) -> Iterator[Item]:
         """JSON lines if the first line is an object, else a text in each line, or the path of an image."""
@@ -180,11 +185,14 @@ class Inputs:
             text = line.rstrip("\r\n")
             if self.kind == "text":
                 yield Item(STANDARD, number, text)
+            elif self.kind == "table":
+                cure = "write one object with all columns in each line, or name a file"
+                raise InputError(f"standard input: line {number} is no JSON; {cure}")
             elif text:
                 yield self._image(as_path(text), None)
 
-    def _columns(self, names: Sequence[str], where: str) -> tuple[str, str | None]:
-        """The column of the input and, where there is one, that of the label."""
+    def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
+        """The column of the input (None where it is all of them) and, where there is one, that of the label."""
         chosen: list[str | None] = []
         for wanted, usual in ((self.input, INPUTS), (self.label, LABELS)):
             found = next((name for name in ([wanted] if wanted else usual) if name in names), None)
@@ -193,12 +201,19 @@ class Inputs:
             chosen.append(found)
         if not names:
             raise InputError(f"{where}: there are no examples in it; check the file")
+        if self.kind == "table":
+            twice = next((name for name, count in Counter(names).items() if count > 1), None)
+            if twice is not None:
+                raise InputError(f"{where}: has the column {twice!r} more than once; rename or remove all but one")
+            return None, chosen[1]
         if chosen[0] is None:
             missing = f"there is no column {self.input or ' or '.join(INPUTS)}"
             raise InputError(f"{where}: {missing}; name another one by --input. Its columns are {listed(names)}")
         return chosen[0], chosen[1]
 
     def _row(self, path: Path | str, number: int, value: Any, truth: Any, names: list[str] | None) -> Item:
+        if self.kind == "table":
+            return Item(_written(path), number, value, self._truth(truth, names))
         if isinstance(value, Mapping):
             value = value.get("bytes")  # its path is only a name; nothing is opened by what a table says
         if not isinstance(value, str if self.kind == "text" else bytes):

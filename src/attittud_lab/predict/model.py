@@ -1,4 +1,4 @@
-"""A trained model from its run folder: it takes images, paths or texts and gives labels and calibrated probabilities.
+"""A trained model from its run folder: it takes images, paths, texts or rows and gives labels and calibrated probabilities.
 
 Nothing in the folder is run as code: weights are safetensors, everything else is JSON and YAML without tags.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from attittud_lab.config.schema import Config
+from attittud_lab.data.features import Features
 from attittud_lab.data.prepare import Pixels, decode_all
 from attittud_lab.data.source import Raw
 from attittud_lab.data.tasks import Examples
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import cannot_write
+from attittud_lab.files import cannot_write, read_json
 from attittud_lab.models import find
 from attittud_lab.models.network import Network, load_weights, reader, trained_model
 from attittud_lab.runs.model import ModelFile, read_model
@@ -39,7 +40,7 @@ THRESHOLD = 0.5
 
 
 class Classifier(nn.Module):
-    """Probabilities (n x classes) of uint8 images (n x C x H x W) or token numbers (n x L): the mean over its members."""
+    """Probabilities (n x classes) of uint8 images, token numbers or features: the mean over its members."""
 
     def __init__(
         self, members: Sequence[Network], shares: Sequence[float], *, several: bool, temperature: float
@@ -66,12 +67,17 @@ class Model:
     """What `attittud_lab.load` returns."""
 
     def __init__(
-        self, about: ModelFile, config: Config, module: Classifier, words: Reader | None, device: torch.device
+        self,
+        about: ModelFile,
+        config: Config,
+        module: Classifier,
+        encoder: Reader | Features | None,
+        device: torch.device,
     ) -> None:
         self.about, self.config, self.module = about, config, module
-        """`module` gives probabilities for uint8 images or token numbers; its `members` are the networks."""
+        """`module` gives probabilities for uint8 images, token numbers or features; its `members` are the networks."""
         self.classes, self.several = list(about.classes), about.several
-        self._words, self._device = words, device
+        self._encoder, self._device = encoder, device
 
     @property
     def note(self) -> str | None:
@@ -96,9 +102,11 @@ class Model:
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
             examples = Examples(decode_all(raws, Pixels(channels, size), names), None)
+        elif isinstance(self._encoder, Features):
+            examples = Examples(torch.from_numpy(_encoded(self._encoder, raws, names)), None)
         else:
-            assert self._words is not None
-            rows, lengths = self._words.rows(raws)
+            assert self._encoder is not None
+            rows, lengths = self._encoder.rows(raws)
             bucket = self.config.data.buckets
             examples = Examples(rows, None, lengths if bucket else None, bucket or 1)
         with enough_memory(self._device, "free some of it, or use another device (--device cpu)"):
@@ -122,8 +130,10 @@ class Model:
             some = raws[start : start + AT_ONCE]
             yield self.scores(some, [f"input {start + position}" for position in range(len(some))])
 
-    def _raws(self, inputs: Any) -> list[Raw | Image.Image]:
-        """A list of what a user hands in: one input, a list of them, or an array of images."""
+    def _raws(self, inputs: Any) -> list[Any]:
+        """A list of what a user hands in: one input, a list of them, an array of images, or a data frame."""
+        if isinstance(self._encoder, Features):
+            return _table_rows(self._encoder, inputs)
         if isinstance(inputs, (str, os.PathLike, bytes, Image.Image)):
             inputs = [inputs]
         if isinstance(inputs, Tensor):
@@ -166,16 +176,19 @@ class Model:
     def export(self, path: Path) -> None:
         """Write `module` as one `torch.export` program, with any number of inputs in a batch; the classes are in the file.
 
-        Images have to be scaled already (n x C x H x W, uint8), texts to be padded token numbers (n x max_length, int32).
+        Images have to be scaled already (n x C x H x W, uint8), texts to be padded token numbers (n x max_length, int32),
+        rows of a table to be features (n x F, float32).
         """
         module = self.module.cpu()
         if self.about.kind == "image":
             example = torch.randint(0, 256, (3, *self.about.shape), dtype=torch.uint8)
+        elif isinstance(self._encoder, Features):
+            example = torch.linspace(-2, 2, 3 * self._encoder.width).view(3, -1)
         else:
             texts = ["a text", "another one that is longer", ""]
-            assert self._words is not None
-            rows = self._words.rows(texts)[0]
-            example = torch.full((len(texts), self.config.data.max_length), self._words.words.pad, dtype=rows.dtype)
+            assert self._encoder is not None
+            rows = self._encoder.rows(texts)[0]
+            example = torch.full((len(texts), self.config.data.max_length), self._encoder.words.pad, dtype=rows.dtype)
             example[:, : rows.shape[1]] = rows
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -207,8 +220,10 @@ def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
         settings = replace(settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}")
     members = []
     try:
-        words = reader(settings, config.data, None) if about.kind == "text" else None
-        if about.kind not in find(settings.name)[0].reads or (about.kind == "text" and words is None):
+        encoder: Reader | Features | None = reader(settings, config.data, None) if about.kind == "text" else None
+        if about.kind == "table":
+            encoder = _stored_features(folder, about)
+        if about.kind not in find(settings.name)[0].reads or (about.kind == "text" and encoder is None):
             raise InputError(
                 f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
             )
@@ -233,4 +248,44 @@ def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     module = module.eval().requires_grad_(False).to(where)
     if config.training.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
-    return Model(about, config, module, words, where)
+    return Model(about, config, module, encoder, where)
+
+
+def _stored_features(folder: Path, about: ModelFile) -> Features:
+    """How rows of a table become features, as training has found it."""
+    path = folder / "data.json"
+    try:
+        features = Features.read(read_json(path)["table"])
+        if [features.width] != about.shape:
+            raise ValueError(f"it has {features.width} features, the model {about.shape}")
+    except (LookupError, TypeError, ValueError) as error:
+        found = f"{path}: does not tell how rows become features ({type(error).__name__}: {one_line(error, 200)})"
+        raise InputError(f"{found}; restore it from a backup, or train again with --fresh") from None
+    return features
+
+
+def _encoded(features: Features, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> npt.NDArray[np.float32]:
+    """The features of rows; a complaint names the row."""
+    try:
+        return features.encode_rows(rows, names[0])
+    except InputError:
+        for row, name in zip(rows, names, strict=True):  # which of them is it?
+            features.encode_rows([row], name)
+        raise
+
+
+def _table_rows(features: Features, inputs: Any) -> list[Any]:
+    """Rows of a table: mappings of columns to cells, a data frame, or an array for a single column of lists."""
+    if isinstance(inputs, Mapping):
+        return [inputs]
+    if hasattr(inputs, "to_pylist"):  # pyarrow
+        return list(inputs.to_pylist())
+    if hasattr(inputs, "to_dict"):  # pandas
+        return list(inputs.to_dict("records"))
+    if isinstance(inputs, (np.ndarray, Tensor)) and inputs.ndim == 2 and len(features.columns) == 1:
+        return [{features.columns[0].name: row.tolist()} for row in inputs]
+    rows = [] if isinstance(inputs, (str, bytes, np.ndarray, Tensor)) else list(inputs)
+    if not all(isinstance(row, Mapping) for row in rows) or (not rows and len(inputs)):
+        names = ", ".join(column.name for column in features.columns[:5])
+        raise InputError(f"the model reads rows of a table; give mappings with the columns {names}, or a data frame")
+    return rows

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any
 
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.schema import Config
+from attittud_lab.config.schema import Config, Kind
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import read_json, write_json
 from attittud_lab.runs.result import typed
@@ -37,9 +37,9 @@ class Member(TypedDict):
 class ModelFile:
     """The content of model.json."""
 
-    kind: Literal["image", "text"]
+    kind: Kind
     shape: list[int]
-    """C x H x W of an image, the number of tokens of a text."""
+    """C x H x W of an image, the number of tokens of a text, the number of features of a row."""
     classes: list[str]
     several: bool
     """Whether an example may have several of the classes at once."""
@@ -80,7 +80,7 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
     path = folder / NAME
     try:
         found = _stored(path) if path.is_file() else _derived(folder, config)
-        sizes = {"image": 3, "text": 1}
+        sizes = {"image": 3, "text": 1, "table": 1}
         if len(found.shape) != sizes[found.kind] or min(found.shape) < 1 or not found.classes or not found.members:
             raise ValueError("shape, classes or members are not those of a model")
         for name in [member["weights"] for member in found.members] + [found.network or "network"]:

@@ -1,0 +1,357 @@
+"""From the columns of a table to features: numbers are standardised, texts become one feature for each value.
+
+`Features.fit` looks at the primary training examples alone, so that no other row changes what is trained. `Features.encode`
+needs no labels, and nothing but what `plain` writes into data.json: new rows are read as those of training were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import compute
+from pydantic import TypeAdapter
+
+from attittud_lab.config.schema import TableConfig
+from attittud_lab.data.source import Rows, check_memory, warn_once
+from attittud_lab.errors import InputError, listed, one_line, short
+
+FARTHEST = 10.0
+"""Standard deviations from the mean at which a number is cut: one odd cell must not outweigh all others."""
+MOST_LEVELS = 100
+"""Texts of a column that get a feature of their own, the most frequent ones; the others share one."""
+FEWEST = 10
+"""Training examples from which on a column without two equal cells is taken for an id."""
+CELLS_ARE_TEXT = {b"cells": b"text"}
+"""Metadata of a table whose file does not tell numbers from text."""
+CONSTANT = "it is the same in all training examples"
+_EXCLUDE = "leave the column out by data.table.exclude"
+_MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
+_NUMBER = r"(?i)^[-+]?(inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?)$"
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, and how its cells become features."""
+
+    name: str
+    kind: Literal["number", "list", "category"]
+    mean: list[float] = field(default_factory=list)
+    """Means of the training examples: one for a number, one for each position of a list."""
+    scale: list[float] = field(default_factory=list)
+    """Standard deviations; 0 where all training examples have the same number, which is then no information."""
+    indicator: bool = False
+    """Whether a further feature says that a number is missing; the mean stands in for it."""
+    levels: list[str] = field(default_factory=list)
+    """Texts that have a feature each; one more feature is for all others."""
+
+    @property
+    def width(self) -> int:
+        return len(self.levels) + 1 if self.kind == "category" else len(self.mean) + self.indicator
+
+    @classmethod
+    def fit(cls, name: str, values: Any, config: TableConfig, where: str, *, guess: bool) -> Self | str:
+        """The column, or the reason why it is no feature. `guess`: the file does not tell numbers from text."""
+        said, kind = f"{where}: column {name!r}", values.type
+        if name in config.categorical:
+            return cls._category(name, texts(values, said), said)
+        if is_list(kind):
+            return cls._numbers(name, "list", _lists(values, None, said), said)
+        found = numbers(values, guess=guess)
+        if found is not None:
+            return cls._numbers(name, "number", _finite(found, said)[:, None], said)
+        cells = texts(values, said)
+        if guess:
+            _check_mixed(values, said)
+        if all(text[:1] + text[-1:] == "[]" for text in cells if text):
+            cure = "write a list into a parquet or jsonl file, or each number into a column of its own"
+            raise InputError(f"{said} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
+        named = config.columns is not None and name in config.columns
+        if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
+            return f"its text is a different one in each of the {len(cells)} training examples, as that of an id is"
+        return cls._category(name, cells, said)
+
+    @classmethod
+    def _numbers(cls, name: str, kind: Literal["number", "list"], values: Numbers, said: str) -> Self | str:
+        gaps = np.isnan(values)
+        if gaps.all():
+            raise InputError(f"{said} is empty in all {len(values)} training examples; fill it, or {_EXCLUDE}")
+        mean, scale = _statistics(values)
+        indicator = bool(gaps.any())
+        if not indicator and not scale.any():
+            return CONSTANT
+        return cls(name, kind, mean.tolist(), scale.tolist(), indicator)
+
+    @classmethod
+    def _category(cls, name: str, cells: Sequence[str], said: str) -> Self | str:
+        if not any(cells):
+            raise InputError(f"{said} is empty in all {len(cells)} training examples; fill it, or {_EXCLUDE}")
+        counts = Counter(cells)
+        if len(counts) == 1:
+            return CONSTANT
+        frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
+        if len(counts) > MOST_LEVELS:
+            found = f"{said} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
+            warn_once(f"{found} are told apart")
+        return cls(name, "category", levels=sorted(frequent))
+
+    def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
+        """The features of some rows, n x `width`."""
+        said = f"{where}: column {self.name!r}"
+        if self.kind == "category":
+            numbered = {text: number for number, text in enumerate(self.levels)}
+            chosen = [numbered.get(text, len(self.levels)) for text in texts(values, said)]
+            return np.eye(self.width, dtype=np.float32)[chosen]
+        if self.kind == "list":
+            found = _lists(values, len(self.mean), said)
+        else:
+            read = None if is_list(values.type) else numbers(values, guess=True)
+            if read is None:
+                what = repr(short(_first_text(values) or "")) if _is_text(values.type) else str(values.type)[:60]
+                reason = f"{said} holds {what}, but numbers in the primary training examples"
+                raise InputError(f"{reason}; correct it, or name the column in data.table.categorical")
+            found = _finite(read, said)[:, None]
+        mean, scale = np.array(self.mean), np.array(self.scale)
+        with np.errstate(all="ignore"):  # numbers near the largest may overflow, and are cut
+            standard = np.where(scale > 0, (found - mean) / scale, 0)
+        standard = np.clip(np.nan_to_num(standard, nan=0), -FARTHEST, FARTHEST)
+        gaps = np.isnan(found).any(1, keepdims=True)
+        return np.concatenate([standard, gaps] if self.indicator else [standard], axis=1, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Features:
+    """All columns that are features, in the order of the primary source."""
+
+    columns: list[Column]
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Columns that are no features, with the reason."""
+
+    @classmethod
+    def fit(cls, table: pa.Table, config: TableConfig, where: str) -> Self:
+        """Learn the columns from the primary training examples."""
+        columns, left_out, guess = list[Column](), dict[str, str](), cells_are_text(table)
+        for name in table.column_names:
+            found = Column.fit(name, table[name], config, where, guess=guess)
+            if isinstance(found, str):
+                left_out[name] = found
+                continue
+            columns.append(found)
+            if is_numbered(table[name], guess=guess):
+                rises = f"{where}: column {name!r} rises or falls from row to row, as a number of the row does"
+                warn_once(f"{rises}; if it is one, {_EXCLUDE}")
+        for reason in dict.fromkeys(left_out.values()):
+            names = listed(repr(name) for name, other in left_out.items() if other == reason)
+            keep = "" if reason == CONSTANT else ", or in data.table.categorical to keep it"
+            warn_once(f"{where}: left out is {names}: {reason}; name it in data.table.exclude to agree{keep}")
+        if not columns:
+            raise InputError(f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}")
+        return cls(columns, left_out)
+
+    @property
+    def width(self) -> int:
+        return sum(column.width for column in self.columns)
+
+    def check(self, count: int) -> None:
+        """Refuse rows whose features take too much memory, before any is encoded."""
+        # Four bytes each in the end, and those of one column in double precision on the way.
+        widest = max(column.width for column in self.columns)
+        what = f"{count:,} rows with {self.width:,} features"
+        check_memory(count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows")
+
+    def encode(self, table: pa.Table, where: str) -> npt.NDArray[np.float32]:
+        """The features of rows, n x `width`. Columns that are no features are not looked at."""
+        wanted, known = [column.name for column in self.columns], table.column_names
+        missing = [name for name in wanted if known.count(name) != 1]
+        if missing:
+            found = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known)}"
+            raise InputError(f"{found}, and those of the training data {listed(wanted)}")
+        out = np.empty((table.num_rows, self.width), dtype=np.float32)
+        start = 0
+        for column in self.columns:
+            out[:, start : start + column.width] = column.encode(plain(table[column.name]), where)
+            start += column.width
+        return out
+
+    def encode_rows(self, rows: Sequence[Mapping[str, Any]], where: str) -> npt.NDArray[np.float32]:
+        """The features of rows that are mappings of columns to cells. A cell that a row lacks is missing."""
+        known = {name for row in rows for name in row} if rows else {column.name for column in self.columns}
+        cells = {column.name: [row.get(column.name) for row in rows] for column in self.columns if column.name in known}
+        return self.encode(pa.table({name: _array(values) for name, values in cells.items()}), where)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Features:
+        """Read back what `plain` returned, also after a way through JSON; raises ValueError for anything else."""
+        found = TypeAdapter(Features).validate_python(stored)
+        for column in found.columns:
+            if len(column.mean) != len(column.scale) or (column.kind == "number" and len(column.mean) != 1):
+                raise ValueError(f"column {column.name!r} has no mean and scale that belong together")
+        return found
+
+
+def cells_are_text(table: pa.Table) -> bool:
+    return b"cells" in (table.schema.metadata or {})
+
+
+def _array(values: Sequence[Any]) -> Any:
+    try:
+        return pa.chunked_array([pa.array(values, from_pandas=True)])  # NaN stands for a gap among texts too
+    except (pa.ArrowException, OverflowError, ValueError):  # of several types: as a csv file would have them
+        return pa.chunked_array([pa.array(map(_cell, values), pa.string())])
+
+
+def _cell(value: Any) -> str | None:
+    if isinstance(value, float):
+        value = None if np.isnan(value) else pa.scalar(value).cast(pa.string())  # 1.0 is 1, as `texts` has it
+    return None if value is None else str(value).encode(errors="replace").decode()
+
+
+def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
+    """Some rows of several tables, counted through all of them; `rows` are sorted."""
+    starts = np.cumsum([0, *(table.num_rows for table in tables)])
+    parts = [
+        table.take(pa.array(rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + table.num_rows)] - start))
+        for table, start in zip(tables, starts, strict=False)
+    ]
+    if any({*part.column_names} != {*parts[0].column_names} for part in parts):
+        sides = " and ".join(listed(part.column_names) for part in parts)
+        raise InputError(f"{where}: its splits have different columns ({sides}); leave some out by data.table.exclude")
+    try:
+        return pa.concat_tables(parts, promote_options="permissive") if parts[1:] else parts[0]
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        reason = f"its splits have columns of different types ({one_line(error, 200)})"
+        raise InputError(f"{where}: {reason}; write them alike, or name them in data.table.categorical") from None
+
+
+def plain(values: Any) -> Any:
+    """A column without pandas' numbering of the different values, and without views, which cannot be taken by row."""
+    kind = _plain_type(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def _plain_type(kind: Any) -> Any:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_plain_type(part.type)) for part in kind])
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_numeric(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_null(kind))
+
+
+def numbers(values: Any, *, guess: bool) -> Numbers | None:
+    """A column of n numbers, NaN where one is missing; None for other columns. `guess`: also where all texts are numbers."""
+    if _is_text(values.type) and guess:
+        cells, number, missing = _parsed(values)
+        if not compute.all(compute.or_(number, missing), min_count=0).as_py():
+            return None
+        values = compute.if_else(number, cells, pa.scalar(None, cells.type))
+    elif not _is_numeric(values.type):
+        return None
+    return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+
+
+def _parsed(values: Any) -> tuple[Any, Any, Any]:
+    """Texts without blanks around them, which of them are numbers, and which are missing."""
+    cells = compute.fill_null(compute.utf8_trim_whitespace(values), "")
+    missing = compute.is_in(compute.utf8_lower(cells), pa.array(_MISSING, cells.type))
+    return cells, compute.match_substring_regex(cells, _NUMBER), missing
+
+
+def _first_text(values: Any) -> str | None:
+    """The first cell that is neither a number nor missing."""
+    cells, number, missing = _parsed(values)
+    odd = cells.filter(compute.invert(compute.or_(number, missing)))
+    return odd[0].as_py() if len(odd) else None
+
+
+def _check_mixed(values: Any, said: str) -> None:
+    """Refuse text among numbers: it is rather a mistake than a category."""
+    _, number, missing = _parsed(values)
+    if 2 * compute.sum(number).as_py() >= len(values) - compute.sum(missing).as_py():
+        cure = "correct it, name the column in data.table.categorical if its numbers only name something"
+        found = f"{said} has numbers, and other text such as {short(_first_text(values) or '')!r}"
+        raise InputError(f"{found}; {cure}, or {_EXCLUDE}")
+
+
+def is_numbered(values: Any, *, guess: bool) -> bool:
+    """Whether whole numbers rise or fall from each row to the next one, as the number of a row or a date does."""
+    found = numbers(values, guess=guess)
+    if found is None or len(found) < 2 * FEWEST or not np.isfinite(found).all():
+        return False
+    steps = np.diff(found)
+    return bool((found == np.round(found)).all() and ((steps > 0).all() or (steps < 0).all()))
+
+
+def texts(values: Any, said: str) -> list[str]:
+    """A column as texts, empty where it is missing; numbers as csv files write them."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        values = compute.if_else(values, "True", "False")
+    elif pa.types.is_floating(kind):
+        values = compute.if_else(compute.is_nan(values), pa.scalar(None, kind), values).cast(pa.string())
+    elif _is_numeric(kind):
+        values = values.cast(pa.string())
+    elif not _is_text(kind):
+        words = "a feature is a number, a text or a list of numbers, so write it as one of these"
+        raise InputError(f"{said} holds {str(kind)[:60]}; {words}, or {_EXCLUDE}")
+    return [text or "" for text in compute.utf8_trim_whitespace(values).to_pylist()]
+
+
+def _lists(values: Any, length: int | None, said: str) -> Numbers:
+    """Lists of numbers, all of one length, as n x length; NaN where a list or a number is missing."""
+    if pa.types.is_null(values.type):  # all of them are missing
+        values = values.cast(pa.list_(pa.float64()))
+    if not is_list(values.type):
+        raise InputError(f"{said} holds {str(values.type)[:60]}, but lists of numbers in the primary training examples")
+    there = compute.drop_null(values)
+    lengths = {*compute.list_value_length(there).unique().to_pylist()}
+    if length is None and len(lengths) == 1:
+        length = next(iter(lengths))
+    if not length or lengths - {length}:
+        expected = f"all must have {length} numbers" if length else "give each as many numbers, one at least"
+        raise InputError(f"{said} has lists of {listed(sorted(lengths), 5) or 'no'} numbers; {expected}")
+    check_memory(32 * len(values) * length, f"{said} with {len(values):,} lists of {length:,} numbers")
+    flat = numbers(compute.list_flatten(there), guess=False)
+    if flat is None:
+        raise InputError(f"{said} holds {str(values.type)[:60]}; a list of features has numbers only, or {_EXCLUDE}")
+    out = np.full((len(values), length), np.nan)
+    out[values.is_valid().to_numpy()] = _finite(flat, said).reshape(-1, length)
+    return out
+
+
+def _finite(values: Numbers, said: str) -> Numbers:
+    if np.isinf(values).any():
+        cure = "correct it, or leave the cell empty, which counts as missing"
+        raise InputError(f"{said} has an infinite number, or one beyond 1.8e308; {cure}")
+    return values
+
+
+def _statistics(values: Numbers) -> tuple[Numbers, Numbers]:
+    """The mean and the standard deviation of each column of n x k numbers; both are 0 for one that is empty."""
+    values = np.where(np.isnan(values).all(0), 0, values)
+    largest = np.nanmax(np.abs(values), axis=0)
+    largest = np.where(largest > 0, largest, 1)
+    scaled = values / largest  # the square of a large number would overflow
+    constant = np.nanmin(values, axis=0) == np.nanmax(values, axis=0)
+    return np.nanmean(scaled, axis=0) * largest, np.where(constant, 0, np.nanstd(scaled, axis=0) * largest)

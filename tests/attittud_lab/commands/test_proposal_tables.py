@@ -1,0 +1,97 @@
+"""The configuration that `attittud init table` proposes, and what the other commands make of it."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from attittud_lab import strategies
+from attittud_lab.commands.proposal import propose
+from attittud_lab.config.load import load, loads
+from attittud_lab.training.train import run
+from tests.helpers.commands import call
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+QUICK = ["training.guided.steps=4", "training.finetune.steps=2", "model.width=8"]
+
+
+def cancer(*, id_column: bool = True) -> None:
+    """Scikit-learn's breast cancer as two tables; the labels of the second one are the same, of other women."""
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    heading = ["id"] * id_column + [*bunch.feature_names, "label"]
+    for name, rows in (("a.csv", range(200)), ("b.csv", range(200, 569))):
+        with Path(name).open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [heading]
+                + [
+                    [f"p{row}"] * id_column + [*bunch.data[row].tolist(), bunch.target_names[bunch.target[row]]]
+                    for row in rows
+                ]
+            )
+
+
+def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    cancer()
+    assert call("init", "table", "--primary", "a.csv", "--auxiliary", "b.csv") == 0
+    config = load("attittud.yaml")
+    assert (config.data.kind, config.data.table.exclude, config.model.name) == ("table", ["id"], "table-mlp")
+    assert "a different one in each of the 200 rows" in capsys.readouterr().out
+    steps = ["training.guided.steps=60", "training.finetune.steps=20", "model.width=16"]
+    assert call("train", "attittud.yaml", *steps, "--quiet") == 0
+    result = json.loads(Path("runs/attittud/auto/seed-0/result.json").read_text())
+    assert result["test"]["accuracy"] > 0.85
+    record = json.loads(Path("runs/attittud/auto/seed-0/data.json").read_text())
+    assert record["kind"] == "table" and len(record["table"]["columns"]) == 30
+    assert call("report", "runs/attittud/auto/seed-0") == 0
+    assert call("diagnose", "attittud.yaml", *QUICK, "training.guided.steps=40", "--steps", "40", "--quiet") == 0
+    few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
+    assert call("compare", "attittud.yaml", *QUICK, *few, "compare.equal=steps", "--quiet") == 0
+    assert "Decision" in capsys.readouterr().out
+
+
+def test_init_leaves_columns_out_that_only_one_table_has(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(n % 7 + n / 100, "uv"[n % 2], ["no", "01", "NA"][n % 3], n * n % 11) for n in range(60)]
+    Path("a.csv").write_text("x,c,label,🙂: mine\n" + "".join(f"{x},{c},{y},{z}\n" for x, c, y, z in rows))
+    Path("b.csv").write_text("x,c,label,its\n" + "".join(f"{x + 0.001},{c},{y},{z}\n" for x, c, y, z in rows))
+    assert call("init", "table", "--primary", "a.csv", "--auxiliary", "b.csv") == 0
+    assert load("attittud.yaml").data.table.exclude == ["🙂: mine", "its"]
+    assert call("train", "attittud.yaml", *QUICK, "--quiet") == 0
+    capsys.readouterr()
+    Path("c.csv").write_text("x,y\n1,2\n3,4\n")
+    assert call("init", "table", "--primary", "c.csv", "--force") == 2
+    assert "no label column was found; name it by --label" in capsys.readouterr().err
+    Path("c.csv").write_text("x,label\n" + "1,a\n1,b\n" * 9)
+    assert call("init", "table", "--primary", "c.csv", "--force") == 2
+    assert "no column can be a feature (x: it is the same in all rows)" in capsys.readouterr().err
+    assert call("init", "table", "--primary", "digits", "--force") == 2
+    assert "use `attittud init image`" in capsys.readouterr().err
+    assert call("init", "text", "--primary", "c.csv", "--force") == 2
+    assert "attittud init table" in capsys.readouterr().err
+
+
+def test_init_for_a_column_of_embeddings() -> None:
+    rows = [{"vector": [n % 5, n * n % 7, n / 9], "note": f"n{n}", "class": "ab"[n % 2]} for n in range(60)]
+    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert call("init", "table", "--primary", "a.jsonl", "--input", "vector") == 0
+    config = load("attittud.yaml")
+    assert config.data.table.columns == ["vector"] and config.strategy.name == "primary_only"
+    assert call("train", "attittud.yaml", *QUICK, "--quiet") == 0
+
+
+@pytest.mark.parametrize(
+    "strategy", [name for name in strategies.names() if not name.startswith(("custom", "torchjd_"))]
+)
+def test_every_strategy_learns_from_a_table(strategy: str) -> None:
+    cancer(id_column=False)
+    text = propose("table", "a.csv", ["b.csv"])
+    quick = [*QUICK, "data.auxiliary.b.share_head=true", "training.guided.evaluations=1", f"strategy.name={strategy}"]
+    result = run(loads(text, quick), run_dir="run")
+    assert 0 <= result.test["accuracy"] <= 1

@@ -1,0 +1,449 @@
+"""Tables as features: what is learned about a column, what no row may leak, and odd tables that are read right or refused."""
+
+import csv
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.data import source
+from attittud_lab.data.features import FARTHEST, MOST_LEVELS, Features
+from attittud_lab.data.prepare import Prepared, prepare
+from attittud_lab.data.tables import read_file
+from attittud_lab.errors import InputError
+from attittud_lab.models.network import load_weights
+from attittud_lab.training.train import run
+
+Table = Mapping[str, Sequence[Any]]
+ODD_LABELS = ["NA", "None", "01", "no"]
+
+
+def write(path: Path, table: Table) -> Path:
+    """A table as a csv, jsonl or parquet file."""
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({name: list(values) for name, values in table.items()}), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerows([list(table), *(["" if cell is None else cell for cell in row.values()] for row in rows)])
+    return path
+
+
+def job(primary: Path, auxiliary: Path | None = None, **table: Any) -> Config:
+    others = {} if auxiliary is None else {"other": {"path": str(auxiliary)}}
+    data = {"kind": "table", "primary": {"path": str(primary)}, "auxiliary": others, "table": table}
+    return loads(json.dumps({"data": data, "model": {"name": "table-mlp", "width": 8}}))
+
+
+def read(primary: Path, auxiliary: Path | None = None, **table: Any) -> Prepared:
+    return prepare(job(primary, auxiliary, **table).data, 0)
+
+
+def numbers(count: int = 60, seed: int = 0, **more: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Two columns of numbers and a label that follows from them."""
+    generator = np.random.default_rng(seed)
+    x, y = generator.normal(size=(2, count)).round(4)
+    return {"x": x.tolist(), "y": (100 + 7 * y).tolist(), "label": ["ab"[int(a > 0)] for a in x], **more}
+
+
+def fitted(table: Table, **config: Any) -> Features:
+    chosen = job(Path("none"), **config).data.table
+    return Features.fit(pa.table({name: list(values) for name, values in table.items()}), chosen, "file")
+
+
+# ------------------------------------------------------------------------------------------------ columns
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_numbers_are_standardised_by_the_training_examples(tmp_path: Path, suffix: str) -> None:
+    data = read(write(tmp_path / f"a{suffix}", numbers()))
+    inputs = data.primary.examples.inputs
+    assert inputs.dtype == torch.float32 and inputs.shape[1] == 2
+    torch.testing.assert_close(inputs.mean(0), torch.zeros(2), atol=1e-6, rtol=0)
+    torch.testing.assert_close(inputs.std(0, correction=0), torch.ones(2))
+    assert data.test.inputs.mean(0).abs().max() > 1e-4  # by the same figures, so not by its own
+
+
+def test_all_formats_give_the_same_bits(tmp_path: Path) -> None:
+    table = numbers(c=["u", "v", ""] * 20, n=[1, None, 3, 4] * 15)
+    first, *others = (
+        read(write(tmp_path / f"a{suffix}", table), categorical=["n"]) for suffix in (".csv", ".jsonl", ".parquet")
+    )
+    for other in others:
+        assert first.record["sha256"] == other.record["sha256"]
+
+
+def test_missing_numbers_are_the_mean_with_an_indicator() -> None:
+    features = fitted({"x": [1.0, None, 3.0, float("nan")]})
+    encoded = features.encode(pa.table({"x": [1.0, None, 3.0]}), "file")
+    assert encoded.tolist() == [[-1, 0], [0, 1], [1, 0]]
+    # Without a gap in training there is nothing to learn about gaps.
+    whole = fitted({"x": [1.0, 3.0]})
+    assert whole.encode(pa.table({"x": [None, 3.0]}), "file").tolist() == [[0], [1]]
+
+
+@pytest.mark.parametrize("word", ["", "NaN", "NA", "?", "null"])
+def test_words_for_missing_numbers(tmp_path: Path, word: str) -> None:
+    table = write(tmp_path / "a.csv", numbers(z=[word, "1", "2", "3"] * 15))
+    assert read(table).primary.examples.inputs.shape[1] == 4  # x, y, z and its indicator
+
+
+def test_texts_are_categories_and_others_share_a_feature() -> None:
+    features = fitted({"c": ["b", "a", "b", ""]})
+    assert features.columns[0].levels == ["", "a", "b"]
+    encoded = features.encode(pa.table({"c": ["a", "b", "z", None]}), "file")
+    assert encoded.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
+
+
+def test_most_frequent_texts_only(caplog: pytest.LogCaptureFixture) -> None:
+    texts = [f"t{number}" for number in range(MOST_LEVELS + 50)] + ["t149"] * 3
+    features = fitted({"c": texts})
+    assert features.width == MOST_LEVELS + 1 and "t149" in features.columns[0].levels
+    assert "150 different texts" in caplog.text
+
+
+def test_whole_numbers_are_categories_where_they_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", numbers(code=["01", "1", "2"] * 20))
+    assert read(path).primary.examples.inputs.shape[1] == 3
+    assert read(path, categorical=["code"]).primary.examples.inputs.shape[1] == 2 + 4
+
+
+def test_ids_and_constants_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "a.csv", numbers(id=[f"p{n}" for n in range(60)], same=[3] * 60, row=list(range(60))))
+    data = read(path)
+    assert data.record["table"]["left_out"].keys() == {"id", "same"}
+    assert "left out is 'id': its text" in caplog.text and "left out is 'same': it is the same" in caplog.text
+    assert "'row' rises or falls from row to row" in caplog.text
+    assert read(path, columns=["x", "id"]).primary.examples.inputs.shape[1] > 30
+
+
+def test_one_odd_number_does_not_outweigh_the_others() -> None:
+    features = fitted({"x": [0.0, 1.0, 0.0, 1.0]})
+    assert features.encode(pa.table({"x": [1e308, -1e308]}), "file").tolist() == [[FARTHEST], [-FARTHEST]]
+    huge = fitted({"x": [1e308, -1e308, 5e307]}).encode(pa.table({"x": [1e308, 0.0]}), "file")
+    assert np.isfinite(huge).all() and huge[0, 0] > 0.5
+    tiny = fitted({"x": [1e-300, 2e-300]}).encode(pa.table({"x": [1e-300, 2e-300]}), "file")
+    np.testing.assert_allclose(tiny, [[-1], [1]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_lists_of_numbers(tmp_path: Path, suffix: str) -> None:
+    vectors = np.random.default_rng(0).normal(size=(60, 5)).round(3).tolist()
+    data = read(write(tmp_path / f"a{suffix}", numbers(e=[None, *vectors[1:]])), columns=["e"])
+    assert data.primary.examples.inputs.shape[1] in (5, 6)  # with an indicator, if the gap is in training
+    with pytest.raises(InputError, match=r"column 'e' has lists of 4, 5 numbers"):
+        read(write(tmp_path / f"b{suffix}", numbers(e=[[1.0] * 4, *vectors[1:]] * 1)), columns=["e"])
+
+
+def test_lists_of_another_length_than_in_training() -> None:
+    features = fitted({"e": [[1.0, 2.0], [3.0, 5.0]]})
+    with pytest.raises(InputError, match="lists of 3 numbers; all must have 2"):
+        features.encode(pa.table({"e": [[1.0, 2.0, 3.0]]}), "file")
+    fixed = pa.table({"e": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))})
+    assert features.encode(fixed, "file").tolist() == [[-1, -1], [0, 0]]
+
+
+def test_new_rows_need_no_labels_and_only_what_the_run_folder_keeps(tmp_path: Path) -> None:
+    table = numbers(c=["u", "v", "w"] * 20, n=[1, None, 3, 4] * 15)
+    path = write(tmp_path / "a.csv", table)
+    data = read(path)
+    kept = Features.read(json.loads(json.dumps(data.record["table"])))
+    rows = data.record["primary"]["test"]["rows"]
+    content = read_file(path).drop_columns(["label"])
+    expected = data.test.inputs.numpy()
+    np.testing.assert_array_equal(kept.encode(content, "file")[rows], expected)
+    assert isinstance(table["n"], list)
+    plain = [{name: values[row] for name, values in table.items() if name != "label"} for row in rows]
+    np.testing.assert_array_equal(kept.encode_rows(plain, "file"), expected)
+    as_text = [{name: None if cell is None else str(cell) for name, cell in row.items()} for row in plain]
+    np.testing.assert_array_equal(kept.encode_rows(as_text, "file"), expected)
+    np.testing.assert_array_equal(kept.encode_rows(as_text[:1], "file"), expected[:1])
+    with pytest.raises(InputError, match=r"needs the columns n once each; its columns are x, y, c"):
+        kept.encode_rows([{name: cell for name, cell in row.items() if name != "n"} for row in plain], "file")
+    with pytest.raises(ValueError, match="columns"):
+        Features.read({"columns": [{"name": 3}]})
+    with pytest.raises(ValueError, match="belong together"):
+        Features.read({"columns": [{"name": "x", "kind": "list", "mean": [1.0, 2.0], "scale": [1.0]}]})
+
+
+def test_a_row_does_not_depend_on_the_rows_around_it() -> None:
+    features = fitted({"c": ["1", "2", "", "a"], "x": [1.0, 2.0, None, 4.0]})
+    rows = [{"c": 1.0, "x": "2"}, {"c": "2", "x": 2}, {"c": math.nan, "x": math.nan}, {"c": None}, {"c": 2, "x": 3.5}]
+    together = features.encode_rows(rows, "file")
+    alone = [features.encode_rows([{"x": None, **row}], "file")[0] for row in rows]
+    np.testing.assert_array_equal(together, np.stack(alone))
+
+
+@pytest.mark.parametrize(
+    "cell", [[1.0, 2.0], "a", 3, True, None, {"a": 1}, "\ud800", 10**400, b"a", [[1]], ["a"], [1], []]
+)
+def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
+    features = fitted({"x": [1.0, 3.0, 2.0], "c": ["a", "b", "b"], "e": [[1.0, 2.0], [3.0, 5.0], [3.0, 4.0]]})
+    good = {"x": 2.0, "c": "b", "e": [1, 2]}
+    assert features.encode_rows([], "file").shape == (0, features.width)
+    for name in good:
+        try:
+            encoded = features.encode_rows([{**good, name: cell}, good], "file")
+        except InputError as error:
+            words = str(error)
+            assert words.startswith(f"file: column {name!r}") and "\n" not in words
+        else:
+            assert np.isfinite(encoded).all() and encoded.shape == (2, features.width)
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([None] * 60, "is empty in all"),
+        (["1", "2", "x1O", "4"] * 15, "has numbers, and other text such as 'x1O'"),
+        (["1", "inf", "3"] * 20, "has an infinite number"),
+        (["1", "1e999", "3"] * 20, "has an infinite number"),
+        ([f"[{n}, 2]" for n in range(60)], "lists that are written as text"),
+    ],
+)
+def test_columns_that_cannot_be_features(tmp_path: Path, cells: list[Any], message: str) -> None:
+    path = write(tmp_path / "a.csv", numbers(z=cells))
+    with pytest.raises(InputError, match="column 'z'") as caught:
+        read(path)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert read(path, exclude=["z"]).primary.examples.inputs.shape[1] == 2
+
+
+def test_types_that_are_no_features(tmp_path: Path) -> None:
+    table = pa.table({**numbers(), "when": pa.array(range(60), pa.timestamp("s"))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"'when' holds timestamp\[ms\].*data.table.exclude"):
+        read(tmp_path / "a.parquet")
+    pq.write_table(pa.table({**numbers(), "e": [["a"]] * 60}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="a list of features has numbers only"):
+        read(tmp_path / "b.parquet")
+
+
+def test_columns_must_agree_between_sources(tmp_path: Path) -> None:
+    primary = write(tmp_path / "a.csv", numbers(mine=[1, 2, 3] * 20))
+    other = write(tmp_path / "b.csv", numbers(seed=1, its=[1, 2, 3] * 20))
+    with pytest.raises(InputError, match=r"data.table.exclude \(its, mine\)") as caught:
+        read(primary, other)
+    assert "primary source are mine, x, y; those of other its, x, y" in str(caught.value)
+    assert read(primary, other, exclude=["mine", "its"]).primary.examples.inputs.shape[1] == 2
+    with pytest.raises(InputError, match=r"no source has a column 'mime'; did you mean 'mine'\?"):
+        read(primary, other, exclude=["mime", "its"])
+    for key in ("columns", "categorical"):
+        with pytest.raises(InputError, match=rf"there is no column 'its' \(data.table.{key}:\)"):
+            read(primary, other, **{key: ["its"]})
+
+
+def test_the_order_of_columns_does_not_matter(tmp_path: Path) -> None:
+    table = numbers(seed=1)
+    primary, backwards = numbers(), dict(reversed(table.items()))
+    ways = [
+        read(write(tmp_path / "a.csv", primary), write(tmp_path / f"{n}.csv", t))
+        for n, t in enumerate((table, backwards))
+    ]
+    assert torch.equal(*(way.auxiliary["other"].examples.inputs for way in ways))
+
+
+def test_text_among_the_numbers_of_another_part(tmp_path: Path) -> None:
+    other = write(tmp_path / "b.csv", {**numbers(seed=1), "x": ["1", "high"] * 30})
+    with pytest.raises(InputError, match="column 'x' holds 'high', but numbers in the primary training examples"):
+        read(write(tmp_path / "a.csv", numbers()), other)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x,x,label\n1,2,a\n3,4,b\n", "has the column 'x' more than once"),
+        ("label\na\nb\n", "has no column of features"),
+        ("x,label\n", "there are no examples"),
+        ("x,label\n1,a\n", "one class only"),
+        ("x,label\n1,a,3\n", "cannot be read as csv"),
+        ("x,y\n1,2\n3,4\n", "no label column was found"),
+        ("x,label\n" + "1,a\n1,b\n" * 40, "of the 16 test examples are also in train"),
+        ("", "cannot be read as csv"),
+    ],
+)
+def test_files_that_are_no_table(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert message in str(caught.value)
+
+
+def test_kinds_that_do_not_fit(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", numbers())
+    with pytest.raises(InputError, match=r"Columns: x, y, label\. If these are features, set data\.kind: table"):
+        prepare(loads(json.dumps({"data": {"primary": str(path)}})).data, 0)
+    with pytest.raises(InputError, match=r"data\.kind is table, but digits holds images"):
+        prepare(loads("data: {kind: table, primary: digits}").data, 0)
+    with pytest.raises(InputError, match=r"input: x is for an image or a text; .*data.table.columns"):
+        prepare(loads(json.dumps({"data": {"kind": "table", "primary": {"path": str(path), "input": "x"}}})).data, 0)
+    words = {"path": str(path), "objective": "masked_lm"}
+    data = {"kind": "table", "primary": str(path), "auxiliary": {"other": words}}
+    with pytest.raises(InputError, match="masked_lm needs texts"):
+        prepare(loads(json.dumps({"data": data})).data, 0)
+
+
+def test_memory_is_checked_before_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.parquet", numbers(c=[f"t{n}" for n in range(30)] * 2))
+    monkeypatch.setattr(source, "free_memory", lambda: 20_000)
+    with pytest.raises(InputError, match=r"60 rows with .* features would take"):
+        read(path)
+
+
+# ------------------------------------------------------------------------------------------------ labels, splits, leaks
+
+
+def test_odd_labels_survive(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", {**numbers(), "label": ODD_LABELS * 15})
+    assert read(path).primary.classes == sorted(ODD_LABELS)
+
+
+def test_groups_stay_together_and_are_no_feature(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", numbers(patient=[f"p{n // 3}" for n in range(60)]))
+    config = {"kind": "table", "primary": {"path": str(path), "group": "patient"}}
+    data = prepare(loads(json.dumps({"data": config})).data, 0)
+    assert data.primary.examples.inputs.shape[1] == 2
+    groups = [{row // 3 for row in data.record["primary"][part]["rows"]} for part in ("train", "validation", "test")]
+    assert not groups[0] & groups[1] and not groups[0] & groups[2] and not groups[1] & groups[2]
+
+
+def test_several_labels_at_once(tmp_path: Path) -> None:
+    table = numbers()
+    table["label"] = [[int(x > 0), int(y > 100)] for x, y in zip(table["x"], table["y"], strict=True)]
+    data = read(write(tmp_path / "a.parquet", table), write(tmp_path / "b.jsonl", numbers(seed=1)))
+    assert data.primary.objective == "multi_label" and data.auxiliary["other"].objective == "classify"
+
+
+def test_primary_rows_are_left_out_of_the_others(tmp_path: Path) -> None:
+    mine, its = numbers(code=[1, 2, 3] * 20), numbers(seed=1, code=[1, 2, 3] * 20)
+    both = {name: [*mine[name], *its[name]] for name in mine}
+    for suffix in (".csv", ".parquet"):
+        data = read(write(tmp_path / "a.csv", mine), write(tmp_path / f"b{suffix}", both), categorical=["code"])
+        assert data.record["auxiliary"]["other"]["left_out_as_primary"] == 60
+
+
+def test_own_splits_and_joined_ones(tmp_path: Path) -> None:
+    for number, name in enumerate(("train", "more", "test")):
+        write(tmp_path / f"{name}.csv", numbers(seed=number))
+    config = {"kind": "table", "primary": {"path": str(tmp_path), "split": "train+more"}}
+    data = prepare(loads(json.dumps({"data": config})).data, 0)
+    assert len(data.test) == 60 and len(data.primary.examples) + len(data.validation) == 120
+    write(tmp_path / "more.csv", numbers(z=[1, 2] * 30))
+    with pytest.raises(InputError, match="its splits have different columns"):
+        prepare(loads(json.dumps({"data": config})).data, 0)
+
+
+def test_other_rows_change_no_bit_of_training(tmp_path: Path) -> None:
+    """Neither the features of training nor the weights that are trained depend on test examples."""
+    table, other = (
+        numbers(c=["u", "v", "w"] * 20, n=[1, None, 3, 4] * 15),
+        numbers(seed=1, c=["u", "v"] * 30, n=[1, 2] * 30),
+    )
+    write(tmp_path / "b.csv", other)
+    found = []
+    for number in range(2):
+        if number:  # far away, with gaps, and with a text that training does not know
+            for row in found[0][0].record["primary"]["test"]["rows"]:
+                for name, odd in {"x": 1e6, "y": None, "c": "new", "n": 77}.items():
+                    table[name] = [*table[name][:row], odd, *table[name][row + 1 :]]
+        config = job(write(tmp_path / "a.csv", table), tmp_path / "b.csv")
+        steps = ["training.guided.steps=6", "training.finetune.steps=3", "training.guided.evaluations=2"]
+        config = loads(json.dumps(_plain(config)), steps)
+        result = run(config, run_dir=tmp_path / str(number))
+        found.append((prepare(config.data, 0), load_weights(result.run_dir / "weights.safetensors")))
+    (first, weights), (second, again) = found
+    assert not torch.equal(first.test.inputs, second.test.inputs)
+    for one, two in ((first.primary.examples, second.primary.examples), (first.validation, second.validation)):
+        assert torch.equal(one.inputs, two.inputs)
+    assert weights.keys() == again.keys() and all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    from attittud_lab.config.schema import to_dict
+
+    plain = to_dict(config)
+    return {"data": plain["data"], "model": plain["model"]}
+
+
+# ------------------------------------------------------------------------------------------------ odd tables
+
+TEXTS = [
+    "",
+    " ",
+    "a",
+    "é漢🙂",
+    'say "no"',
+    "x,y",
+    "line\nbreak",
+    "NA",
+    "None",
+    "01",
+    "no",
+    "nan",
+    "inf",
+    "-inf",
+    "[1]",
+    "true",
+]
+CELLS = [*TEXTS, 0, 1, -3, 2**53 + 1, 10**40, 0.5, 1e308, -1e308, 5e-324, math.pi, None]
+NAMES = ["x", "y", "", " ", "é", 'a "b"', "c,d", "label ", "id", "x"]
+
+
+def odd_table(draw: random.Random) -> list[list[Any]]:
+    """A heading and rows; every column draws its cells from a few of the odd ones, so that most are of one type."""
+    names = [*draw.sample(NAMES, draw.randint(1, 4)), "label"]
+    pools = [draw.sample(CELLS, draw.randint(1, 4)) for _ in names[:-1]]
+    simple = [draw.random() < 0.6 for _ in names]  # else hardly a table would be read to its end
+    rows = [
+        [draw.gauss(0, 1) if plain else draw.choice(pool) for pool, plain in zip(pools, simple, strict=False)]
+        + [draw.choice("ab")]
+        for _ in range(draw.choice([1, 2, 5, 30, 60]))
+    ]
+    return [names, *rows]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_odd_tables_are_read_right_or_refused(tmp_path: Path, suffix: str) -> None:
+    draw, whole, refused = random.Random(0), 0, list[str]()
+    for number in range(120):
+        heading, *cells = odd_table(draw)
+        path = tmp_path / f"{number}{suffix}"
+        if suffix == ".jsonl":
+            path.write_text("".join(json.dumps(dict(zip(heading, row, strict=True))) + "\n" for row in cells))
+        else:
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(
+                    [["" if cell is None else cell for cell in row] for row in (heading, *cells)]
+                )
+        config = job(path)
+        try:
+            data = prepare(config.data, 0)
+        except InputError as error:
+            refused.append(str(error))
+            continue
+        whole += 1
+        for part in data.all_examples:
+            assert part.inputs.isfinite().all() and part.inputs.abs().max() <= FARTHEST
+        kept = Features.read(json.loads(json.dumps(data.record["table"])))
+        rows = data.record["primary"]["test"]["rows"]
+        encoded = kept.encode(read_file(path), "file")[rows]
+        np.testing.assert_array_equal(encoded, data.test.inputs.numpy())
+    assert whole > 20 and all("\n" not in words and len(words) < 1500 for words in refused)

@@ -1,0 +1,148 @@
+"""Models of tables: new rows are read as those of training were, whatever form they come in."""
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import attittud_lab
+from attittud_lab.errors import InputError
+from tests.helpers.commands import call
+
+Row = dict[str, Any]
+
+
+def made_up(count: int, seed: int) -> list[Row]:
+    generator = np.random.default_rng(seed)
+    x, y = generator.normal(size=(2, count)).round(4).tolist()
+    return [
+        {"x": a, "y": None if n % 7 == 0 else b, "c": "uvw"[n % 3], "label": "no" if a + (n % 3 == 0) > 0 else "01"}
+        for n, (a, b) in enumerate(zip(x, y, strict=True))
+    ]
+
+
+def write(path: Path, rows: list[Row]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [list(rows[0]), *(["" if v is None else v for v in row.values()] for row in rows)]
+            )
+    return path
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder, before = tmp_path_factory.mktemp("tables"), Path.cwd()
+    os.chdir(folder)
+    write(Path("a.csv"), made_up(120, 0))
+    write(Path("b.parquet"), made_up(120, 1))
+    assert call("init", "table", "--primary", "a.csv", "--auxiliary", "b.parquet") == 0
+    assert call("train", "attittud.yaml", "training.guided.steps=40", "training.finetune.steps=10", "--quiet") == 0
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture
+def run(here: Path) -> Path:
+    return here / "runs/attittud/auto/seed-0"
+
+
+def unseen(run: Path, *, label: bool = False) -> list[Row]:
+    """The test examples, in their order."""
+    rows = json.loads((run / "data.json").read_text())["primary"]["test"]["rows"]
+    everything = made_up(120, 0)
+    return [{name: cell for name, cell in everything[row].items() if label or name != "label"} for row in rows]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_files_without_labels(run: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(Path(f"new{suffix}"), unseen(run))
+    assert call("predict", str(run), str(path), "--output", "out.csv") == 0
+    with Path("out.csv").open(newline="") as file:
+        labels = [row["label"] for row in csv.DictReader(file)]
+    right = [row["label"] for row in unseen(run, label=True)]
+    accuracy = json.loads((run / "result.json").read_text())["test"]["accuracy"]
+    assert np.mean(np.array(labels) == np.array(right)) == pytest.approx(accuracy)
+    capsys.readouterr()
+    assert call("predict", str(run), str(write(Path(f"new{suffix}"), unseen(run, label=True)))) == 0
+    assert f"accuracy {accuracy:.4f} on" in capsys.readouterr().err
+
+
+def test_forms_of_rows_in_python(run: Path) -> None:
+    model, rows = attittud_lab.load(run), unseen(run)
+    expected = model.predict_proba(rows)
+    assert expected.shape == (len(rows), 2) and model.classes == ["01", "no"]
+    np.testing.assert_array_equal(model.predict_proba(pa.Table.from_pylist(rows)), expected)
+    np.testing.assert_allclose(model.predict_proba(rows[0]), expected[:1], rtol=1e-5)
+    pandas = pytest.importorskip("pandas")
+    np.testing.assert_array_equal(model.predict_proba(pandas.DataFrame(rows)), expected)
+    assert model.predict_proba([]).shape == (0, 2)
+    for wrong in ("a text", [1, 2], np.zeros((2, 3))):
+        with pytest.raises(InputError, match="the model reads rows of a table"):
+            model.predict(wrong)
+
+
+def test_lines_of_standard_input(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def given(text: str) -> int:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))
+        return call("predict", str(run), "-", "--quiet")
+
+    assert given(json.dumps({"x": 1, "y": 2, "c": "new"}) + "\n") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert given("1,2,u\n") == 2
+    assert "line 1 is no JSON; write one object with all columns" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": "high"}, "new.csv, row 3: column 'x' holds 'high'"),
+        ({"x": "inf"}, "new.csv, row 3: column 'x' has an infinite number"),
+    ],
+)
+def test_the_row_is_named(run: Path, change: Row, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = unseen(run)
+    write(Path("new.csv"), [*rows[:2], {**rows[2], **change}, *rows[3:]])
+    assert call("predict", str(run), "new.csv") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_columns_that_are_not_those_of_training(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("new.csv"), [{"x": 1, "z": 2}])
+    assert call("predict", str(run), "new.csv") == 2
+    assert "needs the columns y, c once each; its columns are x" in capsys.readouterr().err
+    Path("new.csv").write_text("x,x,y,c\n1,2,3,u\n")
+    assert call("predict", str(run), "new.csv") == 2
+    assert "has the column 'x' more than once" in capsys.readouterr().err
+
+
+def test_export(run: Path) -> None:
+    assert call("predict", str(run), "--export", "model.pt2") == 0
+    program, features = torch.export.load("model.pt2").module(), torch.randn(5, 7)
+    torch.testing.assert_close(program(features), attittud_lab.load(run).module(features))
+
+
+def test_a_folder_that_does_not_tell_how_rows_are_read(run: Path) -> None:
+    path = run / "data.json"
+    before = path.read_text()
+    for change in ({"table": None}, {"table": {"columns": []}}, {"table": {"columns": [{"name": 1}]}}):
+        path.write_text(json.dumps(json.loads(before) | change))
+        with pytest.raises(InputError, match="does not tell how rows become features"):
+            attittud_lab.load(run)
+    path.write_text(before)
