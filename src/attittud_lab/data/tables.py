@@ -287,17 +287,24 @@ def _text_table(path: Path, suffix: str) -> pa.Table:
     return _csv(content, path, block, "\t" if suffix == ".tsv" else ",")
 
 
+def _reader(content: bytes) -> pa.BufferReader:
+    """A copy in memory of pyarrow: a thread that lets go of a Python object while Python ends aborts the process."""
+    memory = pa.BufferOutputStream()
+    memory.write(content)
+    return pa.BufferReader(memory.getvalue())
+
+
 def _csv(content: bytes, path: Path, block: int, delimiter: str) -> pa.Table:
     _check_quotes(content, path, delimiter)
     reading = pa.csv.ReadOptions(block_size=block, use_threads=False)  # with threads, messages have no row numbers
     parsing = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    with pa.csv.open_csv(io.BytesIO(content), read_options=reading, parse_options=parsing) as file:
+    with pa.csv.open_csv(_reader(content), read_options=reading, parse_options=parsing) as file:
         names = file.schema.names
     # As bytes, so that a column in another encoding can be named.
     convert = pa.csv.ConvertOptions(
         column_types={name: pa.binary() for name in names}, null_values=[], strings_can_be_null=False
     )
-    table = pa.csv.read_csv(io.BytesIO(content), reading, parsing, convert)
+    table = pa.csv.read_csv(_reader(content), reading, parsing, convert)
     return table.replace_schema_metadata(_CELLS_ARE_TEXT)
 
 
@@ -325,10 +332,10 @@ def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
                 found = f"{path}: line {number} has more than {DEEPEST} nested lists and objects"
                 raise InputError(f"{found}; keep only what is needed")
     reading = pa.json.ReadOptions(block_size=block, use_threads=False)
-    table = pa.json.read_json(io.BytesIO(content), read_options=reading)
+    table = pa.json.read_json(_reader(content), read_options=reading)
     dates = [column.name for column in table.schema if pa.types.is_timestamp(column.type)]
     if not dates:
         return table
     # Texts that look like dates stay texts.
     schema = pa.schema([(name, pa.string()) for name in dates])
-    return pa.json.read_json(io.BytesIO(content), reading, pa.json.ParseOptions(explicit_schema=schema))
+    return pa.json.read_json(_reader(content), reading, pa.json.ParseOptions(explicit_schema=schema))

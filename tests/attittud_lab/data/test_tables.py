@@ -232,6 +232,26 @@ def test_deep_nesting_does_not_crash(tmp_path: Path, text: str, nested: str) -> 
         read_path(path)
 
 
+def test_threads_of_pyarrow_hold_no_python_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that let go of one while Python ended aborted one command in a few, after its message (exit code 134)."""
+    handed: list[object] = []
+
+    def recorded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def record(source: object, *args: Any, **named: Any) -> Any:
+            handed.append(source)
+            return call(source, *args, **named)
+
+        return record
+
+    for module, name in ((pa.csv, "open_csv"), (pa.csv, "read_csv"), (pa.json, "read_json")):
+        monkeypatch.setattr(module, name, recorded(getattr(module, name)))
+    write_csv(tmp_path / "a.csv", ["a", "b"], ["x", "y"])
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "2020-01-01"}\n')
+    for name in ("a.csv", "a.jsonl"):
+        read_path(tmp_path / name)
+    assert len(handed) == 4 and all(isinstance(source, pa.BufferReader) for source in handed)
+
+
 def test_a_line_of_quotes_does_not_take_for_ever(tmp_path: Path) -> None:
     path, begun = tmp_path / "a.jsonl", time.process_time()
     path.write_text('{"text": "' + '\\"' * 300_000)
