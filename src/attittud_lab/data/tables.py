@@ -6,6 +6,7 @@ pyarrow reads all of them. Cells of csv and tsv are read as text and never guess
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 import json
 import re
@@ -334,14 +335,26 @@ def _csv(content: bytes, path: Path, block: int, delimiter: str) -> pa.Table:
     _check_quotes(content, path, delimiter)
     reading = pa.csv.ReadOptions(block_size=block, use_threads=False)  # with threads, messages have no row numbers
     parsing = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    with pa.csv.open_csv(io.BytesIO(content), read_options=reading, parse_options=parsing) as file:
-        names = file.schema.names
-    # As bytes, so that a column in another encoding can be named.
-    convert = pa.csv.ConvertOptions(
-        column_types={name: pa.binary() for name in names}, null_values=[], strings_can_be_null=False
-    )
-    table = pa.csv.read_csv(io.BytesIO(content), reading, parsing, convert)
+    names = _header(content, path, delimiter)
+    for _ in range(2):
+        # As bytes, so that a column in another encoding can be named.
+        convert = pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()), null_values=[], strings_can_be_null=False
+        )
+        table = pa.csv.read_csv(io.BytesIO(content), reading, parsing, convert)
+        if not set(table.schema.types) - {pa.binary()}:
+            break
+        names = table.column_names  # pyarrow reads this header in another way
     return table.replace_schema_metadata(CELLS_ARE_TEXT)
+
+
+def _header(content: bytes, path: Path, delimiter: str) -> list[str]:
+    """The names of the columns. Not by pyarrow's streaming reader: its thread may abort a process that ends in an error."""
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        return next((row for row in csv.reader(text, delimiter=delimiter) if row), [])
+    except csv.Error as error:
+        raise InputError(f"{path}: the first line is no list of column names ({error}); write one") from None
 
 
 def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:

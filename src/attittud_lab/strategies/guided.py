@@ -44,8 +44,8 @@ class Guided(Strategy):
         except ValueError as error:  # settings that do not go together, or an engine that does not exist
             raise InputError(f"strategy: {error}") from None
         self.config = config
-        # The engine must see the forward pass behind the basis, so the guide gets a callable.
-        self._watches = self.guide.engine.name == "hooks"
+        # An engine that must see the forward pass behind the basis gets a callable.
+        self._watches = self.guide.engine.needs_forward
 
     def check_batches(self, phase: str, settings: PhaseConfig) -> None:
         basis, own_batch = self.guide.basis, self.config.basis_batch

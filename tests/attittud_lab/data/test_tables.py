@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from attittud_lab.data import tables
 from attittud_lab.data.tables import read_file
 from attittud_lab.errors import InputError
 from tests.helpers.data_files import CASES, damaged, inputs, named, read_path
@@ -230,6 +231,25 @@ def test_deep_nesting_does_not_crash(tmp_path: Path, text: str, nested: str) -> 
     path.write_text('{"text": "a", "label": "b"}\n' + text % nested)
     with pytest.raises(InputError, match=r"line \d+ has more than 100 nested lists and objects"):
         read_path(path)
+
+
+def test_csv_is_not_read_by_a_thread_that_may_outlive_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow's streaming reader aborted refused commands now and then (exit code 134)."""
+    monkeypatch.setattr(pa.csv, "open_csv", None)
+    write_csv(tmp_path / "a.csv", ["a", "b"], ["x", "y"])
+    assert len(read_path(tmp_path / "a.csv").labels) == 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xef\xbb\xbftext,label\n01,x\n", b'\n\n"te\nxt",label\n01,x\n', b'text,"la""bel"\n01,x\n'], ids=str
+)
+def test_every_cell_of_a_csv_is_text_whatever_its_header(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    table = tables._text_table(path, ".csv")
+    assert {str(kind) for kind in table.schema.types} == {"binary"} and table.column(0)[0].as_py() == b"01"
 
 
 def test_a_line_of_quotes_does_not_take_for_ever(tmp_path: Path) -> None:

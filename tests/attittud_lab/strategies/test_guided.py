@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attittud import Guide, preset, presets
+from attittud import Guide, engine, preset, presets, register_engine
+from attittud.engine.hooks import Hooks
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import EtaWeights, StrategyConfig
 from attittud_lab.errors import InputError
@@ -93,6 +94,23 @@ def test_what_a_preset_fixes_is_not_inherited() -> None:
         inherited = find(name).inherits
         assert not (preset(name).keys() & set(inherited)), name
     assert find("flip").inherits == find("auto").inherits == SETTINGS and find("multitask").inherits == ()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_engine_from_outside_that_must_see_the_forward_pass_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    monkeypatch.setattr(engine, "_ENGINES", dict(engine._ENGINES))
+
+    @register_engine
+    class Watching(Hooks):
+        name = "watching"
+
+    job = "data: {primary: {path: digits, train: 40}, auxiliary: {more: digits}}\nmodel: mlp\n"
+    job += f"training: {{guided: {{steps: 2, accumulate: {accumulate}}}, finetune: {{steps: 1}}}}\n"
+    jobs = {name: loads(f"{job}strategy: {{name: flip, engine: {name}}}\n") for name in ("watching", "hooks")}
+    losses = [run(config, run_dir=tmp_path / name).test["loss"] for name, config in jobs.items()]
+    assert losses[0] == losses[1]
 
 
 def test_a_run_with_auto_reports_its_weights(tmp_path: Path):
