@@ -337,6 +337,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, form: str, name: str) -> None:
             refused(run, tmp_path / "guide", name, "guide.json", "basis", ".metadata", "")
 
 
+@pytest.mark.slow
 def test_wrong_types_in_the_state_are_named(tmp_path: Path) -> None:
     run = saved(tmp_path / "guide", "files")
     file = tmp_path / "guide" / "guide.json"

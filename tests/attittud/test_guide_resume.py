@@ -241,6 +241,7 @@ def broken(kind, state, draw):
 
 @settings(deadline=None, max_examples=200, derandomize=True)
 @given(st.sampled_from(list(STATES)), st.sampled_from(SAME + 2 * BROKEN), st.data())
+@pytest.mark.slow
 def test_a_changed_state_goes_on_the_same_or_is_refused_and_changes_nothing(setting, kind, data):
     state, want = trained(setting)
     run = Small(setting)

@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 import attittud
 
 
+@pytest.mark.slow
 def test_the_module_runs_the_command_line():
     done = subprocess.run(
         [sys.executable, "-m", "attittud", "--version"], capture_output=True, text=True, timeout=120, check=False

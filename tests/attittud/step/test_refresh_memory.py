@@ -101,6 +101,7 @@ def test_a_model_of_one_layer(engine):
 
 @pytest.mark.parametrize("basis", ["exact", "svd"])
 @pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.slow
 def test_bases_that_work_on_more_rows_than_they_keep(basis, engine):
     torch.manual_seed(0)
     model = Wide()

@@ -13,6 +13,8 @@ from tests.helpers.oracle import error
 from tests.helpers.processes import outcomes, run
 from tests.helpers.scenarios import ETA, N, World, half, late_task, message_of, twenty_steps
 
+pytestmark = pytest.mark.slow  # processes of two and four workers
+
 
 def differing():
     """Messages where workers do not fit together; each leaves no exchange half done."""
