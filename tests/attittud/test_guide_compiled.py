@@ -54,6 +54,21 @@ def test_steps_and_refreshes_equal_eager(donated, in_place):
         torch.testing.assert_close(a.grad, b.grad)
 
 
+@pytest.mark.usefixtures("donated")
+def test_a_second_compiled_model_of_a_process_works_as_the_first():
+    """It may have run before its guide is made, compiled with what overwrites saved tensors."""
+    x, y = torch.randn(8, 6), torch.randint(3, (8,))
+    for _ in range(2):
+        model = torch.compile(Model(), backend="aot_eager", fullgraph=True)
+        F.cross_entropy(model(x), y).backward()
+        guide = Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop")
+        for refresh in (True, False):
+            model.zero_grad()
+            losses = F.cross_entropy(model(x), y, reduction="none")
+            guide.backward(primary=losses, auxiliary=model(x).square().mean(), refresh=refresh)
+        assert all(p.grad is not None for p in model.parameters())
+
+
 def test_a_plain_model_leaves_the_setting_alone(donated):
     Guide(nn.Linear(2, 2), eta=Eta(1, 1, 1))
     assert donated.donated_buffer
