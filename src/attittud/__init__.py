@@ -7,7 +7,7 @@ from attittud.basis import bases, register_basis
 from attittud.basis.subspace import Subspace
 from attittud.decompose import Decomposition, decompose
 from attittud.engine import UnsupportedError, engines, register_engine
-from attittud.eta import Eta, preset, presets
+from attittud.eta import Eta, guards, preset, presets
 from attittud.guide import AccumulationWarning, Guide
 from attittud.report import Report
 
@@ -27,6 +27,7 @@ __all__ = [
     "bases",
     "decompose",
     "engines",
+    "guards",
     "isolated_forward",
     "preset",
     "presets",

@@ -52,19 +52,59 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "orthogonal_flip": {"eta": Eta(neutral=1, helpful=0, harmful=-1)},
 }
 
+# Published ways to learn new data (auxiliary) without losing what protected data (primary) shows; docs/guard.md has formulas.
+_GUARDS: dict[str, dict[str, Any]] = {
+    "a_gem": {**_PRESETS["pcgrad"], "primary_weight": 0.0},
+    "pcgrad": _PRESETS["pcgrad"],
+    "orthograd": {**_PRESETS["orthogonal"], "basis": "exact", "rank": 32, "refresh_every": 1},
+    "ogpsa": {
+        **_PRESETS["orthogonal"],
+        "basis": "sets",
+        "scope": "tensor",
+        "rank": 4,
+        "refresh_every": 30,
+        "primary_weight": 0.0,
+    },
+    "gru": {
+        **_PRESETS["drop_harmful"],
+        "basis": "running_mean",
+        "basis_options": {"rate": 0.8, "start": "zero"},
+        "refresh_every": 1,
+        "primary_weight": 0.0,
+    },
+    "bloop": {
+        **_PRESETS["orthogonal"],
+        "basis": "running_mean",
+        "basis_options": {"rate": 0.1, "start": "first"},
+        "refresh_every": 1,
+    },
+    "gu": {
+        **_PRESETS["orthogonal"],
+        "basis": "mean",
+        "metric": "adam",
+        "refresh_every": 1,
+        "primary_weight": 0.0,
+    },
+}
+
 
 def presets() -> tuple[str, ...]:
-    """The names that `preset` knows."""
+    """The names of general strategies that `preset` knows."""
     return tuple(_PRESETS)
 
 
+def guards() -> tuple[str, ...]:
+    """The names of ways to protect what a model can do that `preset` knows."""
+    return tuple(_GUARDS)
+
+
 def preset(name: str) -> dict[str, Any]:
-    """Keyword arguments of a `Guide` for a named strategy.
+    """Keyword arguments of a `Guide` for a named strategy, or for a named way to protect what a model can do.
 
     >>> preset("drop_harmful")
     {'eta': Eta(neutral=1.0, helpful=1.0, harmful=0.0)}
     """
-    return dict(choose("preset", name, _PRESETS))
+    return dict(choose("preset", name, _PRESETS | _GUARDS))
 
 
 def choose(what: str, name: object, table: Mapping[str, T]) -> T:

@@ -27,7 +27,7 @@ from attittud._torch import keep_saved_tensors
 from attittud.autograd.forward import BatchNormMode
 from attittud.basis import Basis, make_basis
 from attittud.basis.captured import CapturedUpdate
-from attittud.basis.subspace import Subspace
+from attittud.basis.subspace import Directions, Subspace
 from attittud.engine import make_engine
 from attittud.engine.base import logger
 from attittud.eta import Eta
@@ -75,7 +75,9 @@ class Guide:
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
         basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
-        rank: its dimension k (ignored by "mean" and "canonical").
+            "running_mean" is a running mean of the mean primary gradients; "sets" takes one row for each entry of
+            the primary losses, which then are the mean losses of several sets.
+        rank: its dimension k (ignored by "mean", "running_mean" and "canonical").
         refresh_every: the basis is recomputed in every n-th step.
         include_mean: append the current mean primary gradient as last direction, so that the neutral part is
             orthogonal to it.
@@ -89,6 +91,11 @@ class Guide:
         process_group: the workers that train replicas of the model together. The update equals the update of one process
             that has the examples of all workers; the guide does all reductions itself.
         seed: for the random numbers of the bases; the global random state is never touched.
+        basis_options: keyword arguments of the basis: `rate` and `start` ("zero" or "first") of "running_mean".
+        scope: compare gradients over the whole "model", or "tensor" by tensor, each with its own signs.
+        metric: inner products of gradients: "euclidean", or "adam", ⟨x, y / (sqrt(v) + eps)⟩ with the bias-corrected second
+            moments v of the optimizer at the last refresh. Parameters that Adam has not updated yet have weight 1.
+        optimizer: with metric="adam", the Adam or AdamW that trains the model.
         judge_every: with eta="auto" the judges are asked in every n-th step.
         report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model. Make it
             in steps with a "refresh", or "always"; in steps without it the norms are NaN.
@@ -111,6 +118,10 @@ class Guide:
         auxiliary_weight: float | Mapping[str, float] = 1.0,
         process_group: torch.distributed.ProcessGroup | None = None,
         seed: int = 0,
+        basis_options: Mapping[str, Any] | None = None,
+        scope: Literal["model", "tensor"] = "model",
+        metric: Literal["euclidean", "adam"] = "euclidean",
+        optimizer: torch.optim.Optimizer | None = None,
         judge_every: int = 4,
         report_norms: Literal["refresh", "always"] = "refresh",
     ) -> None:
@@ -127,7 +138,12 @@ class Guide:
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = check_weights("auxiliary_weight", auxiliary_weight)
         basis, engine = _implicit(basis, engine, self._workers)
-        self.basis = make_basis(basis)
+        check_choice("scope", scope, ("model", "tensor"))
+        check_choice("metric", metric, ("euclidean", "adam"))
+        self.scope, self.metric = scope, metric
+        self.basis = make_basis(basis, basis_options or {}, scope=scope, metric=metric, optimizer=optimizer)
+        if scope == "tensor" and basis_dtype is not None:
+            raise ValueError("scope='tensor' stores its basis in the type of the parameters; leave basis_dtype out")
         self.engine = make_engine(self._workers.engine(engine), keeps_graph=self.basis.keeps_graph)
         self.rank = _check_rank(check_count("rank", rank), self.basis, self.model)
         self.refresh_every = 1 if self.basis.keeps_graph else check_count("refresh_every", refresh_every)
@@ -148,7 +164,9 @@ class Guide:
         """The settings that results depend on, for logs. They must be the same on all workers."""
         of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
         plain = ("eta", "primary_weight", "auxiliary_weight", *of_basis, "judge_every", "report_norms")
-        named = {"basis": self.basis.name, "engine": self.engine.name} | {name: getattr(self, name) for name in plain}
+        named = {"basis": self.basis.label or self.basis.name, "engine": self.engine.name} | {
+            name: getattr(self, name) for name in plain
+        }
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
 
     # ------------------------------------------------------------------------------------------------ verbs
@@ -165,9 +183,10 @@ class Guide:
         """Add the update to `.grad`, as `Tensor.backward` adds a gradient.
 
         Args:
-            primary: per-example losses of the primary task (a vector); their mean is the objective. Or a callable that
-                computes and returns them, which shows its forward pass to the engine `hooks`. A worker of several that
-                has no primary examples in this step passes None.
+            primary: per-example losses of the primary task (a vector); their mean is the objective. The bases "mean" and
+                "running_mean" also take this mean itself, a scalar. Or a callable that computes and returns them, which
+                shows its forward pass to the engine `hooks`. A worker of several that has no primary examples in this step
+                passes None, and so does every worker in a step for which `primary_due` is False.
             auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named ones. Vectors
                 are averaged over the examples of all workers, scalars over the workers.
             basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
@@ -194,6 +213,7 @@ class Guide:
             if judge is not None or self._auto.wanted:
                 step.ask(judge)
                 self._check_judged(step, tasks)
+            step.skips = primary is None and not (step.refreshing or self._needs_primary())
             step.run(primary, tasks, basis_losses, primary_weight=self.primary_weight)
             report = step.finish(self.primary_weight)
         self._step = None
@@ -223,6 +243,7 @@ class Guide:
         step = self._step or self._begin(refresh)
         with self._discard_on_error():
             self._shared.update()
+            step.skips = losses is None and not (step.refreshing or self._needs_primary())
             step.primary(losses, basis_losses, retain_graph=retain_graph)
 
     def judge(self, judge: Losses) -> None:
@@ -271,6 +292,15 @@ class Guide:
         return self._refresher.due(self.refresh_every)
 
     @property
+    def primary_due(self) -> bool:
+        """Whether the next step needs primary losses. Where it does not, their pass can be left out: pass None.
+
+        So it is between refreshes if primary_weight is 0 and no sign depends on the current primary gradient: helpful and
+        harmful have the same weight, or the basis is a running mean.
+        """
+        return self.refresh_due or self._needs_primary()
+
+    @property
     def judge_due(self) -> bool:
         """Whether the next step asks the judges, if it is given any."""
         return self._auto.due
@@ -307,6 +337,12 @@ class Guide:
         may_wait, norms = refresh is None and not self.basis.keeps_graph, refreshing or self.report_norms == "always"
         self._step = step = Step(self._parts, refreshing, may_wait, self.include_mean, norms)
         return step
+
+    def _needs_primary(self) -> bool:
+        etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]
+        oriented = issubclass(self.basis.subspace, Directions) and self.basis.subspace.oriented
+        signs = not oriented and any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
+        return signs or self.primary_weight != 0 or self.include_mean or self._auto.wanted
 
     def _check_judged(self, step: Step, tasks: Mapping[str, Given]) -> None:
         self._auto.check([name for name, task in tasks.items() if task.eta == "auto"], asked=step.judge is not None)

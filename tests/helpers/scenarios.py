@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from attittud import Eta, Guide
+from attittud import Eta, Guide, preset
 from tests.helpers.zoo import problem
 
 ETA = Eta(1, 0.5, -1)
@@ -326,6 +326,24 @@ def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
         w.take(guide.combine())
 
 
+def guarded(w: World, name: str, **options: Any) -> None:
+    """A guard preset, which is given no more than it needs: mean losses, and none between refreshes."""
+    settings = preset(name) | options
+    if name == "gu":
+        settings["optimizer"] = w.optimizer = torch.optim.Adam(w.model.parameters(), lr=0.05)
+    guide = w.guide(**settings)
+    for i in range(4):
+        at = w.share(0, N - 3 * i)
+        if name == "orthograd":
+            losses = w.losses(w.share(4 * i % 12, M))
+        elif name == "ogpsa":
+            # Two sets: each worker has its even part of both.
+            losses = torch.stack([w.problem.losses(w.even(*part)).mean() for part in ((0, 12), (12, M))])
+        else:
+            losses = w.problem.losses(w.even(0, M)).mean()
+        w.take(guide.backward(primary=losses if guide.primary_due else None, auxiliary=w.auxiliary(at)))
+
+
 SCENARIOS: dict[str, Callable[[World], None]] = {
     **{
         basis: lambda w, basis=basis: plain(w, basis=basis)
@@ -335,6 +353,10 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
         f"{basis} include_mean": lambda w, basis=basis: plain(w, basis=basis, include_mean=True)
         for basis in ("sketch", "svd", "mean")
     },
+    **{f"guard {name}": lambda w, name=name: guarded(w, name) for name in ("a_gem", "orthograd", "bloop", "gu")},
+    "guard ogpsa": lambda w: guarded(w, "ogpsa", refresh_every=2),
+    "guard gru": lambda w: guarded(w, "gru", refresh_every=2, scope="tensor"),
+    "guard sketch, tensor by tensor": lambda w: plain(w, scope="tensor"),
     "svd of few examples": lambda w: plain(w, basis="svd", m=10),
     "stored in bf16": lambda w: plain(w, basis_dtype=torch.bfloat16),
     "norms in every step": lambda w: plain(w, report_norms="always"),

@@ -77,6 +77,11 @@ class Layout:
             for shape, strides, offset in zip(self._held, self.strides, self._offsets, strict=True)
         ]
 
+    def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Consecutive parts of `flat` (D, or r x D), one for each parameter, as vectors (or r x n)."""
+        found: tuple[Tensor, ...] = flat.split(self._sizes, dim=-1)
+        return found
+
     def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
         """The same views, by identity of the parameter."""
         return dict(zip(map(id, self.parameters), self.views(flat), strict=True))

@@ -1,17 +1,26 @@
 """Bases by name: the subspace in which the two tasks are compared."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
 from attittud.basis.base import Basis, Refresh, orthonormal_rows
 from attittud.basis.canonical import Canonical
 from attittud.basis.exact import Exact
 from attittud.basis.implicit import Implicit
 from attittud.basis.mean import Mean
+from attittud.basis.metric import in_metric
 from attittud.basis.random import Random
+from attittud.basis.running_mean import RunningMean
+from attittud.basis.sets import Sets
 from attittud.basis.sketch import Sketch
 from attittud.basis.svd import Svd
+from attittud.basis.tensorwise import tensorwise
 from attittud.eta import choose
 
 _BASES: dict[str, type[Basis]] = {
-    basis.name: basis for basis in (Sketch, Svd, Exact, Mean, Random, Canonical, Implicit)
+    basis.name: basis for basis in (Sketch, Svd, Exact, Mean, RunningMean, Sets, Random, Canonical, Implicit)
 }
 
 
@@ -26,8 +35,28 @@ def bases() -> tuple[str, ...]:
     return tuple(_BASES)
 
 
-def make_basis(name: str) -> Basis:
-    return choose("basis", name, _BASES)()
+def make_basis(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    scope: str = "model",
+    metric: str = "euclidean",
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Basis:
+    kind = choose("basis", name, _BASES)
+    if scope == "tensor":
+        kind = tensorwise(kind)
+    if metric == "adam":
+        kind = in_metric(kind, optimizer)
+    try:
+        basis = kind(**options)
+    except TypeError as error:
+        raise TypeError(f"basis_options={dict(options)!r} do not fit basis={name!r}: {error}") from error
+    others = {"scope": scope} if scope != "model" else {}
+    others |= {"metric": metric} if metric != "euclidean" else {}
+    told = ", ".join(f"{key}={value!r}" for key, value in {**options, **others}.items())
+    basis.label = f"{name}({told})" if told else name
+    return basis
 
 
 __all__ = ["Basis", "Refresh", "bases", "make_basis", "orthonormal_rows", "register_basis"]

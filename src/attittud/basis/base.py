@@ -39,6 +39,9 @@ class Refresh:
     share: Share = EVERYTHING  # this worker's part of the examples of the current call
     shrink: float | Tensor = 1.0  # a factor that J is multiplied by
     scope: Callable[[], AbstractContextManager[None]] = nullcontext  # a context around every use of the losses' graph
+    old: tuple[Tensor, Tensor] | None = None  # V until now and a factor, for a basis that goes on from factor @ V
+    factor: Tensor | None = None  # the same factor for the new rows
+    scale: Tensor | None = None  # a factor for each column, where inner products are not the Euclidean ones
 
     @property
     def first(self) -> int | Tensor:
@@ -62,6 +65,7 @@ class Refresh:
             self.rows = self.layout.narrow_(self.rows, kept)
         if self.single is not None:
             self.single = self.layout.narrow_(self.single, kept)
+        self.old = None
         self.layout = kept
 
 
@@ -76,6 +80,8 @@ class Basis(ABC):
     same_as: ClassVar[str | None] = None  # the basis with the same span, under whose name this one is saved
     keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
+    least: ClassVar[int] = 2  # entries of the primary losses without which it spans nothing, if it needs J
+    label: str = ""  # the name and what else decides the meaning of V; empty: the name alone
 
     def rank(self, asked: int) -> int:
         """How many rows V has when a user asks for `rank`."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -114,6 +114,8 @@ class Subspace(ABC):
         self.finite = torch.ones((), dtype=torch.bool, device=layout.device)  # whether the latest refresh succeeded
         self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)  # which rows are not zero
 
+    saved: ClassVar[bool] = True  # whether V can be loaded again from its rows
+
     @property
     def rows(self) -> Tensor | None:
         """V where it is stored, not a copy. Products with it cover the examples and the columns of this worker."""
@@ -131,6 +133,13 @@ class Subspace(ABC):
     def load(self, rows: Tensor) -> None:
         """Take in saved rows as they are."""
         raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but this one is not stored")
+
+    def remembered(self, layout: Layout) -> tuple[Tensor, Tensor] | None:
+        """V and a factor (k x k): the next refresh over this layout goes on from factor @ V."""
+        return None
+
+    def recall(self, factor: list[Any] | None) -> None:  # noqa: B027 - most bases are computed from nothing
+        """Take in the factor that belongs to saved rows."""
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -173,6 +182,8 @@ class Directions(Subspace):
 
     rounding: Tensor | None = None
     """VVᵀ - I (k x k) where the rows were rounded when they were stored."""
+    oriented: ClassVar[bool] = False
+    """Whether a direction itself says what helps, without the primary gradient of the step."""
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:
@@ -192,6 +203,10 @@ class Directions(Subspace):
         self.add_(x.mul_(x_factor), weights)
         return x.add_(y.mul_(y_factor))
 
+    def inner(self, x: Tensor, y: Tensor) -> Tensor:
+        """The inner product of two gradients, float64."""
+        return dot(x, y)
+
     def coordinates(self, x: Tensor) -> Tensor:
         return self.project(x)
 
@@ -200,7 +215,7 @@ class Directions(Subspace):
         if rows is None:
             raise ValueError("basis='implicit' is gone when its step is over; use basis='exact', which is stored")
         p, a = self.project(primary), self.project(auxiliary)
-        harmful = harmful_mask(a, p)
+        harmful = harmful_mask(a, _forwards(p) if self.oriented else p)
         parts = torch.stack([torch.where(harmful, 0.0, a), torch.where(harmful, a, 0.0)])
         multiples = torch.zeros(2, dtype=torch.float64, device=a.device)
         if include_mean:
@@ -236,7 +251,8 @@ class Directions(Subspace):
         residual = None
         if step.include_mean:
             residual = Residual.of(p, square, residual_tolerance(self.layout.dtype), self.rounding)
-        directions = p if residual is None else torch.cat([p, residual.norm[None]])
+        signs = _forwards(p) if self.oriented else p
+        directions = signs if residual is None else torch.cat([signs, residual.norm[None]])
         if residual is not None and judges is not None:
             row = residual.coefficient(judges.rows, judges.primary)
             judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
@@ -266,7 +282,11 @@ class Directions(Subspace):
         assert weights is not None
         update = self._update(step, weights, primary_factor, along)
         active = self.active.clone()  # a report may be read after the next refresh
-        return update, Numbers(p, square, p[:0] if residual is None else residual.norm[None], active, tasks), cosines
+        return (
+            update,
+            Numbers(signs, square, p[:0] if residual is None else residual.norm[None], active, tasks),
+            cosines,
+        )
 
     def _update(self, step: Gradients, weights: Tensor, primary_factor: Tensor, along: list[Tensor]) -> Tensor:
         total, factor = step.summed()
@@ -283,6 +303,11 @@ class Directions(Subspace):
             along.clear()
         self.add_(total, weights)
         return total.add_(scaled) if step.primary_whole else total
+
+
+def _forwards(p: Tensor) -> Tensor:
+    """V g_prim for directions that point along what helps: positive, also where the primary pass was left out."""
+    return p.abs().clamp(min=torch.finfo(p.dtype).tiny)  # whose square is zero, so that the report does not change
 
 
 def _missing(
@@ -329,17 +354,22 @@ class Stored(Directions):
                 self._rows = more if self._rows is None else torch.cat([self._rows, more])
             take_(self.rows[:count], rows, finite)
             self.rows[count:].masked_fill_(finite, 0.0)
-        if self.active.shape[0] != self.rows.shape[0]:
-            self.active = torch.zeros(self.rows.shape[0], dtype=torch.bool, device=self.layout.device)
-        # Not in float64, for which torch would copy all of V: rows have norm 1 or 0.
-        wide = torch.promote_types(self.rows.dtype, torch.float32)
-        squares = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide).square()
-        self.active.copy_(self.workers.sum_columns(squares) > 0.25)
+        squares = self.workers.sum_columns(self.lengths().square())
+        if self.active.shape != squares.shape:
+            self.active = torch.zeros_like(squares, dtype=torch.bool)
+        self.active.copy_(squares > 0.25)
         if torch.finfo(self.dtype).eps > torch.finfo(self.layout.dtype).eps:
             found = self.workers.sum_columns(gram(self.rows)) - torch.diag(self.active.double())
             # In place: a captured CUDA graph may refer to it.
             same = self.rounding is not None and self.rounding.shape == found.shape
             self.rounding = self.rounding.copy_(found) if same and self.rounding is not None else found
+
+    def lengths(self) -> Tensor:
+        """The norms of this worker's part of the directions, which all have norm 1 or 0."""
+        # Not in float64, for which torch would copy all of V.
+        wide = torch.promote_types(self.rows.dtype, torch.float32)
+        norms: Tensor = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide)
+        return norms
 
     def load(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:

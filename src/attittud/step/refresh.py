@@ -25,7 +25,15 @@ from attittud.workers.one import Workers
 Losses = Callable[[], Tensor]  # a function that computes losses when they are needed
 
 
-def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Layout | None = None) -> Tensor:
+def losses_of(
+    call: Losses,
+    where: str,
+    cure: str,
+    workers: Workers,
+    layout: Layout | None = None,
+    *,
+    may_be_scalar: bool = False,
+) -> Tensor:
     """The per-example losses that a callable returns. `layout`: they must reach some of its parameters.
 
     `cure`: added to the error for a single example under BatchNorm, where torch does not say which batch it is.
@@ -37,7 +45,8 @@ def losses_of(call: Losses, where: str, cure: str, workers: Workers, layout: Lay
         if "more than 1 value per channel" not in str(error):
             raise
         raise ValueError(f"{where}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
-    losses = as_losses(workers.losses(given, where), where, may_be_empty=workers.size > 1)
+    empty = workers.size > 1
+    losses = as_losses(workers.losses(given, where), where, may_be_empty=empty, may_be_scalar=may_be_scalar)
     if layout is not None and losses.numel() > 0 and not workers.splits_columns:
         check_reaches(losses, where, layout)
     return losses
@@ -67,7 +76,7 @@ class Refresher:
         self.shared, self.model, self.workers = shared, shared.listing.model, shared.workers
         self.basis, self.engine = basis, engine
         self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
-        saved_as = basis.same_as or basis.name
+        saved_as = basis.same_as or basis.label or basis.name
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """What decides the meaning of a saved basis."""
         self.subspace: Subspace | None = None
@@ -104,7 +113,8 @@ class Refresher:
         if self.subspace is None or layout is not self.subspace.layout:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
-        return Refresh(layout, self.rank, self.seed, self.index, self.workers)
+        old = None if self.subspace is None else self.subspace.remembered(layout)
+        return Refresh(layout, self.rank, self.seed, self.index, self.workers, old=old)
 
     def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool, complete: bool) -> None:
         """Let the examples behind `losses` contribute to the basis in the making.
@@ -137,7 +147,8 @@ class Refresher:
         refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
         with refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
             more = "return the losses of at least two, better of many"
-            losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout)
+            scalar = self.basis.needs != "jacobian"
+            losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout, may_be_scalar=scalar)
             self.engine.seen()
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, scaled=False, complete=True)
@@ -147,7 +158,8 @@ class Refresher:
 
     def fix(self, refresh: Refresh, *, may_wait: bool) -> Subspace | None:
         """Orthonormalise the rows that were added up. None: a single example spans no subspace, and the refresh may wait."""
-        if self.basis.needs == "jacobian" and isinstance(refresh.examples, int) and refresh.examples < 2:
+        few = isinstance(refresh.examples, int) and refresh.examples < self.basis.least
+        if self.basis.needs == "jacobian" and few:
             if may_wait and self.subspace is not None and self.subspace.layout.same(refresh.layout):
                 return None
             raise ValueError(
@@ -181,8 +193,10 @@ class Refresher:
 
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
-        rows = space.rows if space is not None and include_basis else None
+        rows = space.rows if space is not None and include_basis and space.saved else None
+        held = None if space is None else space.remembered(space.layout)
         return {
+            **({} if held is None else {"factor": held[1].tolist()}),
             "settings": self.settings,
             "since_refresh": self.age,
             "refreshes": int(self.index),
@@ -206,6 +220,7 @@ class Refresher:
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]))
+                subspace.recall(state.get("factor"))
         self.subspace = subspace
         self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]

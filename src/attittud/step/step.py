@@ -20,7 +20,6 @@ from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Directions, Finished, Subspace
 from attittud.decompose import Judges, Weights
 from attittud.eta import Eta
-from attittud.kernels import dot
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
 from attittud.step.refresh import Losses, Refresher, losses_of
@@ -183,12 +182,12 @@ class Gradients:
         else:
             assert self.primary_gradient is not None
             p = subspace.project(self.primary_gradient)
-            square = dot(self.primary_gradient, self.primary_gradient) if self.primary_whole else None
+            square = subspace.inner(self.primary_gradient, self.primary_gradient) if self.primary_whole else None
         judges = None
         if self.judges is not None:
             assert self.primary_gradient is not None and self.primary_whole
-            inner = dot(self.judges, self.primary_gradient)
-            judges = Judges(subspace.project(self.judges), dot(self.judges, self.judges), inner)
+            inner = subspace.inner(self.judges, self.primary_gradient)
+            judges = Judges(subspace.project(self.judges), subspace.inner(self.judges, self.judges), inner)
         if self.workers.size > 1:
             self._exchange(p, square, judges)
         return p, square, judges
@@ -209,14 +208,14 @@ class Gradients:
             self.primary_measured = self.primary_calls, found.rows_y, found.yy
         else:
             a = subspace.project(task.flat)
-            square = dot(task.flat, task.flat) if task.whole else None
-            inner = dot(task.flat, primary) if primary is not None and self.primary_whole else None
+            square = subspace.inner(task.flat, task.flat) if task.whole else None
+            inner = subspace.inner(task.flat, primary) if primary is not None and self.primary_whole else None
         if self.judges is not None:
             if square is None:
                 # The squared norms of the workers' parts do not add up to it; the exchange counts this once for every worker.
                 whole = self.workers.sum_examples_(task.flat.clone(), "auxiliary gradients")
-                square = dot(whole, whole) / self.workers.size
-            judged = dot(task.flat, self.judges)
+                square = subspace.inner(whole, whole) / self.workers.size
+            judged = subspace.inner(task.flat, self.judges)
             task.judged = judged if task.judged is None else task.judged + judged
         if task.a is None:
             task.a, task.square, task.inner = a, square, inner
@@ -263,6 +262,7 @@ class Step(Gradients):
         """Passes may be CUDA graphs, which write into the same memory again and again."""
         self.refreshing, self.may_wait = refreshing, may_wait
         """Whether a refresh is due in this step. It may wait for a step with more examples."""
+        self.skips = False  # None stands for the primary losses, because nothing of them is used in this step
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
         self.basis_losses: Losses | None = None  # where the basis comes from, if not from the primary losses
@@ -457,7 +457,9 @@ class Step(Gradients):
         rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
         if self.workers.size > 1:
             others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
-            others = [(name, p) for name, p in others if name in primary or name in auxiliary]
+            # Where the primary pass is left out, its own parameters get no gradient on any worker.
+            reached = auxiliary if self.skips else primary | auxiliary
+            others = [(name, p) for name, p in others if name in reached]
             rest, unsummed = self.workers.rest(rest, others)
         if self.captured is not None:
             done = self.captured.finish(self, primary_weight)
@@ -509,18 +511,27 @@ def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
 @contextmanager
 def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
     """Per-example primary losses. If a callable computes them and a basis is due, the engine watches while they are used."""
-    refresher = step.refresher
+    refresher, empty = step.refresher, step.workers.size > 1
+    scalar = refresher.basis.needs != "jacobian"
     if not callable(primary):
-        losses = step.workers.losses(None, "primary") if primary is None else primary
-        yield as_losses(losses, "primary", may_be_empty=step.workers.size > 1)
+        given = _nothing(step) if primary is None else primary
+        yield as_losses(given, "primary", may_be_empty=empty or step.skips, may_be_scalar=scalar)
         return
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
     with refresher.engine.watch(refresher.model) if watched else nullcontext():
         more = "return the losses of at least two, or put the BatchNorm layers into eval()"
-        losses = losses_of(primary, "primary", more, step.workers)
+        losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
         refresher.engine.seen()
         yield losses
+
+
+def _nothing(step: Step) -> Tensor | None:
+    """Stand-in losses where None was given: by a worker without examples, or in a step that needs no primary losses."""
+    if not step.skips:
+        return step.workers.losses(None, "primary")
+    # A product, since a graph is recognised by the number of its node.
+    return torch.zeros(0, device=step.shared.listing.parameters[0].device, requires_grad=True) * 1
 
 
 def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False) -> dict[str, KnownGraph]:
@@ -597,7 +608,8 @@ def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor 
 
 
 def _check_reach(step: Step, what: str, reached: set[str]) -> None:
-    if not reached and step.workers.size == 1:  # one of several workers may have no examples
+    # One of several workers may have no examples.
+    if not reached and step.workers.size == 1 and not (step.skips and what == "primary"):
         raise ValueError(
             f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learnt from it; compute it "
             "from the model given to Guide, and check requires_grad"

@@ -1,0 +1,74 @@
+"""A running mean of the mean primary gradients (k = 1), as GRU and Bloop keep one.
+
+At every refresh m becomes rate * g_prim + (1 - rate) * m, and V is m/‖m‖. What points along m helps, whatever the primary
+gradient of the step: a step without a refresh needs none. With rate=1 this is the mean gradient of the last refresh.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attittud.autograd.layout import Layout
+from attittud.basis.base import Basis, Refresh
+from attittud.basis.orthonormal import orthonormalise_
+from attittud.basis.subspace import Stored
+from attittud.kernels import add_product_
+
+
+class Remembering(Stored):
+    """V with the factor that gives back the rows it was made of, factor @ V. Its directions point along these rows."""
+
+    factor: Tensor | None = None
+    oriented = True
+
+    def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
+        super().replace(rows, finite, refresh)
+        if refresh is not None and refresh.factor is not None:
+            old, new = self.factor, refresh.factor
+            self.factor = new if old is None else torch.where(finite, new, old)
+
+    def remembered(self, layout: Layout) -> tuple[Tensor, Tensor] | None:
+        return (self.rows, self.factor) if self.factor is not None and self.layout.same(layout) else None
+
+    def recall(self, factor: list[Any] | None) -> None:
+        if factor is None:
+            raise ValueError(
+                "the state has a running mean without its length ('factor'); leave it out and let the mean begin again"
+            )
+        found = torch.tensor(factor, dtype=torch.float64, device=self.layout.device)
+        count = self.rows.shape[0]
+        if found.shape[-2:] != (count, count) or found.numel() != count * self.active.numel():
+            raise ValueError(f"'factor' in the state has shape {tuple(found.shape)}, which does not fit {count} rows")
+        self.factor = found
+
+
+class RunningMean(Basis):
+    name = "running_mean"
+    needs = "mean"
+    subspace = Remembering
+
+    def __init__(self, rate: float = 0.1, start: Literal["zero", "first"] = "first") -> None:
+        if not isinstance(rate, (int, float)) or not 0 < rate <= 1:
+            raise ValueError(f"rate of a running mean must be above 0 and at most 1, got {rate!r}")
+        if start not in ("zero", "first"):
+            raise ValueError(f"start of a running mean must be 'zero' or 'first' (the first gradient), got {start!r}")
+        self.rate, self.start = float(rate), start
+
+    def rank(self, asked: int) -> int:
+        return 1
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        refresh.sum_examples_()
+        rows = refresh.rows
+        assert rows is not None
+        if refresh.old is not None:
+            mean, factor = refresh.old
+            add_product_(rows.mul_(self.rate), (1 - self.rate) * factor.to(rows.dtype), mean.to(rows.dtype))
+        elif self.start == "zero":
+            rows.mul_(self.rate)
+        found = orthonormalise_(rows, refresh.workers.sum_columns)
+        refresh.factor = found.factor
+        return found.finite

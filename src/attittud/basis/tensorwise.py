@@ -1,0 +1,74 @@
+"""`scope="tensor"`: gradients are compared tensor by tensor, as OGPSA does.
+
+Every row of a basis becomes one direction for each parameter: its part over this parameter, orthonormalised against the
+other rows' parts. V then has k * T directions for T parameters, and still k rows in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attittud.autograd.layout import Layout
+from attittud.basis.base import Basis, Refresh
+from attittud.basis.subspace import Directions, Stored
+from attittud.kernels import Products, add_rows_, project
+
+
+class Blocks(Stored):
+    """Directions that are each zero outside of one parameter; numbered row by row."""
+
+    def lengths(self) -> Tensor:
+        wide = torch.promote_types(self.rows.dtype, torch.float32)
+        parts = self.layout.parts(self.rows)
+        return torch.stack([torch.linalg.vector_norm(part, dim=1, dtype=wide) for part in parts], dim=1).flatten()
+
+    def project(self, x: Tensor) -> Tensor:
+        pairs = zip(self.layout.parts(self.rows), self.layout.parts(x), strict=True)
+        return torch.stack([project(rows, part) for rows, part in pairs], dim=1).flatten()
+
+    def products(self, x: Tensor, y: Tensor | None) -> Products:
+        assert y is not None
+        return Products(self.project(x), self.project(y), self.inner(x, x), self.inner(y, y), self.inner(x, y))
+
+    def add_(self, x: Tensor, weights: Tensor) -> None:
+        columns = weights.view(self.rows.shape[0], -1).unbind(1)
+        for part, rows, own in zip(self.layout.parts(x), self.layout.parts(self.rows), columns, strict=True):
+            add_rows_(part, rows, own)
+
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+        return Directions.lift_(self, weights, x, y, x_factor, y_factor)
+
+    def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
+        raise ValueError("squares by parameter are not computed for scope='tensor'; use scope='model'")
+
+
+class Tensorwise(Basis):
+    """Stands before another basis, which then finishes the rows of one parameter after the other."""
+
+    subspace = Blocks
+
+    def finish(self, refresh: Refresh) -> Tensor:
+        layout, nothing = refresh.layout, [None] * len(refresh.layout.named)
+        rows, single = (nothing if x is None else layout.parts(x) for x in (refresh.rows, refresh.single))
+        old = nothing if refresh.old is None else list(zip(layout.parts(refresh.old[0]), refresh.old[1], strict=True))
+        parts, finite = [], []
+        for pair, *held, before in zip(layout.named, rows, single, old, strict=True):
+            own, examples = (None if x is None else x.contiguous() for x in held)
+            part = replace(refresh, layout=Layout([pair]), rows=own, single=examples, old=before)
+            finite.append(super().finish(part))  # type: ignore[safe-super] # the next class is a basis
+            parts.append(part)
+        refresh.rows = torch.cat([part.rows for part in parts if part.rows is not None], dim=1)
+        factors = [part.factor for part in parts if part.factor is not None]
+        refresh.factor, refresh.single = torch.stack(factors) if factors else None, None
+        return torch.stack(finite).all()
+
+
+def tensorwise(basis: type[Basis]) -> type[Basis]:
+    """The same basis, tensor by tensor."""
+    if not issubclass(basis.subspace, Stored):
+        raise ValueError(f"scope='tensor' needs a basis that is stored, not basis={basis.name!r}; use scope='model'")
+    subspace = type("Blocks", (Blocks, basis.subspace), {})
+    return type(basis.__name__, (Tensorwise, basis), {"subspace": subspace})

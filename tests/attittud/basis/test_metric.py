@@ -1,0 +1,119 @@
+"""metric="adam": projections are orthogonal for gradients divided by what Adam divides them by."""
+
+import pytest
+import torch
+from torch import nn
+
+from attittud import Eta, Guide
+from attittud.basis.metric import adam_scale
+from tests.helpers.oracle import gradients
+from tests.helpers.zoo import problem
+
+ETA = Eta(neutral=1, helpful=0, harmful=0)
+
+
+def trained(kind=torch.optim.AdamW, steps=3):
+    """A problem and its optimizer after some steps."""
+    p = problem("mlp", torch.float64, m=9)
+    optimizer = kind(p.model.parameters(), lr=0.05)
+    for i in range(steps):
+        optimizer.zero_grad()
+        (p.losses(slice(i, i + 3)).mean() + p.loss()).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    return p, optimizer
+
+
+@pytest.mark.parametrize("scope", ["model", "tensor"])
+@pytest.mark.parametrize("basis", ["mean", "exact", "sketch"])
+def test_the_step_that_adam_makes_does_not_change_the_primary_loss_to_first_order(basis, scope):
+    """⟨update, P⁻¹ g_prim⟩ = 0 if g_prim is in the span; over every tensor with scope="tensor"."""
+    p, optimizer = trained()
+    guide = Guide(
+        p.model, eta=ETA, primary_weight=0.0, basis=basis, rank=9, metric="adam", optimizer=optimizer, scope=scope
+    )
+    report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+    update, g_prim = p.grads(), gradients(p.losses().mean(), p.model)
+    inner, plain, size = {}, {}, {}
+    for name, parameter in guide.shared_parameters.items():
+        state = optimizer.state[parameter]
+        metric = (state["exp_avg_sq"] / (1 - 0.999 ** float(state["step"]))).sqrt() + 1e-8
+        inner[name] = float((update[name] * g_prim[name] / metric).sum())
+        plain[name] = float((update[name] * g_prim[name]).sum())
+        size[name] = float(
+            (update[name].square() / metric).sum().sqrt() * (g_prim[name].square() / metric).sum().sqrt()
+        )
+    assert abs(sum(inner.values())) < 1e-10 * sum(size.values())
+    if scope == "tensor":
+        assert all(abs(inner[name]) < 1e-10 * size[name] + 1e-14 for name in inner)
+    assert abs(sum(plain.values())) > 1e-6  # it is another metric than the Euclidean one
+    assert float(report.captured_primary) == pytest.approx(1)
+
+
+def test_before_the_first_step_of_adam_it_is_the_euclidean_metric():
+    results = []
+    for options in ({"metric": "adam"}, {}):
+        p = problem("mlp", torch.float64, m=9)
+        optimizer = torch.optim.Adam(p.model.parameters())
+        more = {"optimizer": optimizer} if options else {}
+        Guide(p.model, eta=ETA, basis="mean", **options, **more).backward(primary=p.losses(), auxiliary=p.loss())
+        results.append(p.grads())
+    assert all(torch.allclose(results[0][name], results[1][name], atol=1e-12) for name in results[0])
+
+
+def test_the_metric_is_that_of_the_refresh_and_a_resumed_run_refreshes():
+    p, optimizer = trained()
+    settings = {"eta": ETA, "basis": "mean", "refresh_every": 5, "metric": "adam", "optimizer": optimizer}
+    guide = Guide(p.model, **settings)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    before = guide.subspace.scale.clone()
+    optimizer.step()
+    optimizer.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert torch.equal(guide.subspace.scale, before)
+    assert not torch.equal(adam_scale(optimizer, guide.subspace.layout), before)
+    again = Guide(p.model, **settings)
+    again.load_state_dict(guide.state_dict())
+    assert again.refresh_due and not guide.refresh_due
+
+
+def test_a_wrapped_optimizer_is_unwrapped():
+    class Wrapper:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+    p, optimizer = trained()
+    guide = Guide(p.model, eta=ETA, basis="mean", metric="adam", optimizer=Wrapper(optimizer))
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert guide.basis.optimizer is optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda model: None, "pass optimizer="),
+        (lambda model: torch.optim.SGD(model.parameters(), lr=1), "betas and eps"),
+    ],
+)
+def test_an_optimizer_that_is_not_adam_is_refused(make, message):
+    p = problem("mlp", torch.float64, m=9)
+    with pytest.raises(TypeError, match=message):
+        Guide(p.model, eta=ETA, basis="mean", metric="adam", optimizer=make(p.model))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda model: torch.optim.Adamax(model.parameters()), "exp_avg_sq"),
+        (lambda model: torch.optim.Adam([nn.Parameter(torch.zeros(1))]), "is not in the optimizer"),
+    ],
+)
+def test_an_optimizer_without_the_second_moments_is_refused_at_a_refresh(make, message):
+    p = problem("mlp", torch.float64, m=9)
+    optimizer = make(p.model)
+    guide = Guide(p.model, eta=ETA, basis="mean", metric="adam", optimizer=optimizer)
+    for parameter in p.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    with pytest.raises((TypeError, ValueError), match=message):
+        guide.backward(primary=p.losses(), auxiliary=p.loss())

@@ -1,0 +1,100 @@
+"""A running mean of primary gradients: its directions keep their own signs, and a resumed run goes on with the same mean."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from attittud import Eta, Guide
+
+SETTINGS = {"eta": Eta(neutral=1, helpful=1, harmful=0), "primary_weight": 0.0, "basis": "running_mean"}
+
+
+class Plane(nn.Module):
+    """Gradients are what a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.point = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def loss(self, *gradient: float) -> torch.Tensor:
+        return self.point @ torch.tensor(gradient, dtype=torch.float64)
+
+
+def step(model: Plane, guide: Guide, protected: tuple[float, float], new: tuple[float, float]) -> list[float]:
+    model.point.grad = None
+    guide.backward(primary=model.loss(*protected), auxiliary=model.loss(*new))
+    return model.point.grad.tolist()
+
+
+@pytest.mark.parametrize("scope", ["model", "tensor"])
+def test_the_mean_decides_the_sign_and_not_the_last_gradient(scope):
+    model = Plane()
+    guide = Guide(model, **SETTINGS, refresh_every=1, basis_options={"rate": 0.25}, scope=scope)
+    assert step(model, guide, (4, 0), (-1, 1)) == [0, 1]
+    # Now m = (2.75, 0): the new gradient opposes it, although it goes along with the protected one.
+    assert step(model, guide, (-1, 0), (-1, 1)) == [0, 1]
+    assert step(model, guide, (-1, 0), (2, 1)) == [2, 1]
+
+
+def test_where_the_mean_starts():
+    directions = {}
+    for start in ("zero", "first"):
+        model = Plane()
+        guide = Guide(model, **SETTINGS, refresh_every=1, basis_options={"rate": 0.5, "start": start})
+        step(model, guide, (4, 0), (1, 1))
+        step(model, guide, (0, 4), (1, 1))
+        directions[start] = guide.subspace.rows[0].tolist()
+    assert directions["first"] == pytest.approx([0.5**0.5, 0.5**0.5])  # (4, 0)/2 + (0, 4)/2
+    assert directions["zero"] == pytest.approx([1 / 5**0.5, 2 / 5**0.5])  # (4, 0)/4 + (0, 4)/2
+
+
+@pytest.mark.parametrize("scope", ["model", "tensor"])
+def test_a_resumed_run_has_the_same_mean(scope):
+    whole, other = Plane(), Plane()
+    settings = {**SETTINGS, "refresh_every": 1, "basis_options": {"rate": 0.3}, "scope": scope}
+    guide, again = Guide(whole, **settings), Guide(other, **settings)
+    step(whole, guide, (3, 1), (1, -1))
+    step(whole, guide, (-1, 2), (1, -1))
+    state = guide.state_dict()
+    json.dumps({name: value for name, value in state.items() if name != "basis"})  # checkpoints keep it as JSON
+    again.load_state_dict(state)
+    for protected in ((-2, 1), (0, -1)):
+        assert step(whole, guide, protected, (1, -2)) == step(other, again, protected, (1, -2))
+    del state["factor"]
+    with pytest.raises(ValueError, match="'factor'"):
+        again.load_state_dict(state)
+
+
+def test_a_refresh_that_finds_nan_leaves_the_mean_alone():
+    model = Plane()
+    guide = Guide(model, **SETTINGS, refresh_every=1)
+    step(model, guide, (4, 0), (-1, 1))
+    step(model, guide, (torch.nan, 0), (-1, 1))
+    assert guide.subspace.rows.tolist() == [[1, 0]] and guide.subspace.factor.tolist() == [[4]]
+
+
+def test_a_zero_gradient_protects_nothing():
+    """So it is for the divergence from the start model at the start model."""
+    model = Plane()
+    guide = Guide(model, **SETTINGS, refresh_every=1)
+    assert step(model, guide, (0, 0), (-1, 1)) == [-1, 1]
+    assert step(model, guide, (4, 0), (-1, 1)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"rate": 0}, "above 0"), ({"start": "last"}, "'zero' or 'first'"), ({"gamma": 0.1}, "basis_options")],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Guide(Plane(), **SETTINGS, basis_options=options)
+
+
+def test_another_rate_does_not_load_the_state():
+    model = Plane()
+    guide = Guide(model, **SETTINGS, basis_options={"rate": 0.3})
+    step(model, guide, (4, 0), (-1, 1))
+    with pytest.raises(ValueError, match=r"rate=0\.3"):
+        Guide(model, **SETTINGS).load_state_dict(guide.state_dict())
