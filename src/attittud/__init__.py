@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from attittud.autograd.forward import isolated_forward
+from attittud.average import averages, interpolate, weights_of
 from attittud.basis import bases, register_basis
 from attittud.basis.subspace import Subspace
 from attittud.decompose import Decomposition, decompose
@@ -24,13 +25,16 @@ __all__ = [
     "Report",
     "Subspace",
     "UnsupportedError",
+    "averages",
     "bases",
     "decompose",
     "engines",
     "guards",
+    "interpolate",
     "isolated_forward",
     "preset",
     "presets",
     "register_basis",
     "register_engine",
+    "weights_of",
 ]

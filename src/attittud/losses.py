@@ -58,6 +58,33 @@ def per_sequence(
     return total / (labels != ignore_index).sum(dim=1).clamp(min=1)
 
 
+def per_sequence_kl(
+    logits: Tensor, start_logits: Tensor, labels: Tensor, *, shift: bool = True, ignore_index: int = -100
+) -> Tensor:
+    """Divergence KL(start ‖ now) of each sequence, from the logits of the start model and of the current one.
+
+    As in `per_sequence`, the labels say which tokens count; each sequence has the mean over its tokens. At the start model the
+    gradient of the divergence is zero, and what is computed there is rounding, which would become a direction if it was
+    normalised. So tokens whose two distributions differ by rounding alone have a gradient of exactly zero.
+
+    >>> logits, labels = torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
+    >>> per_sequence_kl(logits, logits, labels)
+    tensor([0., 0.])
+    """
+    if logits.ndim != 3 or labels.shape != logits.shape[:2] or start_logits.shape != logits.shape:
+        raise ValueError(
+            f"per_sequence_kl takes logits m x T x C twice and labels m x T, got {tuple(logits.shape)}, "
+            f"{tuple(start_logits.shape)} and {tuple(labels.shape)}; both models must see the same batch, with padding"
+        )
+    counted = (F.pad(labels[:, 1:], (0, 1), value=ignore_index) if shift else labels) != ignore_index
+    now, start = (F.log_softmax(_full(x), dim=-1) for x in (logits, start_logits.detach()))
+    before = start.exp()
+    divergence = (before * (start - now)).sum(dim=-1)
+    rounding = (now.detach().exp() - before).abs().sum(dim=-1) <= 64 * torch.finfo(now.dtype).eps
+    total = torch.where(counted & ~rounding, divergence, 0.0).sum(dim=1)
+    return total / counted.sum(dim=1).clamp(min=1)
+
+
 def per_example(logits: Tensor, labels: Tensor, *, problem_type: ProblemType | None = None) -> Tensor:
     """Loss of each example of a classifier or regressor with logits m x C (or m), averaged over its outputs.
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attittud.losses import per_example, per_sequence
+from attittud.losses import per_example, per_sequence, per_sequence_kl
 
 
 def batch(m: int = 5, length: int = 7, classes: int = 11) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,3 +62,35 @@ def test_per_example_one_by_one() -> None:
         square = F.mse_loss(logits[i], values[i])
         assert torch.allclose(per_example(logits, values, problem_type="regression")[i], square)
         assert torch.allclose(per_example(logits[:, 0], values[:, 0])[i], F.mse_loss(logits[i, 0], values[i, 0]))
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_divergence_one_by_one(shift: bool) -> None:
+    logits, labels = batch()
+    start = torch.randn_like(logits)
+    found = per_sequence_kl(logits, start, labels, shift=shift)
+    for i in range(len(labels)):
+        at = slice(None, -1) if shift else slice(None)
+        counted = (labels[i, 1:] if shift else labels[i]) != -100
+        now, before = (x[i, at].log_softmax(-1)[counted] for x in (logits, start))
+        want = F.kl_div(now, before, log_target=True, reduction="sum") / max(1, int(counted.sum()))
+        assert torch.allclose(found[i], want)
+
+
+def test_the_divergence_of_equal_logits_has_no_gradient() -> None:
+    """Autograd alone leaves rounding there, of which a basis would make a direction."""
+    torch.manual_seed(0)
+    logits = (5 * torch.randn(4, 6, 50)).requires_grad_()
+    labels, start = torch.randint(50, (4, 6)), logits.detach().clone()
+    losses = per_sequence_kl(logits, start, labels)
+    assert not losses.any() and not torch.autograd.grad(losses.sum(), logits)[0].any()
+    plain = F.kl_div(logits.log_softmax(-1), start.log_softmax(-1), log_target=True, reduction="sum")
+    assert torch.autograd.grad(plain, logits)[0].any()
+    near = (start + 1e-3 * torch.randn_like(start)).requires_grad_()
+    assert torch.autograd.grad(per_sequence_kl(near, start, labels).sum(), near)[0].any()
+
+
+def test_divergence_of_other_shapes_is_refused() -> None:
+    logits, labels = batch()
+    with pytest.raises(ValueError, match="same batch"):
+        per_sequence_kl(logits, logits[:, :-1], labels)

@@ -241,13 +241,13 @@ class Directions(Subspace):
     ) -> tuple[Tensor, Numbers, dict[str, Tensor]]:
         """The update, the numbers of its report, and the cosines with the judges' gradient."""
         p, square, judges = step.measure(along)
-        known = square is not None
+        known = square is not None and not step.skips
         for task in step.tasks.values():
             # The primary gradient may have grown after this task had been reduced to a k-vector.
             if task.square is None or task.inner is None or task.primary_calls != step.primary_calls:
                 known = False
         unknown = p if known else torch.full((), torch.nan, dtype=torch.float64, device=p.device)
-        square = unknown if square is None else square
+        square = unknown if square is None or step.skips else square
         residual = None
         if step.include_mean:
             residual = Residual.of(p, square, residual_tolerance(self.layout.dtype), self.rounding)

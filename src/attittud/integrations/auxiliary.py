@@ -68,7 +68,7 @@ class AuxiliaryData:
         data, args = self.datasets[name], self.trainer.args
         seed = args.seed if args.data_seed is None else args.data_seed
         shuffled = Shuffled(data, seed, name) if hasattr(data, "__len__") else None
-        with self._own_collator(name):
+        with self.own_collator(name):
             loader = self.trainer._get_dataloader(
                 data,
                 description=f"auxiliary {name!r}",
@@ -79,7 +79,7 @@ class AuxiliaryData:
         return Stream(loader, name, shuffled, skip_first_batches, drawn)
 
     @contextmanager
-    def _own_collator(self, name: str) -> Iterator[None]:
+    def own_collator(self, name: str) -> Iterator[None]:
         """A dataset with its own collator keeps all its columns: the Trainer knows only the columns of its own loss."""
         trainer, args = self.trainer, self.trainer.args
         kept = trainer.data_collator, args.remove_unused_columns

@@ -65,19 +65,23 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
                         "use ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
                     )
             group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None
-            guide = Guide(self, process_group=group, **self.guide_settings)
+            settings = dict(self.guide_settings)
+            if settings.get("metric", "euclidean") != "euclidean" and "optimizer" not in settings:
+                settings["optimizer"] = self.optimizers(use_pl_optimizer=False)
+            guide = Guide(self, process_group=group, **settings)
             if self._saved is not None:
                 files.restore(guide, self._saved, f"the entry {STATE_KEY!r} of Lightning's checkpoint")
             self._guide, self._saved = guide, None
         return self._guide
 
     def guided_backward(
-        self, primary: Tensor, auxiliary: Tensor | Mapping[str, Tensor], *, log: bool = True, **more: Any
+        self, primary: Tensor | None, auxiliary: Tensor | Mapping[str, Tensor], *, log: bool = True, **more: Any
     ) -> Report:
         """Fill `.grad` as `Guide.backward` does, under the Trainer's precision and strategy plugins.
 
         Args:
-            primary: per-example losses.
+            primary: per-example losses, or what else `Guide.backward` takes: their mean, or None where `guide.primary_due`
+                is False.
             auxiliary: a loss, or a dict of named ones.
             log: log the shares of neutral, helpful and harmful gradient at the Trainer's logging steps.
             more: other arguments of `Guide.backward`.
@@ -86,8 +90,9 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         tasks = {name: self.scaled(loss) for name, loss in several.items()}
         if (judge := more.get("judge")) is not None:
             more["judge"] = lambda: self.scaled(judge())
-        report = self._latest.take(self.guide.backward(self.scaled(primary), tasks, **more))
-        self.finish_backward(primary.detach().mean())
+        losses = None if primary is None else self.scaled(primary)
+        report = self._latest.take(self.guide.backward(losses, tasks, **more))
+        self.finish_backward(None if primary is None else primary.detach().mean())
         if log and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1) % self.trainer.log_every_n_steps == 0:
             self.log_dict(self._latest.numbers())
         return report

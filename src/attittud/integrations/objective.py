@@ -54,15 +54,15 @@ class Objective:
             if self._model_loss is None:
                 self._model_loss = ModelLoss(self.trainer, model, inputs)
             losses = self._model_loss(model, inputs, items)
-        return losses / self._divisor(items)
+        return losses / self.divisor(items)
 
     def auxiliary(self, name: str, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         if name in self.auxiliary_losses:
             return self.auxiliary_losses[name](model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
         loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
-        return loss / self._divisor(items)
+        return loss / self.divisor(items)
 
-    def _divisor(self, items: Any) -> int:
+    def divisor(self, items: Any) -> int:
         """The number by which the Trainer divides a loss under accumulation: 1 if the loss was already scaled."""
         trainer, scaled = self.trainer, getattr(self.trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
         if scaled is None:

@@ -57,6 +57,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     """
 
     current_gradient_accumulation_steps: int
+    packs = False  # whether several examples of `train_dataset` may share a row: they need no losses of their own
 
     def __init__(
         self,
@@ -73,17 +74,24 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         super().__init__(*args, **kwargs)
         check_trainer(self)
         self.guide_settings = dict(guide)
+        self.guide: Guide | None = None
         # Wrong settings are refused before any data is prepared.
-        check_judges(Guide(self.model, **self.guide_settings), judge_dataset)
+        check_judges(self.make_guide(self.model), judge_dataset)
         collators, own_losses = auxiliary_collators or {}, dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
             self, auxiliary_datasets, collators, auxiliary_batch_size, judge_dataset, known=own_losses
         )
         overridden = type(self).compute_loss is not Trainer.compute_loss
         self.objective = Objective(self, primary_losses, own_losses, own=overridden)
-        self.guide: Guide | None = None
         self._latest = Latest()
         self._window: Window = {}
+
+    def make_guide(self, model: nn.Module) -> Guide:
+        """The guide of a model; a metric of the optimizer's takes the Trainer's optimizer, once there is one."""
+        settings = dict(self.guide_settings)
+        if settings.get("metric", "euclidean") != "euclidean" and "optimizer" not in settings:
+            settings["optimizer"] = self.optimizer or torch.optim.AdamW(model.parameters())
+        return Guide(model, **settings)
 
     @property
     def report(self) -> Report | None:
@@ -132,7 +140,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        self.guide = Guide(prepared[0], **self.guide_settings)
+        self.guide = self.make_guide(prepared[0])
         # The guide adds up micro-batches itself, and under FSDP2 it needs every micro-batch reduced.
         self.accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
         resumed = resume_from_checkpoint is not None
@@ -211,6 +219,7 @@ def check_trainer(trainer: Any) -> None:
     launch = f"with `accelerate launch --config_file fsdp2.yaml`, where fsdp2.yaml is:\n{FSDP2}"
     old_fsdp = trainer.is_fsdp_enabled and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2
     packed = {"packing": getattr(args, "packing", False), "padding_free": getattr(trainer, "padding_free", False)}
+    packed = {} if trainer.packs else packed
     lomo, mesh = "lomo" in str(args.optim).lower(), getattr(accelerator, "parallelism_config", None)
     refusals = {
         "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "

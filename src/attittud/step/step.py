@@ -94,6 +94,7 @@ class Gradients:
         """The shared parameters, as far as they are known by now."""
         self.include_mean = include_mean
         self.norms = norms  # the report has norms although they cost an exchange
+        self.skips = False  # None stands for the primary losses, because nothing of them is used in this step
         self.primary_gradient: Tensor | None = None
         self.primary_calls = 0
         self.primary_complete = False  # no further primary call will come
@@ -262,7 +263,6 @@ class Step(Gradients):
         """Passes may be CUDA graphs, which write into the same memory again and again."""
         self.refreshing, self.may_wait = refreshing, may_wait
         """Whether a refresh is due in this step. It may wait for a step with more examples."""
-        self.skips = False  # None stands for the primary losses, because nothing of them is used in this step
         self.refresh: Refresh | None = None
         """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
         self.basis_losses: Losses | None = None  # where the basis comes from, if not from the primary losses

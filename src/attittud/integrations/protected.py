@@ -1,0 +1,216 @@
+"""The protected data of a Trainer that learns something new: replies to prompts, their losses, and what was forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from attittud.average import averages, interpolate, placed, weights_of
+from attittud.integrations.auxiliary import Window
+from attittud.integrations.objective import check_logits
+from attittud.losses import per_sequence, per_sequence_kl
+
+PROTECTED, HELD_OUT = "protected", "held_out"
+Inputs = dict[str, Any]
+
+
+class ProtectedLoss:
+    """The loss of protected batches: the Trainer's own ("nll"), or the divergence from the start model ("kl").
+
+    The start model is the model without its adapters (PEFT), or else the model with its start weights, of which a copy is made
+    now. (A copy of the whole model would not do: trainers bind the model's `forward` to the model itself.)
+    """
+
+    def __init__(self, trainer: Any, kind: Literal["nll", "kl"]) -> None:
+        self.trainer, self.kind = trainer, kind
+        self.adapters = callable(getattr(trainer.model, "disable_adapter", None))
+        self._start = weights_of(trainer.model) if kind == "kl" and not self.adapters else {}
+        self._bare: nn.Module = trainer.model
+
+    def begin(self, model: nn.Module) -> None:
+        """Follow the model onto its device and into its shards."""
+        self._bare = self.trainer.accelerator.unwrap_model(model)
+        self._start = placed(self._bare, self._start)
+
+    def __call__(self, model: nn.Module, window: Window, *, single: bool) -> Tensor:
+        """Losses of the batches of a step: of `single` examples, or the mean loss of every set."""
+        batches = {name: self.trainer._prepare_inputs(batch) for name, ((batch,), _) in window.items()}
+        # All of them first: weights may not change while a graph refers to them.
+        start = self._start_logits(list(batches.values())) if self.kind == "kl" else [None] * len(batches)
+        found = []
+        for (name, inputs), before in zip(batches.items(), start, strict=True):
+            with self.trainer.compute_loss_context_manager():
+                if before is not None:
+                    losses = per_sequence_kl(_logits(model, inputs), before, inputs["labels"])
+                else:
+                    losses = self._own(name, model, inputs, window[name][1], single=single)
+            found.append(losses if single else losses.mean()[None])
+        return torch.cat(found)
+
+    def _own(self, name: str, model: nn.Module, inputs: Inputs, items: Any, *, single: bool) -> Tensor:
+        trainer = self.trainer
+        if name in trainer.auxiliary.collators:
+            return per_sequence(_logits(model, inputs), inputs["labels"])
+        if single:
+            # One batch in a step, whatever the number of micro-batches with new data.
+            losses: Tensor = trainer.objective.primary(model, inputs, items) * trainer.objective.divisor(items)
+            return losses
+        loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=items)
+        return loss
+
+    @torch.no_grad()
+    def _start_logits(self, batches: Sequence[Inputs]) -> list[Tensor]:
+        bare: Any = self._bare
+        started = bare.disable_adapter() if self.adapters else interpolate(bare, self._start, 0.0)
+        with started, self.trainer.compute_loss_context_manager():
+            return [_logits(bare, inputs) for inputs in batches]
+
+    @contextmanager
+    def undisturbed(self, model: nn.Module) -> Iterator[None]:
+        """Without dropout where outputs are compared with the start model's: the difference would be the dropout's.
+
+        Other modules stay in training mode, which gradient checkpointing needs. Keep the block open until the graph is used.
+        """
+        changed: list[tuple[dict[str, Any], str, Any]] = []
+        for module in model.modules() if self.kind == "kl" else ():
+            own = vars(module)
+            if "Dropout" in type(module).__name__:
+                changed.append((own, "training", own["training"]))
+            elif isinstance(own.get("attention_dropout"), float):
+                changed.append((own, "attention_dropout", own["attention_dropout"]))
+        for own, key, value in changed:
+            own[key] = type(value)(0)
+        try:
+            yield
+        finally:
+            for own, key, value in changed:
+                own[key] = value
+
+
+def _logits(model: Any, inputs: Inputs) -> Tensor:
+    if "labels" not in inputs:
+        raise ValueError(
+            f"a protected batch has no 'labels' (it has {', '.join(sorted(inputs))}), which say what tokens count; pass "
+            "protect_collator= that makes them, such as transformers' DataCollatorForLanguageModeling(tokenizer, mlm=False)"
+        )
+    return check_logits(model(**{key: value for key, value in inputs.items() if key != "labels"}), model)
+
+
+# ------------------------------------------------------------------------------------------------ what was forgotten
+
+
+class Forgetting:
+    """By how much the loss on a dataset has changed since the start; the tokens of all examples count the same."""
+
+    def __init__(self, trainer: Any, name: str, data: Any) -> None:
+        self.trainer, self.name, self.data = trainer, name, data
+        self.start: float | None = None
+
+    def begin(self, model: nn.Module) -> None:
+        """Measure the start model, once."""
+        if self.start is None:
+            self.start = self._measure(model, self._loader())
+
+    def __call__(self, model: nn.Module) -> float:
+        assert self.start is not None
+        return self._measure(model, self._loader()) - self.start
+
+    def curve(
+        self, model: nn.Module, start: Mapping[str, Tensor], shares: Sequence[float]
+    ) -> dict[float, dict[str, float]]:
+        """Forgetting, and the loss on a single `eval_dataset`, for averages of the start and the end weights.
+
+        With adapters these are averages of the weights that the adapters change: their effect is scaled.
+        """
+        data = self.trainer.eval_dataset
+        evaluated = data is not None and not isinstance(data, dict)
+
+        def evaluate() -> dict[str, float]:
+            found = {"forgetting": self(model)}
+            return found | (
+                {"eval_loss": self._measure(model, self.trainer.get_eval_dataloader())} if evaluated else {}
+            )
+
+        if start:
+            return averages(model, start, evaluate, shares)
+        from peft.helpers import rescale_adapter_scale
+
+        found = {}
+        for share in shares:
+            with rescale_adapter_scale(model, share):
+                found[share] = evaluate()
+        return found
+
+    def _loader(self) -> Any:
+        trainer = self.trainer
+        with trainer.auxiliary.own_collator(self.name):
+            size = trainer.args.eval_batch_size
+            return trainer._get_dataloader(self.data, description="protected data", batch_size=size)
+
+    @torch.no_grad()
+    def _measure(self, model: nn.Module, loader: Any) -> float:
+        """The mean over the tokens that count, or over the examples of a loss that is not one of tokens (DPO)."""
+        trainer, was_training = self.trainer, model.training
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=trainer.accelerator.device)
+        model.eval()
+        for batch in loader:
+            inputs = {
+                key: x.to(device) if isinstance(x, Tensor) else x for key, x in trainer._prepare_inputs(batch).items()
+            }
+            with trainer.compute_loss_context_manager():
+                if "labels" in inputs and inputs["labels"].ndim == 2:
+                    total = per_sequence(_logits(model, inputs), inputs["labels"], reduction="sum").sum()
+                    count = (inputs["labels"][:, 1:] != -100).sum()
+                else:
+                    count = torch.tensor(len(next(x for x in inputs.values() if isinstance(x, Tensor))))
+                    total = trainer.compute_loss(model, inputs) * count
+            sums += torch.stack([total.double().to(sums.device), count.double().to(sums.device)])
+        model.train(was_training)
+        whole, tokens = trainer.accelerator.reduce(sums, "sum").tolist()
+        return float(whole / max(tokens, 1))
+
+
+# ------------------------------------------------------------------------------------------------ replies to prompts
+
+
+@torch.no_grad()
+def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> list[dict[str, list[int]]]:
+    """Let a model answer prompts, texts or lists of chat messages; only the tokens of the replies count as labels.
+
+    The likeliest token is taken every time, so that all workers have the same replies.
+    """
+    if tokenizer is None:
+        raise ValueError("protect_prompts= needs the tokenizer: pass it to the Trainer as processing_class=")
+    device, was_training, found = next(model.parameters()).device, model.training, []
+    model.eval()
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            text = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        else:
+            text = tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )["input_ids"]
+        text = text.to(device)
+        whole = model.generate(
+            text, attention_mask=torch.ones_like(text), do_sample=False, max_new_tokens=tokens, use_cache=True
+        )[0].tolist()
+        asked = text.shape[1]
+        found.append({"input_ids": whole, "labels": [-100] * asked + whole[asked:]})
+    model.train(was_training)
+    return found
+
+
+def pad(rows: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Tensor]:
+    """Collate replies: padded on the right, where nothing counts."""
+    ids, labels = ([torch.tensor(row[key]) for row in rows] for key in ("input_ids", "labels"))
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
+    }

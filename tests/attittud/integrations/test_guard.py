@@ -1,0 +1,269 @@
+"""Trainers that learn new data and protect old abilities: their steps are the published updates on the Trainer's own losses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("trl", reason="needs trl")
+
+
+pytest.importorskip("peft", reason="needs peft")
+
+
+pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the path")
+
+
+import datasets
+import transformers
+from peft import LoraConfig
+from transformers import DataCollatorForLanguageModeling
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl_trainers import make_model, make_tokenizer, pairs, text
+
+from attittud import guards
+from attittud.integrations.guard import PLAIN, GuardMixin
+from tests.helpers.trainers import WARNINGS, arguments, curve
+
+pytestmark = WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+
+
+class Guarded(GuardMixin, SFTTrainer):
+    pass
+
+
+class GuardedDPO(GuardMixin, DPOTrainer):
+    pass
+
+
+def sft(folder: Path, cls: type = Guarded, *, args: Any = None, **settings: Any) -> Any:
+    """Learn to count downwards, protect counting upwards."""
+    own = {"guard": "a_gem", "protect_dataset": text(8, [1], 2), "protect_eval_dataset": text(8, [1], 3), "shares": ()}
+    return cls(
+        model=make_model(),
+        args=arguments(folder, SFTConfig, **{"max_length": 16, "max_steps": 4, "optim": "sgd"} | (args or {})),
+        train_dataset=text(40, [-1], 1),
+        processing_class=make_tokenizer(),
+        **own | settings,
+    )
+
+
+def weights(trainer: Any) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+class ByHand(Guarded):
+    """A-GEM (facebookresearch/agem, model/model.py) written with torch.autograd.grad; only the data come from the mixin."""
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        parameters = list(model.parameters())
+
+        def gradient(loss: Tensor) -> Tensor:
+            return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+
+        model.train()
+        if self._opened:
+            (((batch,), items),) = self._window.values()
+            self.r, self.g, self._opened = gradient(self.compute_loss(model, batch, num_items_in_batch=items)), 0, False
+        loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        self.g = self.g + gradient(loss)  # TRL's loss is divided by the tokens of all micro-batches already
+        if self.accelerator.sync_gradients:
+            inner = self.g @ self.r
+            found = self.g - inner / (self.r @ self.r) * self.r if inner < 0 else self.g
+            self.conflicts = getattr(self, "conflicts", 0) + int(inner < 0)
+            for p, part in zip(parameters, found.split([p.numel() for p in parameters]), strict=True):
+                p.grad = part.view_as(p).clone()
+        return loss.detach()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_a_run_is_the_formula_on_the_trainers_own_losses(tmp_path: Path, accumulated: int) -> None:
+    settings = {"gradient_accumulation_steps": accumulated, "max_grad_norm": 0.0, "learning_rate": 0.5, "max_steps": 8}
+    found, want = (sft(tmp_path, cls, args=settings) for cls in (Guarded, ByHand))
+    for trainer in (found, want):
+        trainer.train()
+    assert 0 < want.conflicts < 8
+    assert curve(found) == pytest.approx(curve(want), rel=1e-5)
+    assert torch.allclose(weights(found), weights(want), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_without_a_guard_it_is_the_stock_trainer_to_the_bit(tmp_path: Path) -> None:
+    settings = {"gradient_accumulation_steps": 2}
+    found = sft(tmp_path, guard="none", protect_dataset=None, args=settings)
+    stock = SFTTrainer(
+        make_model(),
+        arguments(tmp_path, SFTConfig, max_length=16, max_steps=4, optim="sgd", **settings),
+        train_dataset=text(40, [-1], 1),
+        processing_class=make_tokenizer(),
+    )
+    for trainer in (found, stock):
+        trainer.train()
+    assert curve(found) == curve(stock) and torch.equal(weights(found), weights(stock))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guard", ["replay", "kl"])
+def test_losses_that_are_added_have_their_weight_once_in_a_step(tmp_path: Path, guard: str) -> None:
+    """Whatever the accumulation: compared with a guide that adds the same gradients."""
+    settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.0, "learning_rate": 0.3}
+    loss = "kl" if guard == "kl" else "nll"
+    sum_ = {"eta": (1, 1, 1), "refresh_every": 1}
+    found = sft(tmp_path, guard=guard, protect_weight=0.7, args=settings)
+    want = sft(tmp_path, guard="pcgrad", protect_loss=loss, protect_weight=0.7, guide=sum_, args=settings)
+    for trainer in (found, want):
+        trainer.train()
+    assert torch.allclose(weights(found), weights(want), atol=1e-6)
+    start = torch.cat([p.detach().flatten() for p in make_model().parameters()])
+    assert (weights(found) - start).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guard", [*PLAIN, *guards()])
+@pytest.mark.parametrize("loss", ["nll", "kl"])
+def test_every_method_runs_with_packing_accumulation_and_checkpointing(tmp_path: Path, guard: str, loss: str) -> None:
+    args = {"packing": guard != "orthograd", "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
+    args |= {"optim": "adamw_torch", "eval_strategy": "steps", "eval_steps": 2}
+    more = {"protect_dataset": {"up": text(8, [1], 2), "twos": text(8, [2], 4)}} if guard == "ogpsa" else {}
+    checkpointing = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    trainer = sft(
+        tmp_path, guard=guard, protect_loss=loss, eval_dataset=text(8, [-1], 7), args=args | checkpointing, **more
+    )
+    trainer.train()
+    assert len(curve(trainer, "eval_forgetting")) == 2 and len(curve(trainer)) == 4
+    if guard not in PLAIN:
+        assert int(trainer.report.effective_rank) > (21 if guard == "ogpsa" else 0)
+        assert curve(trainer, "loss_new") == pytest.approx(curve(trainer), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_the_protected_pass_is_left_out_between_refreshes(tmp_path: Path) -> None:
+    trainer = sft(tmp_path, guard="ogpsa", guide={"refresh_every": 3}, args={"max_steps": 7})
+    passes = []
+    compute = trainer.compute_loss
+    trainer.compute_loss = lambda model, inputs, **more: passes.append(0) or compute(model, inputs, **more)
+    trainer.train()
+    assert trainer.auxiliary.drawn == {"protected": 3} and len(passes) == 7 + 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guard", ["a_gem", "ogpsa", "gru"])
+def test_the_divergence_protects_nothing_at_the_start_and_is_looked_at_again_in_the_next_step(
+    tmp_path: Path, guard: str
+) -> None:
+    """Its gradient is zero there: a basis made of it would be noise, and stay for 30 steps."""
+    ranks = {}
+    for steps in (1, 2):
+        trainer = sft(tmp_path, guard=guard, protect_loss="kl", args={"max_steps": steps, "learning_rate": 0.3})
+        trainer.train()
+        ranks[steps] = int(trainer.report.effective_rank)
+        if steps == 1:
+            plain = sft(tmp_path, guard="none", args={"max_steps": 1, "learning_rate": 0.3})
+            plain.train()
+            assert torch.allclose(weights(trainer), weights(plain), atol=1e-7)
+    assert ranks[1] == 0 and ranks[2] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("guard", "loss"), [("gru", "kl"), ("replay", "nll"), ("gu", "nll")])
+def test_a_resumed_run_is_the_same_run(tmp_path: Path, guard: str, loss: str) -> None:
+    args = {"max_steps": 5, "save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch"}
+    whole, resumed = (sft(tmp_path, guard=guard, protect_loss=loss, args=args) for _ in range(2))
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert curve(resumed) == curve(whole) and torch.equal(weights(resumed), weights(whole))
+
+
+@pytest.mark.slow
+def test_the_log_says_what_was_lost_and_what_averages_would_have_lost(tmp_path: Path) -> None:
+    args = {"eval_strategy": "steps", "eval_steps": 4, "learning_rate": 0.5, "max_steps": 8}
+    trainer = sft(tmp_path, guard="none", eval_dataset=text(8, [-1], 7), args=args, shares=(0, 0.25, 0.5, 0.75, 1))
+    trainer.train()
+    lost = curve(trainer, "eval_forgetting")
+    assert len(lost) == 2
+    assert [curve(trainer, f"average_{share}_forgetting") for share in (0, 1)] == [[0.0], [lost[-1]]]
+    assert list(trainer.averages) == [0, 0.25, 0.5, 0.75, 1]
+    losses = [found["eval_loss"] for found in trainer.averages.values()]
+    assert losses[-1] < losses[0] and losses[-1] == pytest.approx(curve(trainer, "eval_loss")[-1], rel=1e-3)
+    seen = sft(tmp_path, guard="replay", protect_eval_dataset=None, eval_dataset=text(8, [-1], 7), args=args)
+    seen.train()
+    assert len(curve(seen, "eval_forgetting_protected")) == 2 and not curve(seen, "eval_forgetting")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guard", ["kl", "a_gem", "orthograd"])
+def test_lora_needs_no_copy_of_the_start_model(tmp_path: Path, guard: str) -> None:
+    args = {"learning_rate": 0.5, "eval_strategy": "steps", "eval_steps": 4}
+    peft = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], lora_dropout=0.1)
+    more = {"eval_dataset": text(8, [-1], 7), "shares": (0, 0.5, 1), "peft_config": peft}
+    trainer = sft(tmp_path, guard=guard, protect_loss="kl", args=args, **more)
+    trainer.train()
+    assert trainer.protected_loss.adapters and not trainer.protected_loss._start
+    assert trainer.averages[0]["forgetting"] == pytest.approx(0, abs=1e-6)
+    assert trainer.averages[1]["forgetting"] == pytest.approx(curve(trainer, "eval_forgetting")[-1], abs=1e-6)
+    assert trainer.averages[1]["eval_loss"] != trainer.averages[0]["eval_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["nll", "kl"])
+def test_dpo_with_protected_text(tmp_path: Path, loss: str) -> None:
+    """New data are pairs; what is protected is plain text, with a collator of its own."""
+    tokenizer = make_tokenizer()
+    tokens = text(8, [1], seed=2).map(lambda row: tokenizer(row["text"]), remove_columns="text")
+    trainer = GuardedDPO(
+        model=make_model(),
+        ref_model=make_model(),
+        args=arguments(tmp_path, DPOConfig, max_length=24, max_steps=3, optim="sgd", learning_rate=0.5),
+        train_dataset=pairs(16, 1),
+        processing_class=tokenizer,
+        protect_dataset=tokens,
+        protect_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        protect_loss=loss,
+    )
+    trainer.train()
+    assert int(trainer.report.effective_rank) == 1 and len(trainer.averages) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"bf16": True}, {"padding_free": True, "max_length": None}])
+def test_prompts_are_answered_by_the_start_model(tmp_path: Path, settings: Any) -> None:
+    trainer = sft(
+        tmp_path,
+        protect_dataset=None,
+        protect_prompts=["1 2 3", "5 6"],
+        reply_tokens=4,
+        protect_loss="kl",
+        args=settings,
+    )
+    trainer.train()
+    assert len(trainer.auxiliary.datasets["protected"]) == 2 and int(trainer.report.effective_rank) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"guard": "agem"}, "Did you mean 'a_gem'"),
+        ({"protect_loss": "l2"}, "'nll' or 'kl'"),
+        ({"protect_dataset": None}, "protect_dataset=, or protect_prompts="),
+        ({"protect_prompts": ["1"]}, "pass one of them"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sft(tmp_path, **settings)

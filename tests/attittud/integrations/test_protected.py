@@ -1,0 +1,134 @@
+"""The losses of protected data, the divergence from the start model, and what was forgotten."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+
+from transformers import Trainer
+
+from attittud.integrations.guard import GuardMixin
+from attittud.integrations.protected import pad, replies
+from tests.helpers.trainers import WARNINGS, arguments, llama
+
+pytestmark = WARNINGS
+
+
+class Guarded(GuardMixin, Trainer):
+    pass
+
+
+def rows(count: int, seed: int, length: int = 8) -> list[dict[str, list[int]]]:
+    """Sequences in which the first tokens do not count."""
+    random = torch.Generator().manual_seed(seed)
+    found = torch.randint(2, 20, (count, length), generator=random).tolist()
+    return [
+        {"input_ids": row[: length - i % 3], "labels": [-100, -100, *row[2 : length - i % 3]]}
+        for i, row in enumerate(found)
+    ]
+
+
+def trainer(folder: Path, **settings: Any) -> Guarded:
+    own = {"guard": "a_gem", "protect_dataset": rows(4, 2), "protect_loss": "kl"} | settings
+    args = arguments(folder, max_steps=3, **own.pop("args", {}))
+    return Guarded(own.pop("model", None) or llama(), args, train_dataset=rows(16, 1), data_collator=pad, **own)
+
+
+def test_the_divergence_is_that_from_the_start_weights(tmp_path: Path) -> None:
+    """Checked by an independent formula, after training has moved the weights."""
+    start, run = llama(), trainer(tmp_path)
+    run.train()
+    batch = pad(rows(4, 2))
+    losses = run.protected_loss(run.model, {"protected": ([batch], None)}, single=True)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        before = F.log_softmax(start(**inputs).logits[:, :-1], -1)
+    now = F.log_softmax(run.model(**inputs).logits[:, :-1], -1)
+    each = F.kl_div(now, before, log_target=True, reduction="none").sum(-1)
+    counted = batch["labels"][:, 1:] != -100
+    want = (each * counted).sum(1) / counted.sum(1)
+    assert losses.tolist() == pytest.approx(want.tolist(), rel=1e-4) and min(losses.tolist()) > 1e-5
+    parameters = list(run.model.parameters())
+    for one, other in zip(
+        torch.autograd.grad(losses.sum(), parameters), torch.autograd.grad(want.sum(), parameters), strict=True
+    ):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_at_the_start_model_its_gradient_is_exactly_zero(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    run.protected_loss.begin(run.model)
+    losses = run.protected_loss(run.model, {"protected": ([pad(rows(4, 2))], None)}, single=False)
+    assert all(not gradient.any() for gradient in torch.autograd.grad(losses.sum(), list(run.model.parameters())))
+
+
+@pytest.mark.parametrize("kind", ["nll", "kl"])
+def test_dropout_is_off_where_outputs_are_compared(tmp_path: Path, kind: str) -> None:
+    model = llama()
+    model.model.layers[0].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.5))
+    model.model.layers[0].self_attn.attention_dropout = 0.5
+    run = trainer(tmp_path, model=model, protect_loss=kind)
+    run.protected_loss.begin(model)
+    model.train()
+    dropout, attention = model.model.layers[0].mlp.act_fn[1], model.model.layers[0].self_attn
+    with run.protected_loss.undisturbed(model):
+        losses = run.protected_loss(model, {"protected": ([pad(rows(4, 2))], None)}, single=False)
+        assert dropout.training == bool(attention.attention_dropout) == (kind == "nll")
+    assert dropout.training and attention.attention_dropout == 0.5 and model.training
+    assert (losses.item() == 0) == (kind == "kl")
+
+
+def test_forgetting_is_the_change_of_the_mean_over_tokens(tmp_path: Path) -> None:
+    held_out = rows(7, 5)
+    run = trainer(tmp_path, protect_eval_dataset=held_out, args={"per_device_eval_batch_size": 3})
+
+    def mean(model: torch.nn.Module) -> float:
+        batch = pad(held_out)
+        with torch.no_grad():
+            return float(model(**batch).loss)
+
+    before = mean(run.model)
+    run.train()
+    assert run.evaluate(held_out)["eval_forgetting"] == pytest.approx(mean(run.model) - before, rel=1e-4)
+
+
+def test_replies_are_what_the_model_says_and_only_they_count() -> None:
+    class Words:
+        """A tokenizer of numbers."""
+
+        def __call__(self, text: str, return_tensors: str) -> dict[str, torch.Tensor]:
+            return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
+
+        def apply_chat_template(self, messages: Any, **_: Any) -> dict[str, torch.Tensor]:
+            return self(" ".join(message["content"] for message in messages), "pt")
+
+    model = llama().train()
+    prompts = ["3 4 5", [{"role": "user", "content": "7 8"}]]
+    found = replies(model, Words(), prompts, 6)
+    assert model.training
+    for asked, row in zip((3, 2), found, strict=True):
+        ids, labels = row["input_ids"], row["labels"]
+        assert labels[:asked] == [-100] * asked and labels[asked:] == ids[asked:] and asked < len(ids) <= asked + 6
+        with torch.no_grad():
+            likeliest = model.eval()(torch.tensor([ids])).logits[0].argmax(-1).tolist()
+        assert ids[asked:] == likeliest[asked - 1 : -1]
+        model.train()
+    with pytest.raises(ValueError, match="processing_class"):
+        replies(model, None, prompts, 6)
+
+
+def test_a_batch_without_labels_is_refused(tmp_path: Path) -> None:
+    data = [{"input_ids": row["input_ids"][:4]} for row in rows(4, 2)]
+    collate = lambda batch: {"input_ids": torch.tensor([row["input_ids"] for row in batch])}  # noqa: E731
+    run = trainer(tmp_path, protect_dataset=data, protect_collator=collate)
+    run.protected_loss.begin(run.model)
+    with pytest.raises(ValueError, match=r"'labels'.*protect_collator"):
+        run.protected_loss(run.model, {"protected": ([collate(data)], None)}, single=False)
