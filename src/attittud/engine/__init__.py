@@ -24,7 +24,8 @@ def engines() -> tuple[str, ...]:
 def make_engine(name: str, *, keeps_graph: bool = False) -> Engine:
     """Make an engine. `keeps_graph`: the graph of the losses is also used after `watch`, until the step is over."""
     engine = choose("engine", name, _ENGINES)()
-    engine.keeps_graph = keeps_graph
+    if keeps_graph:
+        engine.keep_graph()
     return engine
 
 

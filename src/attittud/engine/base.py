@@ -55,6 +55,10 @@ class Engine(ABC):
         """The forward pass of the losses and every use of their graph run inside, so that engines can observe them."""
         return nullcontext()
 
+    def keep_graph(self) -> None:
+        """Prepare for a basis that uses the graph of the losses until the step is over."""
+        self.keeps_graph = True
+
     def forget(self) -> None:  # noqa: B027 - nothing to do for engines that keep nothing
         """Free the graph of a step that was given up."""
 

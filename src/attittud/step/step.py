@@ -365,7 +365,7 @@ class Step(Gradients):
             self.primary_gradient = _added(self, 0, self.primary_gradient, inside)
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
             # This is the running sum, which includes the earlier calls.
-            contributes.rows = self.primary_gradient[None].clone()
+            contributes.put(self.primary_gradient[None].clone())
         if not self.in_span:
             _check_reach(self, "primary", graph.confirm(losses, self.shared.reached(found)))
 

@@ -141,7 +141,6 @@ class _Job:
             self.progress.phase(phase.name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()
-            phase.captured = None  # graphs hold as much memory as a step needs
             name, seconds, stopped = phase.name, state.seconds, state.stopped
             self.summaries.append(
                 PhaseSummary(name=name, steps=state.step, best_step=state.best_step, seconds=seconds, stopped=stopped)
