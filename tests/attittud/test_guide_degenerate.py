@@ -1,17 +1,18 @@
 """Inputs at the edge: each has one defined outcome, and nobody is flooded with warnings."""
 
-import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from attittud import AccumulationWarning, Eta, Guide
+from attittud import Eta, Guide
 from attittud.basis.orthonormal import orthonormalise_, tolerance
-from tests.helpers.degenerate import Vector, guide_for, nan_at
+from tests.helpers.degenerate import Vector, few_warnings, guide_for, nan_at
 from tests.helpers.oracle import distance, error, expected, gradients, jacobian, shared_names
 from tests.helpers.zoo import problem
+
+__all__ = ["few_warnings"]
 
 ETA = (1, 0.5, -1)
 FROM_J = ["sketch", "svd", "exact"]
@@ -27,16 +28,6 @@ def assert_basis(V: torch.Tensor, rank: int, tolerance: float = 1e-10) -> None:
     live = V[V.any(1)]
     assert len(live) == rank
     assert (live @ live.T - torch.eye(rank, dtype=V.dtype)).abs().max() < tolerance
-
-
-@pytest.fixture(autouse=True)
-def few_warnings():
-    """At most one warning in a test, however many steps it takes."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warnings.simplefilter("ignore", AccumulationWarning)  # there is no optimizer here
-        yield caught
-    assert len(caught) <= 1, [str(w.message) for w in caught]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])

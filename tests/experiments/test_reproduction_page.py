@@ -178,7 +178,7 @@ def test_what_diverged_is_not_called_a_run_to_come(results: Path) -> None:
     table4 = text.partition("## Table 4")[2].partition("## Figure 2")[0]
     ours = {found.strip("| `").split("`")[0]: found for found in table4.splitlines() if found.startswith("| `")}
     assert "| diverged |  |  | 0 |" in ours["mean"]
-    # Of two Etas the one with a result, once both have been tried.
+    # Once two Etas have been tried, the one with a result is shown.
     assert "| 60.0 |" in ours["random"] and "(1, 1, −1)" in ours["random"]
     unjudged = "|  |  |  |  |  | diverged |"
     assert f"| the mean is flat: 100 examples are as good as 5 {unjudged}" in figure2

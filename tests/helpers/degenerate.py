@@ -1,11 +1,24 @@
 """Guides for inputs at the edge."""
 
+import warnings
+
+import pytest
 import torch
 from torch import nn
 
-from attittud import Eta, Guide
+from attittud import AccumulationWarning, Eta, Guide
 
 ETA = (1, 0.5, -1)
+
+
+@pytest.fixture(autouse=True)
+def few_warnings():
+    """At most one warning in a test, however many steps it takes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", AccumulationWarning)  # there is no optimizer here
+        yield caught
+    assert len(caught) <= 1, [str(w.message) for w in caught]
 
 
 def guide_for(p, **options) -> Guide:

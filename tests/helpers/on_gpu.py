@@ -10,7 +10,7 @@ from attittud import Eta, Guide
 NEEDS_GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # Of torch itself, once per process: TF32 is offered, and the check for waits calls itself a prototype.
+    # Torch warns once per process: it offers TF32, and calls its check for waits a prototype.
     pytest.mark.filterwarnings("ignore:.*TensorFloat32.*", "ignore:.*[Ss]ynchronization debug mode.*"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler.*", "ignore:.*AccumulateGrad.*"),
     pytest.mark.filterwarnings("ignore:.*CUDA Graph is empty.*"),  # inductor tries one

@@ -18,8 +18,8 @@ from attittud.eta import Eta
 if TYPE_CHECKING:
     from attittud.step.step import Given, Step
 
-LARGEST = 1 << 24
-"""Most shared parameters: the two gradients at fixed addresses then take 128 MB in float32."""
+LARGEST = 1 << 26
+"""Most bytes of a gradient: the two at fixed addresses then take 128 MB."""
 ALIKE = 2
 """Plain steps with the same settings before a step is captured: kernels are compiled in these steps."""
 
@@ -70,7 +70,7 @@ class CapturedUpdate:
     @staticmethod
     def _may_serve(step: Step, space: Stored, tasks: dict[str, Given]) -> bool:
         layout, workers = space.layout, step.workers
-        if not space.rows.is_cuda or layout.size > LARGEST or len(tasks) > 1:
+        if not space.rows.is_cuda or layout.size * layout.dtype.itemsize > LARGEST or len(tasks) > 1:
             return False
         # (A group sums over its workers even where it has only one.)
         if workers.size > 1 or workers.splits_examples or workers.splits_columns:

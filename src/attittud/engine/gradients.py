@@ -300,13 +300,12 @@ class Windows(Outer):
         # A few examples at a time: the windows of all would be larger than their gradients.
         return PerExampleGradient.cross(self, other, budget)
 
-    # Windows are laid out on demand, where other classes hold a tensor: hence the ignored type of override.
     @property
-    def left_factor(self) -> Tensor:  # type: ignore[override]
+    def left_factor(self) -> Tensor:  # type: ignore[override]  # laid out on demand, where other classes hold a tensor
         return self._left(slice(0, self.examples))
 
     @property
-    def right_factor(self) -> Tensor:  # type: ignore[override]
+    def right_factor(self) -> Tensor:  # type: ignore[override]  # the same
         return self._right(slice(0, self.examples), channels_last=False)
 
     def _left(self, rows: slice) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ VOCABULARY = 8192
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class TextBody(nn.Module):
+class TextBody(nn.Module, ABC):
     """A body for token numbers (n x L, padded with `pad`): a vector for each token, or their mean for each row."""
 
     features: int
@@ -34,17 +35,17 @@ class TextBody(nn.Module):
     """Token numbers that are never masked."""
 
     @property
+    @abstractmethod
     def table(self) -> Tensor:
         """The word embeddings, vocabulary x e."""
-        raise NotImplementedError
 
     def segments(self, inputs: Tensor) -> Tensor:
         """Which text of its row a token belongs to, counted from 1; 0 for padding."""
         return (inputs != self.pad).long()
 
+    @abstractmethod
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         """n x L x features; texts of one row do not see each other. Without segments each row is one text."""
-        raise NotImplementedError
 
     def forward(self, inputs: Tensor) -> Tensor:
         present = (inputs != self.pad).unsqueeze(-1)

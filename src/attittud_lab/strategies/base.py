@@ -6,6 +6,7 @@ pay for auxiliary forward passes. Nothing here imports torch: `attittud train --
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,7 +59,7 @@ class StepKind:
         return " with ".join(["step", " and ".join(extras)] if extras else ["step"])
 
 
-class Strategy:
+class Strategy(ABC):
     """One way to fill `.grad`. Its attributes declare what it needs and what may be done with it."""
 
     needs_auxiliary: bool = True
@@ -71,18 +72,18 @@ class Strategy:
     resumable: bool = True
     """Whether `state_dict` holds everything; if not, an interrupted phase starts over."""
 
+    @abstractmethod
     def step(self, losses: StepLosses) -> Telemetry:
         """Fill `.grad`."""
-        raise NotImplementedError
 
-    def check_batches(self, phase: str, settings: PhaseConfig) -> None:
+    def check_batches(self, phase: str, settings: PhaseConfig) -> None:  # noqa: B027 - most strategies have nothing to do here
         """Refuse the batch sizes of a phase that no step can be made from."""
 
     def kind(self) -> StepKind | None:
         """The kind of the next step; None if it cannot be captured as a CUDA graph."""
         return None
 
-    def replayed(self, kind: StepKind) -> None:
+    def replayed(self, kind: StepKind) -> None:  # noqa: B027 - most strategies have nothing to do here
         """Count a captured step of this kind that was repeated on the device instead of a call of `step`."""
 
     def layers(self, losses: StepLosses) -> dict[str, float]:
@@ -93,7 +94,7 @@ class Strategy:
         """Values that JSON can hold, and tensors: all that a resumed run needs."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most strategies have nothing to do here
         """Continue from a `state_dict`. A state that does not fit raises ValueError."""
 
 

@@ -91,6 +91,17 @@ def train(model, *, steps=25, never=False, before=None, **options):
     return [(gradients, report.to_dict()) for gradients, report in found]
 
 
+def warmed_up(device):
+    """A model and its guide after so many steps that the last one was captured."""
+    model = network(device)
+    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100)
+    for number in range(ALIKE + 2):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        guide.backward(primary, auxiliary.square().mean())
+    return model, guide
+
+
 def assert_same(ours, plain):
     for number, ((mine, my_report), (theirs, their_report)) in enumerate(zip(ours, plain, strict=True)):
         for a, b in zip(mine, theirs, strict=True):
@@ -153,26 +164,16 @@ def test_gradients_and_reports_that_a_user_keeps_stay_as_they_are(device, monkey
 
 
 def test_gradients_add_up_as_usual(device):
-    model = network(device)
-    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100)
-    for number in range(ALIKE + 2):
-        model.zero_grad()
-        primary, auxiliary = losses(model, number)
-        guide.backward(primary, auxiliary.square().mean())
+    model, guide = warmed_up(device)
     once = [p.grad.clone() for p in model.parameters()]
-    primary, auxiliary = losses(model, number)
+    primary, auxiliary = losses(model, ALIKE + 1)  # the last one again
     with pytest.warns(match="accumulate"):
         guide.backward(primary, auxiliary.square().mean())
     assert all(torch.equal(p.grad, 2 * g) for p, g in zip(model.parameters(), once, strict=True))
 
 
 def test_copies_of_a_guide_go_on_alike(device):
-    model = network(device)
-    guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100)
-    for number in range(ALIKE + 2):
-        model.zero_grad()
-        primary, auxiliary = losses(model, number)
-        guide.backward(primary, auxiliary.square().mean())
+    model, guide = warmed_up(device)
     for copied in (copy.deepcopy((model, guide)), pickle.loads(pickle.dumps((model, guide)))):
         gradients = []
         for own, one in ((model, guide), copied):

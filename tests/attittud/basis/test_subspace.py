@@ -1,18 +1,17 @@
 """How a subspace finishes an update: no harm with the mean in the basis, and rounding to a smaller type."""
 
-import warnings
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attittud import AccumulationWarning, Eta, Guide, decompose
+from attittud import Eta, Guide, decompose
 from attittud.decompose import residual_tolerance
-from tests.helpers.degenerate import Vector
+from tests.helpers.degenerate import Vector, few_warnings
 from tests.helpers.oracle import error
 from tests.helpers.steps import step
 from tests.helpers.zoo import problem
+
+__all__ = ["few_warnings"]
 
 
 def test_basis_dtype_rounds_a_finished_basis():
@@ -24,16 +23,6 @@ def test_basis_dtype_rounds_a_finished_basis():
     assert W.dtype == torch.bfloat16
     assert torch.equal(V.to(torch.bfloat16), W)
     assert error(half.grads(), full.grads()) < 2e-2
-
-
-@pytest.fixture(autouse=True)
-def few_warnings():
-    """At most one warning in a test, however many steps it takes."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warnings.simplefilter("ignore", AccumulationWarning)  # there is no optimizer here
-        yield caught
-    assert len(caught) <= 1, [str(w.message) for w in caught]
 
 
 @given(

@@ -1,28 +1,18 @@
 """When a basis is refreshed, and what happens where that fails."""
 
-import warnings
-
 import pytest
 import torch
 
-from attittud import AccumulationWarning, Eta, Guide
-from tests.helpers.degenerate import guide_for, nan_at
+from attittud import Eta, Guide
+from tests.helpers.degenerate import few_warnings, guide_for, nan_at
 from tests.helpers.oracle import error, expected, gradients
 from tests.helpers.zoo import problem
+
+__all__ = ["few_warnings"]
 
 ETA = (1, 0.5, -1)
 STORED = ["sketch", "svd", "exact", "random"]
 FROM_J = ["sketch", "svd", "exact"]
-
-
-@pytest.fixture(autouse=True)
-def few_warnings():
-    """At most one warning in a test, however many steps it takes."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warnings.simplefilter("ignore", AccumulationWarning)  # there is no optimizer here
-        yield caught
-    assert len(caught) <= 1, [str(w.message) for w in caught]
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])

@@ -52,7 +52,7 @@ def test_an_example_does_not_depend_on_the_others() -> None:
 
 @pytest.mark.parametrize("engine", ["batched", "hooks"])
 def test_gradients_of_single_examples(engine: str) -> None:
-    """Those of every engine are those of the plain loop."""
+    """Every engine gives the gradients of the plain loop."""
     data, found = rows(), []
     for name in ("loop", engine):
         model = built("table-mlp")
