@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,10 @@ class Engine(ABC):
     name: str
     needs_forward = False
     """Whether it must see the forward pass of the losses: then `primary=` must be a callable, or `basis_losses=` given."""
+    on_shards: ClassVar[str | None] = None
+    """The engine that is used where the parameters of the model are sharded; None: this is refused."""
+    with_graph: ClassVar[str | None] = None
+    """The engine that is used for a basis that needs the graph of the losses until the step is over; None: this is refused."""
     keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
     second_derivatives: bool | None = None  # whether the model's second derivatives are right; None: not known yet
 

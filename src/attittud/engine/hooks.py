@@ -33,6 +33,8 @@ Visit = Callable[[Tensor, PerExampleGradient], None]
 class Hooks(Loop):
     name = "hooks"
     needs_forward = True
+    on_shards = None
+    with_graph = name
 
     def __init__(self) -> None:
         self.checked = Checked()

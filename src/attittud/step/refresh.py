@@ -84,7 +84,8 @@ class Refresher:
             # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old ones.
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
-            raise ValueError("basis='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
+            name = self.basis.name
+            raise ValueError(f"basis={name!r} keeps no basis, so every step is a refresh; leave refresh at None")
         if asked is False and self.subspace is None:
             raise ValueError(
                 "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
