@@ -35,7 +35,7 @@ from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, Predicate, Shared
-from attittud.step.step import Given, Parts, Step
+from attittud.step.step import Given, GuideParts, Step
 from attittud.workers import Workers, connect
 
 DEFAULT_RANK = 10
@@ -139,7 +139,7 @@ class Guide:
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
         self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
-        self._parts = Parts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
+        self._parts = GuideParts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
         self._step: Step | None = None
         self._told = False  # a warning about accumulation has been given
 
