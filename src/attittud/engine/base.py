@@ -48,6 +48,11 @@ class Engine(ABC):
     keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
     second_derivatives: bool | None = None  # whether the model's second derivatives are right; None: not known yet
 
+    def __init_subclass__(cls) -> None:
+        """Another engine does not stand in for a subclass unless the subclass says so: it would be replaced silently."""
+        super().__init_subclass__()
+        cls.on_shards, cls.with_graph = cls.__dict__.get("on_shards"), cls.__dict__.get("with_graph")
+
     @abstractmethod
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
         """Add weights @ J to `out` (r x D), or write it where its content is `fresh` memory.

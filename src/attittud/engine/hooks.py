@@ -33,7 +33,6 @@ Visit = Callable[[Tensor, PerExampleGradient], None]
 class Hooks(Loop):
     name = "hooks"
     needs_forward = True
-    on_shards = None
     with_graph = name
 
     def __init__(self) -> None:
