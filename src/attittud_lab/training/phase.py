@@ -196,7 +196,7 @@ class Phase:
             update, replayed = self.captured.run(name, self._update)
             if replayed and kind is not None:
                 strategy.replayed(kind)
-            streams.repeat(update.values)
+            streams.values.update(update.values)
             telemetry = update.telemetry
         self.state.step += 1
         return telemetry

@@ -120,10 +120,6 @@ class Streams:
         self.values = {}
         self.rows.load(step)
 
-    def repeat(self, values: Mapping[str, Tensor]) -> None:
-        """The step was repeated on the device, where its losses are these."""
-        self.values = dict(values)
-
     @property
     def micro(self) -> Sequence[Streams]:
         """Equal parts of the step: the mean of their losses is the loss of the step."""
