@@ -17,6 +17,8 @@ from attittud.basis.sets import Sets
 from attittud.basis.sketch import Sketch
 from attittud.basis.svd import Svd
 from attittud.basis.tensorwise import tensorwise
+from attittud.engine import BASIS_AS_ENGINE
+from attittud.engine.auto import Auto
 from attittud.eta import choose
 
 _BASES: dict[str, type[Basis]] = {
@@ -37,13 +39,13 @@ def bases() -> tuple[str, ...]:
 
 def make_basis(
     name: str,
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
     *,
     scope: str = "model",
     metric: str = "euclidean",
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Basis:
-    kind = choose("basis", name, _BASES)
+    kind, options = choose("basis", name, _BASES), options or {}
     if scope == "tensor":
         kind = tensorwise(kind)
     if metric == "adam":
@@ -59,4 +61,17 @@ def make_basis(
     return basis
 
 
-__all__ = ["Basis", "Refresh", "bases", "make_basis", "orthonormal_rows", "register_basis"]
+def respelled(basis: str, engine: str) -> tuple[str, str]:
+    """A basis and an engine as they are named today, where a user names the basis as the engine."""
+    if engine != BASIS_AS_ENGINE:
+        return basis, engine
+    meant = _BASES[engine]
+    if basis not in (meant.same_as, meant.name):
+        raise ValueError(
+            f"engine={engine!r} computes basis={meant.same_as!r} without storing it, not basis={basis!r}; pass "
+            f"basis={meant.same_as!r}, or another engine"
+        )
+    return meant.name, Auto.name
+
+
+__all__ = ["Basis", "Refresh", "bases", "make_basis", "orthonormal_rows", "register_basis", "respelled"]
