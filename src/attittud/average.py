@@ -32,20 +32,22 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
 
     `start`: from `weights_of`, before training. A sharded model (FSDP2) may have had whole parameters then.
     """
-    held = {name: local(parameter).detach() for name, parameter in model.named_parameters()}
     before = placed(model, start)
+    held = {name: local(parameter).detach() for name, parameter in model.named_parameters()}
     end = {name: held[name].clone() for name in before}
     try:
         for name, old in before.items():
             held[name].copy_(torch.lerp(old, held[name], share))
         yield
     finally:
+        _reshard(model)
         for name, new in end.items():
             held[name].copy_(new)
 
 
 def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Start weights as this worker needs them: its shards, with the type and on the device of the parameters."""
+    _reshard(model)
     named = dict(model.named_parameters())
     if strangers := [name for name in start if name not in named]:
         raise ValueError(
@@ -71,6 +73,13 @@ def averages(
         with interpolate(model, start, share):
             found[share] = evaluate()
     return found
+
+
+def _reshard(model: nn.Module) -> None:
+    """Let FSDP2 show shards: after a forward pass it may hold whole parameters, which would not follow a change of these."""
+    for module in model.modules():
+        if callable(reshard := getattr(module, "reshard", None)):
+            reshard()
 
 
 def _part(old: Tensor, parameter: nn.Parameter) -> Tensor:

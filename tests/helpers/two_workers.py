@@ -126,6 +126,80 @@ def lora(folder: str, **settings: Any) -> list[float]:
     return logged(trainer)
 
 
+def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
+    """SFT that protects: losses, what was forgotten, and the averages with the start weights."""
+    from peft import LoraConfig
+    from trl_trainers import DEFAULTS, SFTConfig, SFTTrainer, make_model, make_tokenizer, text
+
+    from attittud.integrations.guard import GuardMixin
+
+    class Guarded(GuardMixin, SFTTrainer):
+        pass
+
+    defaults = {"max_steps": 4, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "learning_rate": 0.05}
+    defaults |= {
+        "gradient_accumulation_steps": 2,
+        "gradient_checkpointing": True,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+    }
+    defaults |= {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
+    batches = {"per_device_train_batch_size": 8 // workers(), "per_device_eval_batch_size": 8 // workers()}
+    found = []
+    methods = (
+        [("a_gem", "kl", {}), ("kl", "kl", {})] if lora else [("ogpsa", "nll", {"refresh_every": 2}), ("gu", "kl", {})]
+    )
+    for guard, loss, guide in methods:
+        trainer = Guarded(
+            model=make_model(),
+            args=SFTConfig(folder, **(DEFAULTS | defaults | backend | batches | settings)),
+            train_dataset=text(64, [-1], seed=1),
+            eval_dataset=text(8, [-1], seed=7),
+            processing_class=make_tokenizer(),
+            peft_config=LoraConfig(r=2, target_modules=["q_proj", "v_proj"]) if lora else None,
+            protect_dataset=text(16, [1], seed=2),
+            protect_eval_dataset=text(16, [1], seed=3),
+            guard=guard,
+            protect_loss=loss,
+            guide=guide,
+            shares=(0, 0.5),
+        )
+        trainer.train()
+        logs = trainer.state.log_history
+        found += [entry["loss"] for entry in logs if "loss" in entry]
+        # Offset, so that a relative tolerance fits: forgetting at the start weights is zero.
+        found += [1 + entry["eval_forgetting"] for entry in logs if "eval_forgetting" in entry]
+        found += [1 + average["forgetting"] for average in trainer.averages.values()]
+        found += [average["eval_loss"] for average in trainer.averages.values()]
+    return found
+
+
+def guard(folder: str) -> list[float]:
+    return guarded(f"{folder}/guard", lora=False)
+
+
+def guard_lora(folder: str) -> list[float]:
+    return guarded(f"{folder}/guard_lora", lora=True)
+
+
+def guard_fsdp2(folder: str) -> list[float]:
+    """FSDP2 with all weights: the start weights are whole and the model is sharded."""
+    if workers() == 1:
+        return guard(folder)
+    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    with fsdp2_on_cpu():
+        return guarded(f"{folder}/guard_fsdp2", lora=False, fsdp=True, fsdp_config=config)
+
+
+def guard_lora_fsdp2(folder: str) -> list[float]:
+    if workers() == 1:
+        return guard_lora(folder)
+    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    with fsdp2_on_cpu():
+        return guarded(f"{folder}/guard_lora_fsdp2", lora=True, fsdp=True, fsdp_config=config)
+
+
 def lightning_module(**guide: Any) -> Any:
     from lightning.pytorch import seed_everything
     from lightning_module import Closer, points
@@ -235,12 +309,13 @@ def check_hooks(folder: str, plugin: Any) -> None:
     assert torch.equal(guide.subspace.rows, before)
 
 
+TRL = (trl, trl_fsdp2, guard, guard_lora, guard_fsdp2, guard_lora_fsdp2)
 RUNS = {
     run.__name__: run
     for run in (
         hugging_face,
         hugging_face_fsdp2,
-        *((trl, trl_fsdp2) if find_spec("trl") and find_spec("peft") else ()),
+        *(TRL if find_spec("trl") and find_spec("peft") else ()),
         lightning,
         lightning_fsdp2,
         accelerate,
