@@ -24,6 +24,7 @@ pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the p
 
 import datasets
 import transformers
+from guard_trainer import make_start, make_trainer
 from peft import LoraConfig
 from transformers import DataCollatorForLanguageModeling
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -267,3 +268,12 @@ def test_prompts_are_answered_by_the_start_model(tmp_path: Path, settings: Any) 
 def test_what_does_not_fit_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sft(tmp_path, **settings)
+
+
+@pytest.mark.slow
+def test_the_example_learns_and_says_what_it_forgot(tmp_path: Path) -> None:
+    quiet = {"disable_tqdm": True, "logging_steps": 30}
+    trainer = make_trainer(str(tmp_path), make_start(str(tmp_path), **quiet), **quiet)
+    trainer.train()
+    assert trainer.averages[1.0]["eval_loss"] < 0.7 * trainer.averages[0.0]["eval_loss"]
+    assert curve(trainer, "eval_forgetting")[-1] == pytest.approx(trainer.averages[1.0]["forgetting"])

@@ -55,7 +55,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
         processes.append(
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
-    outputs = [process.communicate(timeout=400)[0] for process in processes]
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)[-4000:]
     return [json.loads((folder / f"{number}.json").read_text()) for number in "01"]
 

@@ -18,7 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from attittud import Eta, Guide
+from attittud import Eta, Guide, preset
 from attittud.integrations.lightning import STATE_KEY, AttittudMixin
 from tests.helpers.hostile import KINDS, Runs
 
@@ -28,7 +28,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 
-from lightning_module import Closer, make_trainer  # noqa: E402 - the path is set above
+from lightning_module import Closer, make_trainer, points  # noqa: E402 - the path is set above
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
@@ -264,3 +264,51 @@ def test_missing_settings(tmp_path: Path) -> None:
     del module.guide_settings
     with pytest.raises(TypeError, match="Plain has no guide_settings; set for example"):
         run(tmp_path, module, max_epochs=1)
+
+
+class Protecting(AttittudMixin, LightningModule):
+    """New data with a guard: only mean losses, and none where they are not used."""
+
+    def __init__(self, guard: str, **options: Any) -> None:
+        super().__init__()
+        self.guide_settings = preset(guard) | options
+        self.layer = torch.nn.Linear(6, 2)
+        self.passes = 0
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
+        optimizer, (x, y) = self.optimizers(), batch
+        optimizer.zero_grad()
+        protected = None
+        if self.guide.primary_due:
+            self.passes += 1
+            mean = self.layer(x[:3]).square().mean()
+            protected = mean[None] if self.guide.basis.name == "sets" else mean
+        loss = torch.nn.functional.cross_entropy(self.layer(x[3:]), y[3:])
+        self.guided_backward(primary=protected, auxiliary=loss)
+        optimizer.step()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.1, betas=(0.0, 0.999))
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(points(32, wrong=0, seed=1), 8)
+
+
+@pytest.mark.parametrize(
+    ("guard", "options", "passes"), [("a_gem", {}, 4), ("gu", {}, 4), ("ogpsa", {"refresh_every": 3}, 2)]
+)
+def test_guards_are_those_of_a_plain_loop(tmp_path: Path, guard: str, options: dict[str, Any], passes: int) -> None:
+    seed_everything(0, verbose=False)
+    module = Protecting(guard, **options)
+    seed_everything(0, verbose=False)
+    plain = Protecting(guard, **options)
+    optimizer = plain.configure_optimizers()
+    guide = Guide(plain, **plain.guide_settings, **({"optimizer": optimizer} if guard == "gu" else {}))
+    for x, y in plain.train_dataloader():
+        optimizer.zero_grad()
+        protected = plain.layer(x[:3]).square().mean()[None] if guide.primary_due else None
+        guide.backward(protected, torch.nn.functional.cross_entropy(plain.layer(x[3:]), y[3:]))
+        optimizer.step()
+    make_trainer(str(tmp_path), max_epochs=1, **QUIET).fit(module)
+    assert module.passes == passes
+    assert torch.equal(parameters_to_vector(module.parameters()), parameters_to_vector(plain.parameters()))

@@ -1,0 +1,65 @@
+"""TRL's SFTTrainer that learns something new and protects what the model could do before.
+
+    python examples/guard_trainer.py runs/guard                # A-GEM
+    python examples/guard_trainer.py runs/guard --guard kl     # or none, replay, a name of attittud.guards()
+
+The model, tiny and from random weights, first learns to count upwards. Then it learns to count by threes, while 16 sentences
+that count upwards are protected. The last lines show what it forgot, and what averages of the weights before and after would have
+forgotten. This says nothing about which method is better: see docs/guard.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from trl import SFTConfig, SFTTrainer
+from trl_trainers import DEFAULTS, make_model, make_tokenizer, text
+
+from attittud import guards
+from attittud.integrations.guard import PLAIN, GuardMixin
+
+
+class Guarded(GuardMixin, SFTTrainer):
+    pass
+
+
+def make_start(folder: str, **settings: Any) -> Any:
+    """A model that counts upwards."""
+    args = SFTConfig(folder, **(DEFAULTS | {"max_steps": 60, "learning_rate": 2e-2, "save_strategy": "no"} | settings))
+    trainer = SFTTrainer(make_model(), args, train_dataset=text(256, [1], seed=1), processing_class=make_tokenizer())
+    trainer.train()
+    return trainer.model
+
+
+def make_trainer(folder: str, model: Any, guard: str = "a_gem", **settings: Any) -> Guarded:
+    more = {"max_steps": 30, "eval_strategy": "steps", "eval_steps": 10, "save_strategy": "no"}
+    return Guarded(
+        model,
+        SFTConfig(folder, **(DEFAULTS | more | settings)),
+        train_dataset=text(256, [3], seed=2),
+        eval_dataset=text(32, [3], seed=3),
+        processing_class=make_tokenizer(),
+        guard=guard,
+        protect_dataset=text(16, [1], seed=4),  # or protect_prompts=[...]: the start model writes the replies
+        protect_eval_dataset=text(64, [1], seed=5),
+        protect_loss="nll",  # or "kl", the divergence from the start model
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> Guarded:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", help="where the trainer writes")
+    parser.add_argument("--guard", choices=sorted({*PLAIN, *guards()}), default="a_gem")
+    options = parser.parse_args(arguments)
+    trainer = make_trainer(options.folder, make_start(options.folder), options.guard)
+    trainer.train()
+    print("share of the trained weights   new loss   forgetting")
+    for share, found in trainer.averages.items():
+        print(f"{share:28.2f} {found['eval_loss']:10.3f} {found['forgetting']:12.3f}")
+    return trainer
+
+
+if __name__ == "__main__":
+    main()
