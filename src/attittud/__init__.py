@@ -2,8 +2,8 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from attittud.autograd.average import averages, interpolate, weights_of
 from attittud.autograd.forward import isolated_forward
-from attittud.average import averages, interpolate, weights_of
 from attittud.basis import bases, register_basis
 from attittud.basis.subspace import Subspace
 from attittud.decompose import Decomposition, decompose

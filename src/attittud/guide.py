@@ -213,8 +213,8 @@ class Guide:
             if judge is not None or self._auto.wanted:
                 step.ask(judge)
                 self._check_judged(step, tasks)
-            step.skips = primary is None and not (step.refreshing or self._needs_primary())
-            step.run(primary, tasks, basis_losses, primary_weight=self.primary_weight)
+            skips = primary is None and not (step.refreshing or self._needs_primary())
+            step.run(primary, tasks, basis_losses, primary_weight=self.primary_weight, skips=skips)
             report = step.finish(self.primary_weight)
         self._step = None
         return report
@@ -243,8 +243,8 @@ class Guide:
         step = self._step or self._begin(refresh)
         with self._discard_on_error():
             self._shared.update()
-            step.skips = losses is None and not (step.refreshing or self._needs_primary())
-            step.primary(losses, basis_losses, retain_graph=retain_graph)
+            skips = losses is None and not (step.refreshing or self._needs_primary())
+            step.primary(losses, basis_losses, retain_graph=retain_graph, skips=skips)
 
     def judge(self, judge: Losses) -> None:
         """With eta="auto": take in a callable that returns the judges' losses; it is called in steps that ask the judges.

@@ -26,7 +26,7 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "theory.md"])
+@pytest.mark.parametrize("page", ["README.md", "theory.md", "guard.md"])
 def test_python_blocks_run(page):
     names: dict[str, object] = {}
     for block in blocks(PAGES[page].read_text(encoding="utf-8"), "python"):

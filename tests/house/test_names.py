@@ -20,6 +20,7 @@ REGISTERED = {
     *attittud.bases(),
     *attittud.engines(),
     *attittud.presets(),
+    *attittud.guards(),
     *OBJECTIVES,
     *strategies.names(),
     *models.names(),

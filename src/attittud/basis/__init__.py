@@ -50,15 +50,15 @@ def make_basis(
         kind = tensorwise(kind)
     if metric == "adam":
         kind = in_metric(kind, optimizer)
-    try:
-        basis = kind(**options)
-    except TypeError as error:
-        raise TypeError(f"basis_options={dict(options)!r} do not fit basis={name!r}: {error}") from error
     others = {"scope": scope} if scope != "model" else {}
     others |= {"metric": metric} if metric != "euclidean" else {}
     told = ", ".join(f"{key}={value!r}" for key, value in {**options, **others}.items())
-    basis.label = f"{name}({told})" if told else name
-    return basis
+    if told:
+        kind = type(kind.__name__, (kind,), {"label": f"{name}({told})"})
+    try:
+        return kind(**options)
+    except TypeError as error:
+        raise TypeError(f"basis_options={dict(options)!r} do not fit basis={name!r}: {error}") from error
 
 
 def respelled(basis: str, engine: str) -> tuple[str, str]:

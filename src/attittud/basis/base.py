@@ -87,6 +87,17 @@ class Refresh:
         device = self.layout.device
         return gaussian(self.seed, self.index, rows=rows, first=first, columns=columns, dtype=dtype, device=device)
 
+    def remember(self, factor: Tensor) -> None:
+        """Keep the factor that gives back the rows a basis was made of, factor @ V, for the next refresh."""
+        self.factor = factor
+
+    def rescale_(self, scale: Tensor) -> None:
+        """Multiply each column by a factor, since inner products are not the Euclidean ones."""
+        self.scale = scale
+        for held in (self.rows, self.single):
+            if held is not None:
+                held.mul_(scale)
+
     def narrow_(self, kept: Layout) -> None:
         """Leave out the columns of parameters that turned out not to be shared."""
         if self.rows is not None:
@@ -121,7 +132,8 @@ class Basis(ABC):
     keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
     least: ClassVar[int] = 2  # entries of the primary losses without which it spans nothing, if it needs J
-    label: str = ""  # the name and what else decides the meaning of V; empty: the name alone
+    single: ClassVar[bool] = True  # whether these entries are single examples
+    label: ClassVar[str] = ""  # the name and what else decides the meaning of V; empty: the name alone
 
     def rank(self, asked: int) -> int:
         """How many rows V has when a user asks for `rank`."""

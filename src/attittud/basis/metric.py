@@ -62,10 +62,7 @@ class InMetric(Basis):
     optimizer: torch.optim.Optimizer
 
     def finish(self, refresh: Refresh) -> Tensor:
-        refresh.scale = scale = adam_scale(self.optimizer, refresh.layout)
-        for held in (refresh.rows, refresh.single):
-            if held is not None:
-                held.mul_(scale)
+        refresh.rescale_(adam_scale(self.optimizer, refresh.layout))
         return super().finish(refresh)  # type: ignore[safe-super] # the next class is a basis
 
 

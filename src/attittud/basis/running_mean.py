@@ -70,5 +70,5 @@ class RunningMean(Basis):
         elif self.start == "zero":
             rows.mul_(self.rate)
         found = orthonormalise_(rows, refresh.workers.sum_columns)
-        refresh.factor = found.factor
+        refresh.remember(found.factor)
         return found.finite

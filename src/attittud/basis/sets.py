@@ -18,6 +18,7 @@ class Sets(Basis):
     name = "sets"
     needs = "jacobian"
     least = 1
+    single = False
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         count = jacobian.examples
@@ -27,7 +28,7 @@ class Sets(Basis):
                 "losses of single examples, average them over each set first; else pass a larger rank"
             )
         # The workers' parts of a set add up, and so do those of several calls.
-        refresh.rows = jacobian.left(torch.eye(count, device=refresh.layout.device), refresh.rows)
+        refresh.put(jacobian.left(torch.eye(count, device=refresh.layout.device), refresh.rows))
 
     def finish(self, refresh: Refresh) -> Tensor:
         refresh.sum_examples_()

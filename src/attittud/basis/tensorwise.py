@@ -60,9 +60,10 @@ class Tensorwise(Basis):
             part = replace(refresh, layout=Layout([pair]), rows=own, single=examples, old=before)
             finite.append(super().finish(part))  # type: ignore[safe-super] # the next class is a basis
             parts.append(part)
-        refresh.rows = torch.cat([part.rows for part in parts if part.rows is not None], dim=1)
+        refresh.put(torch.cat([part.rows for part in parts if part.rows is not None], dim=1))
         factors = [part.factor for part in parts if part.factor is not None]
-        refresh.factor, refresh.single = torch.stack(factors) if factors else None, None
+        if factors:
+            refresh.remember(torch.stack(factors))
         return torch.stack(finite).all()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from attittud._checks import check_choice
-from attittud.average import SHARES, weights_of
+from attittud.autograd.average import SHARES, weights_of
 from attittud.eta import choose, guards, preset
 from attittud.guide import Guide
 from attittud.integrations.protected import HELD_OUT, PROTECTED, Forgetting, ProtectedLoss, pad, replies
@@ -101,11 +101,14 @@ class GuardMixin(AttittudMixin):
         self._again = self._opened = False
 
     def make_guide(self, model: nn.Module) -> Guide:
-        if self.guard == "orthograd" and self._rank is None:
-            # The protected gradients of a step span its subspace, all of them.
-            size = self.auxiliary.batch_size if hasattr(self, "auxiliary") else None
-            self.guide_settings["rank"] = max(32, (size or self._train_batch_size) * self.accelerator.num_processes)
-        return super().make_guide(model)
+        made = super().make_guide(model)
+        size = self.auxiliary.batch_size if hasattr(self, "auxiliary") else None
+        count = (size or self._train_batch_size) * self.accelerator.num_processes
+        if self._rank is None and made.basis.needs == "jacobian" and made.basis.single and made.rank < count:
+            # The gradients of all protected examples of a step span its subspace.
+            self.guide_settings["rank"] = count
+            made = super().make_guide(model)
+        return made
 
     # ------------------------------------------------------------------------------------------------ a step
 
@@ -140,7 +143,7 @@ class GuardMixin(AttittudMixin):
         if not self._window:
             guide.primary(None)
             return
-        single = guide.basis.needs == "jacobian" and guide.basis.name != "sets"
+        single = guide.basis.needs == "jacobian" and guide.basis.single
         with self.protected_loss.undisturbed(model):
             losses = self.protected_loss(model, self._window, single=single)
             guide.primary(self._scaled(losses), refresh=True if self._again else None)

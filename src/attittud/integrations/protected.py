@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from attittud.average import averages, interpolate, placed, weights_of
+from attittud.autograd.average import averages, interpolate, placed, weights_of
 from attittud.integrations.auxiliary import Window
 from attittud.integrations.objective import check_logits
 from attittud.losses import per_sequence, per_sequence_kl

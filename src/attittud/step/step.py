@@ -299,8 +299,13 @@ class Step(Gradients):
         basis_losses: Losses | None,
         *,
         primary_weight: float,
+        skips: bool = False,
     ) -> None:
-        """Take in all losses of a step at once: then it is known which parameters are shared, and when a graph may be freed."""
+        """Take in all losses of a step at once: then it is known which parameters are shared, and when a graph may be freed.
+
+        `skips`: None stands for the primary losses, because nothing of them is used.
+        """
+        self.skips = skips
         if _on_gpu(tasks) and self.parts.captured.serves(self, tasks, primary_weight):
             self.captured = self.parts.captured
         keeps_graph = self.refresher.basis.keeps_graph
@@ -323,8 +328,11 @@ class Step(Gradients):
         for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
             self._take_auxiliary(name, task, share, graphs[name], ahead or early.get(name))
 
-    def primary(self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool) -> None:
-        """Take in primary losses; others may follow."""
+    def primary(
+        self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool, skips: bool = False
+    ) -> None:
+        """Take in primary losses; others may follow. `skips`: as for `run`."""
+        self.skips = skips
         with _computed(self, primary, basis_losses) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
             self.kept = walk(losses) if self.refresher.basis.keeps_graph and basis_losses is None else None
