@@ -150,7 +150,8 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         write_json(self.result_path, result)
-        self.checkpoint_path.unlink(missing_ok=True)
+        with _writing(self.checkpoint_path):
+            self.checkpoint_path.unlink(missing_ok=True)
 
 
 def _is_object(line: bytes) -> bool:
