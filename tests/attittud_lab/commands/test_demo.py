@@ -14,6 +14,7 @@ from attittud_lab import demo
 from attittud_lab.config.load import load
 from attittud_lab.files import cannot_write
 from tests.helpers.command_line import interrupted, run
+from tests.helpers.demonstration import shorten
 
 QUICK = ["demo", "--seeds", "2", "--steps", "2"]
 
@@ -24,7 +25,8 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_demo(tmp_path, capsys):
+def test_demo(tmp_path, monkeypatch, capsys):
+    shorten(monkeypatch)
     path = tmp_path / "result.json"
     code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
     assert code == 0
@@ -100,7 +102,9 @@ def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_pa
     assert process.wait(60) == 0, seen.decode()
     assert "primary_only" in table
     assert "runs" in seen.decode() and "62" in seen.decode()
-    found, again = (table["rows"] for table in json.loads(path.read_text())["tables"][1:])
+    tables = json.loads(path.read_text())["tables"]
+    assert all([row["label"] for row in table["rows"]] == list(demo.ROWS) for table in tables)
+    found, again = (table["rows"] for table in tables[1:])
     for (row, quality), rows in {
         ("auto", list(demo.QUALITIES)[1]): found,
         ("flip", list(demo.QUALITIES)[2]): again,
