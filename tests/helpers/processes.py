@@ -1,16 +1,39 @@
-"""Starts worker processes that talk over gloo, and waits for them no longer than a given limit."""
+"""Processes that have imported everything, and workers among them that talk over gloo and have a limited time."""
 
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+
+def ready_processes() -> ForkServerContext:
+    """Processes that start in no time: a server imports what any test needs, once for all tests, and forks.
+
+    (The first list of imports counts. Each test with a list of its own would find the server of another test. Nothing on it
+    may import huggingface_hub, which reads the environment only then.)
+    """
+    context = mp.get_context("forkserver")
+    lab = ["attittud_lab.cli", "attittud_lab.compare.run", "attittud_lab.training.train", "sklearn.metrics"]
+    library = ["torch._dynamo", "torch.distributed.fsdp", "attittud.guide", "tests.helpers.scenarios"]
+    context.set_forkserver_preload([*library, *lab, "sklearn.datasets", "scipy.special", "pytest"])
+    return context
+
+
+def exit_code(program: str) -> int | None:
+    """How a process ends that runs a program; by the number of a signal, negative, where one kills it."""
+    process = ready_processes().Process(target=exec, args=(program, {"__name__": "program"}))
+    process.start()
+    process.join(300)
+    process.kill()
+    return process.exitcode
 
 
 def _worker(number: int, count: int, folder: str, patience: float, target: Callable[..., Any], args: tuple) -> None:
@@ -40,9 +63,7 @@ def outcomes(
     Processes that are not done after `limit` seconds are ended. `patience` is the time-out of the process group.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # One server imports torch, its children are forked from there: a process then starts in no time.
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "tests.helpers.scenarios"])
+        context = ready_processes()
         processes = [
             context.Process(target=_worker, args=(number, count, folder, patience, target, args))
             for number in range(count)

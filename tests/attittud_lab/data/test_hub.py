@@ -5,7 +5,6 @@ import io
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,11 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from attittud_lab.cli import main
 from attittud_lab.data import hub
 from attittud_lab.data.hub import Hub, _answers
 from attittud_lab.data.source import Columns
 from attittud_lab.errors import InputError
 from tests.helpers.data_sets import encoded, read_configuration
+from tests.helpers.processes import ready_processes
 
 
 def test_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,31 +152,44 @@ def local_hub() -> Iterator[str]:
     server.server_close()
 
 
+def _train_there(folder: Path, output: str, environment: dict[str, str]) -> None:
+    """For a process in which `datasets`, which reads the environment once, is not yet imported."""
+    assert "huggingface_hub" not in sys.modules
+    os.environ |= environment
+    os.chdir(folder)
+    os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    main(["train", "job.yaml", f"output={output}"])
+
+
+def train(folder: Path, output: str, **environment: str) -> tuple[int | None, str]:
+    """The exit code and the errors of `attittud train` in a process of its own."""
+    (folder / "job.yaml").write_text(JOB)
+    environment |= {"HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    process = ready_processes().Process(target=_train_there, args=(folder, output, environment))
+    process.start()
+    process.join(120)
+    process.kill()
+    return process.exitcode, (folder / "errors").read_text()
+
+
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
 def test_from_the_hub_and_then_from_the_cache(local_hub: str, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    no_proxy = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    environment = os.environ | no_proxy | {"HF_ENDPOINT": local_hub, "HF_HOME": str(tmp_path / "home")}
-
-    def train(output: str, **more: str) -> tuple[Any, str]:
-        command = [sys.executable, "-m", "attittud", "train", "job.yaml", f"output={output}"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment | more, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    def trained(output: str, **environment: str) -> tuple[Any, str]:
+        code, err = train(tmp_path, output, **environment)
+        assert code == 0, err
         result = json.loads((tmp_path / output / "job/auto/seed-0/result.json").read_text())
-        lines = done.stderr.splitlines(keepends=True)
+        lines = err.splitlines(keepends=True)
         said = [line for line in lines if not line.startswith(("guided ", "finetune "))]  # a line for each evaluation
         return {key: result[key] for key in ("test", "examples")}, "".join(said)
 
-    found, err = train("first")
+    found, err = trained("first", HF_ENDPOINT=local_hub)
     assert err == ""  # no bars of other people
     # The data set's own test split; auxiliary is what the primary task does not have.
     assert found["examples"] == {"train": 20, "validation": 10, "test": 10, "auxiliary/more": 10}
-    again, _ = train("second", HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
+    again, _ = trained("second", HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
     assert again == found
     # The same where nobody has said that there is no network; that is mentioned once.
-    again, err = train("third", HF_ENDPOINT="http://127.0.0.1:9")
+    again, err = trained("third", HF_ENDPOINT="http://127.0.0.1:9")
     assert again == found
     assert err == "hf:owner/name: http://127.0.0.1:9 does not answer, so the copy in the cache is used\n"
 
@@ -183,14 +197,9 @@ def test_from_the_hub_and_then_from_the_cache(local_hub: str, tmp_path: Path) ->
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
 def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
     """One sentence, without half a minute of attempts."""
-    (tmp_path / "job.yaml").write_text(JOB)
-    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "*"}
-    command = [sys.executable, "-m", "attittud", "train", "job.yaml"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
+    code, err = train(tmp_path, "runs", HF_ENDPOINT="http://127.0.0.1:9")
+    assert code == 2
+    assert err == (
         "attittud: hf:owner/name: cannot be loaded (http://127.0.0.1:9 does not answer, and the cache has no copy); check name "
         "and network, or download the data set elsewhere and name its folder\n"
     )

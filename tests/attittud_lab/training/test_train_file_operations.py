@@ -1,7 +1,6 @@
 """A run whose n-th file operation fails, n drawn over the whole run: the next run ends as if nothing had happened."""
 
 import json
-import multiprocessing
 import os
 import random
 from pathlib import Path
@@ -14,6 +13,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.training.train import run
 from tests.helpers.failing_files import Operations, end_of_process, no_space
 from tests.helpers.interrupted_runs import outcome
+from tests.helpers.processes import ready_processes
 
 JOB = """
 data: {primary: {path: digits, train: 40, validation: 20, test: 30}, auxiliary: {more: {path: digits, examples: 60}}}
@@ -74,7 +74,7 @@ def test_full_disk_at_any_operation(undisturbed: tuple[Path, int], tmp_path: Pat
 
 def train_and_end(tasks: list[tuple[Path, int]]) -> None:
     """Each run in a fork of its own, which ends at its operation."""
-    train(tasks[0][0].parent / "first")  # imports what the forks need
+    train(tasks[0][0].parent / "first")  # imports what is left to import for the forks
     for folder, number in tasks:
         child = os.fork()
         if not child:
@@ -90,8 +90,7 @@ def train_and_end(tasks: list[tuple[Path, int]]) -> None:
 def test_end_of_the_process_at_any_operation(undisturbed: tuple[Path, int], tmp_path: Path) -> None:
     whole, count = undisturbed
     tasks = [(tmp_path / str(number), number) for number in drawn(1, count)]
-    # Forks of a process of its own, which has no threads but the main one and imports everything once.
-    process = multiprocessing.get_context("spawn").Process(target=train_and_end, args=(tasks,))
+    process = ready_processes().Process(target=train_and_end, args=(tasks,))  # it has one thread, so it may fork
     process.start()
     process.join()
     assert process.exitcode == 0
