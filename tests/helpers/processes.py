@@ -1,17 +1,20 @@
 """Processes that have imported everything, and workers among them that talk over gloo and have a limited time."""
 
+import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from attittud_lab.cli import main
 
 
 def ready_processes() -> ForkServerContext:
@@ -25,6 +28,21 @@ def ready_processes() -> ForkServerContext:
     library = ["torch._dynamo", "torch.distributed.fsdp", "attittud.guide", "tests.helpers.scenarios"]
     context.set_forkserver_preload([*library, *lab, "sklearn.datasets", "scipy.special", "pytest"])
     return context
+
+
+def command(folder: Path, *arguments: str, **environment: str) -> ForkServerProcess:
+    """Start `attittud` in a folder, where its output and its errors go into the files out and err."""
+    process = ready_processes().Process(target=_command, args=(folder, arguments, environment))
+    process.start()
+    return process
+
+
+def _command(folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    os.environ |= environment
+    os.chdir(folder)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    main(list(arguments))
 
 
 def exit_code(program: str) -> int | None:

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import socket
 import sys
 import threading
@@ -20,13 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from attittud_lab.cli import main
 from attittud_lab.data import hub
 from attittud_lab.data.hub import Hub, _answers
 from attittud_lab.data.source import Columns
 from attittud_lab.errors import InputError
 from tests.helpers.data_sets import encoded, read_configuration
-from tests.helpers.processes import ready_processes
+from tests.helpers.processes import command
 
 
 def test_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,24 +150,14 @@ def local_hub() -> Iterator[str]:
     server.server_close()
 
 
-def _train_there(folder: Path, output: str, environment: dict[str, str]) -> None:
-    """For a process in which `datasets`, which reads the environment once, is not yet imported."""
-    assert "huggingface_hub" not in sys.modules
-    os.environ |= environment
-    os.chdir(folder)
-    os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    main(["train", "job.yaml", f"output={output}"])
-
-
 def train(folder: Path, output: str, **environment: str) -> tuple[int | None, str]:
-    """The exit code and the errors of `attittud train` in a process of its own."""
+    """The exit code and the errors of a process: `datasets` reads the environment once, when it is imported."""
     (folder / "job.yaml").write_text(JOB)
     environment |= {"HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    process = ready_processes().Process(target=_train_there, args=(folder, output, environment))
-    process.start()
+    process = command(folder, "train", "job.yaml", f"output={output}", **environment)
     process.join(120)
     process.kill()
-    return process.exitcode, (folder / "errors").read_text()
+    return process.exitcode, (folder / "err").read_text()
 
 
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
