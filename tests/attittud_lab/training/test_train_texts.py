@@ -233,7 +233,8 @@ def test_kills_change_nothing(job: Config, tmp_path: Path) -> None:
 
 
 def test_compare_and_report(job: Config, tmp_path: Path) -> None:
-    result = compare(job, tmp_path / "compare")
+    quick = ["training.guided.steps=4", "training.guided.evaluations=1", "training.finetune.steps=2"]
+    result = compare(changed(job, quick), tmp_path / "compare")
     assert result["metric"] == "macro_f1"
     labels = {row["label"] for row in result["tables"][0]["rows"]}
     assert labels == {"primary_only", "multitask", "flip primary_weight=0.1", "pretrain", "auto"}
