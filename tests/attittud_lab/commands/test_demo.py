@@ -78,7 +78,7 @@ def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):
 
 
 def watch(master: int, seen: bytearray, over: threading.Event) -> None:
-    """Read what a terminal shows. (Its end says little: a process that outlives the demo may hold the other side open.)"""
+    """Read what a terminal shows, until the demo is over: a process that outlives it may hold the other side open."""
     with suppress(OSError):  # how Linux says that the other side is closed
         while select.select([master], [], [], 0.1)[0] or not over.is_set():
             if select.select([master], [], [], 0)[0]:
