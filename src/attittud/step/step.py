@@ -100,7 +100,7 @@ class Gradients:
         self.primary_complete = False  # no further primary call will come
         self.primary_whole = not workers.splits_examples  # `primary_gradient` covers the examples of all workers
         self.primary_measured: tuple[int, Tensor, Tensor] | None = None
-        """V g_prim and ‖g_prim‖² after so many primary calls."""
+        """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
         self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
         self.tasks: dict[str, AuxiliaryGradient] = {}
