@@ -74,7 +74,7 @@ class Column:
             raise InputError(f"{culprit} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
         named = config.columns is not None and name in config.columns
         if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
-            return f"its text is a different one in each of the {len(cells)} training examples, as that of an id is"
+            return f"its text differs in each of the {len(cells)} training examples, as an id does"
         return cls._category(name, cells, culprit)
 
     @classmethod
@@ -160,7 +160,7 @@ class Features:
 
     def check(self, count: int) -> None:
         """Refuse rows whose features take too much memory, before any is encoded."""
-        # Four bytes each in the end, and those of one column in double precision on the way.
+        # Each feature takes four bytes; meanwhile the features of one column are in double precision.
         widest = max(column.width for column in self.columns)
         what = f"{count:,} rows with {self.width:,} features"
         check_memory(count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows")

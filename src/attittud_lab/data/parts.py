@@ -111,14 +111,14 @@ def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
 
 
 def _check_columns(part: Part, name: str, primary: Part) -> None:
-    """Refuse an auxiliary table whose features are other columns than those of the primary table."""
+    """Refuse an auxiliary table that does not have the feature columns of the primary table."""
     names = [{*table.column_names} for table in (*primary.listing.tables[:1], *part.listing.tables[:1])]
     if names and names[0] != names[1]:
         differing = listed(sorted(names[0] ^ names[1]))
         raise InputError(
             f"data.auxiliary.{name}: has other features than the primary source; leave out what only one of them has by "
-            f"data.table.exclude ({differing}), or rename columns that mean the same. Those of the primary source are "
-            f"{listed(sorted(names[0]))}; those of {name} {listed(sorted(names[1]))}"
+            f"data.table.exclude ({differing}), or rename columns that mean the same. The primary source has "
+            f"{listed(sorted(names[0]))}; {name} has {listed(sorted(names[1]))}"
         )
 
 

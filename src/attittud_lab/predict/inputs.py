@@ -192,7 +192,7 @@ class Inputs:
                 yield self._image(as_path(text), None)
 
     def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
-        """The column of the input (None where it is all of them) and, where there is one, that of the label."""
+        """The column of the input (None where it is all of them) and, where there is one, the column of the label."""
         chosen: list[str | None] = []
         for wanted, usual in ((self.input, INPUTS), (self.label, LABELS)):
             found = next((name for name in ([wanted] if wanted else usual) if name in names), None)

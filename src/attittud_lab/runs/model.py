@@ -82,7 +82,7 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         found = _stored(path) if path.is_file() else _derived(folder, config)
         sizes = {"image": 3, "text": 1, "table": 1}
         if len(found.shape) != sizes[found.kind] or min(found.shape) < 1 or not found.classes or not found.members:
-            raise ValueError("shape, classes or members are not those of a model")
+            raise ValueError("shape, classes or members do not describe a model")
         for name in [member["weights"] for member in found.members] + [found.network or "network"]:
             if PurePath(name).name != name or name in ("", ".", ".."):
                 raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
