@@ -240,7 +240,7 @@ def test_columns_must_agree_between_sources(tmp_path: Path) -> None:
     other = write(tmp_path / "b.csv", numbers(seed=1, its=[1, 2, 3] * 20))
     with pytest.raises(InputError, match=r"data.table.exclude \(its, mine\)") as caught:
         read(primary, other)
-    assert "primary source are mine, x, y; those of other its, x, y" in str(caught.value)
+    assert "primary source has mine, x, y; other has its, x, y" in str(caught.value)
     assert read(primary, other, exclude=["mine", "its"]).primary.examples.inputs.shape[1] == 2
     with pytest.raises(InputError, match=r"no source has a column 'mime'; did you mean 'mine'\?"):
         read(primary, other, exclude=["mime", "its"])
