@@ -64,7 +64,7 @@ def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFix
         (["job.yaml", "--primary", "digits", "--auxiliary", "digits"], "not both"),
         (["nowhere.yaml"], "nowhere.yaml: cannot read the configuration"),
         (["--primary", "nowhere", "--auxiliary", "digits"], "nowhere: there is no such file or folder"),
-        (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "budget: 'soon' is no duration"),
+        (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "budget: 'soon' is not a duration"),
         (["--primary", "digits", "--auxiliary", "digits", "compare.seeds=many"], "a whole number"),
     ],
 )

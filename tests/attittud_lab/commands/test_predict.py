@@ -111,7 +111,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere", PICTURES], "is no folder of a run"),
+        (["nowhere", PICTURES], "is not the folder of a run"),
         (["new/pictures", PICTURES], "did you mean new/pictures/drop_harmful/seed-0?"),
         ([RUNS["pictures"]], "there is nothing to predict"),
         ([RUNS["pictures"], PICTURES, "--threshold", "0.3"], "--threshold is for several labels"),

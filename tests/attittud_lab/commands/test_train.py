@@ -26,7 +26,7 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()
     assert "test       loss" in out and "flip, seed 2: 10 steps" in out
-    # This is no terminal: a line for each evaluation.
+    # This is not a terminal: a line for each evaluation.
     lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
     assert lines == [
         f"{phase} steps, 0:00:00 left, validation accuracy N, loss N" for phase in ("guided 6/6", "finetune 4/4")
