@@ -64,7 +64,7 @@ def averages(
     >>> model = nn.Linear(1, 1, bias=False)
     >>> start = weights_of(model)
     >>> _ = nn.init.constant_(model.weight, 3 + float(start["weight"]))
-    >>> found = averages(model, start, lambda: float(model.weight - start["weight"]), [0, 0.5, 1])
+    >>> found = averages(model, start, lambda: (model.weight - start["weight"]).item(), [0, 0.5, 1])
     >>> {share: round(moved, 4) for share, moved in found.items()}
     {0: 0.0, 0.5: 1.5, 1: 3.0}
     """

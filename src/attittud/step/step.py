@@ -336,7 +336,7 @@ class Step(Gradients):
         self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool, skips: bool = False
     ) -> None:
         """Take in primary losses; others may follow. `skips`: as for `run`."""
-        self.skips = skips
+        self.skips = skips and self.primary_calls == 0
         with _computed(self, primary, basis_losses) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
             self.kept = walk(losses) if self.refresher.basis.keeps_graph and basis_losses is None else None
