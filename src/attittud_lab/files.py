@@ -85,6 +85,15 @@ def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLD
     return InputError(f"{path}: cannot be written ({error.strerror or error}); {cure}")
 
 
+COPIES: dict[str, Path] = {}
+"""Copies of files and folders that came with a job to this machine, by the names that the job knows them by."""
+
+
+def local(name: str) -> Path:
+    """The path of a file or folder that a job reads, wherever the job takes place."""
+    return COPIES.get(name, Path(name))
+
+
 def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -> None:
     """Make a run folder, and remove the half-written files that a killed process left in it.
 

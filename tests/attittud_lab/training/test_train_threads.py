@@ -51,5 +51,5 @@ def test_a_wrong_number_is_noticed(wrong: object, tmp_path: Path) -> None:
     unfinished(tmp_path)
     about = tmp_path / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": wrong}))
-    with pytest.raises(InputError, match="threads is .*, which no run writes; start over with --fresh"):
+    with pytest.raises(InputError, match=r"threads is .*, which no run writes; start over with --fresh"):
         train_to_end(tmp_path)
