@@ -87,7 +87,7 @@ class Command(_Untyped, TyperCommand):
         return super().parse_args(ctx, found)
 
 
-class Group(_Untyped, TyperGroup):
+class CommandGroup(_Untyped, TyperGroup):
     """All commands."""
 
 
