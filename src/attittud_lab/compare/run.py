@@ -216,6 +216,7 @@ class Comparison:
     def _finish(self, runs: Iterable[Run]) -> None:
         """Train the runs that are not there yet; afterwards `_results` has all of them."""
         for done, (found, seconds) in self.place.run(self._jobs(runs), self.forecast):
+            assert done.folder is not None
             self._keep(done.folder, found if found is None else replace(found, run_dir=done.folder))
             self.forecast.known(self._begun[done.folder][0].label, seconds)
 

@@ -1,4 +1,4 @@
-"""Jobs on a cluster through Ray, which places them, tries them again and moves them when a node is lost.
+"""Jobs on a cluster through Ray, which decides where each is done, and moves it when a node is lost.
 
 Nodes need no common file system: data, other files and the files of a job's folder travel through Ray's object store.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attittud_lab.errors import InputError, one_line, optional
@@ -106,7 +106,7 @@ class _Home:
 
 
 _known: dict[str, Any] = {}
-"""What this process of a node has fetched: copies of files, and the data of its latest job."""
+"""What this process of a node keeps for its next job: the data of its latest one, and the script that it has run."""
 
 
 def _on_node(
@@ -122,22 +122,29 @@ def _on_node(
     begun, sent = ray.get(home.begin.remote(number))
     reports = Reports(lambda events: home.tell.remote(number, events), EVERY)
     with TemporaryDirectory(prefix="attittud-") as name:
-        folder, over = Path(name), threading.Event()
+        folder, over = Path(name, "run"), threading.Event()
+        copies = {key: Path(name, str(position)) for position, key in enumerate(job.reads)}
+        for key, path in copies.items():
+            unpack(ray.get(refs[key][0]), path)
+        folder.mkdir()
         unpack(files if sent is None else sent, folder)
         if begun > 1:
             reports.tell("say", f"{job.name}: its process or its node was lost. It goes on elsewhere.")
         sender = threading.Thread(target=_send_news, args=(number, folder, home, over, command.keep_every), daemon=True)
         sender.start()
         try:
-            COPIES.clear()
-            COPIES.update({key: _fetched(refs[key]) for key in job.reads})
-            outcome = perform(job, folder, _latest(refs["data"]), reports)
+            COPIES.update(copies)
+            outcome = perform(job, folder, _latest(refs[""]), reports)
         finally:
+            COPIES.clear()
             over.set()
             sender.join()
         if isinstance(outcome.error, InputError):
-            outcome.error.args = tuple(str(text).replace(name, str(job.folder)) for text in outcome.error.args)
-        return outcome, pack(folder)
+            words = str(outcome.error)
+            for own, path in {**copies, str(job.folder or "."): folder}.items():
+                words = words.replace(str(path), own)  # as the person knows them
+            outcome.error.args = (words,)
+        return outcome, pack(folder) if job.folder is not None else {}
 
 
 def _send_news(number: int, folder: Path, home: Any, over: threading.Event, every: float) -> None:
@@ -155,26 +162,12 @@ def _latest(boxed: list[Any]) -> Any:
     """The data of a job. A process keeps those of its latest job."""
     import ray
 
-    key = f"data {boxed[0].hex()}" if boxed else ""
-    if key and key not in _known:
-        for old in [old for old in _known if old.startswith("data ")]:
-            del _known[old]
-        _known[key] = ray.get(boxed[0])
-    return _known.get(key)
-
-
-def _fetched(boxed: list[Any]) -> Path:
-    """A copy of a file or folder, which stays as long as this process of the node."""
-    import ray
-
-    key = boxed[0].hex()
-    if key not in _known:
-        folder, files = Path(mkdtemp(prefix="attittud-")), ray.get(boxed[0])
-        single = set(files) == {""}
-        unpack({"file": files[""]} if single else files, folder)
-        _known[key] = folder / "file" if single else folder
-    found: Path = _known[key]
-    return found
+    if not boxed:
+        return None
+    if _known.get("reference") != boxed[0].hex():
+        _known.pop("data", None)  # not two at the same time
+        _known["data"], _known["reference"] = ray.get(boxed[0]), boxed[0].hex()
+    return _known["data"]
 
 
 @dataclass(frozen=True)
@@ -219,9 +212,11 @@ class _Command:
 class _Cluster(Place):
     def __init__(self, ray: Any) -> None:
         self._ray, self._numbers = ray, count()
-        resources = ray.cluster_resources()
-        self.gpus = int(resources.get("GPU", 0))
-        self.at_once = max(1, self.gpus or int(resources.get("CPU", 1)))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self.gpus = int(sum(node.get("GPU", 0) for node in nodes))
+        self.at_once = max(1, self.gpus or int(sum(node.get("CPU", 0) for node in nodes)))
+        # A run that wants more cores than any node has still runs, more slowly; Ray would wait for such a node for ever.
+        self._cores = max(1, *(int(node.get("CPU", 0)) for node in nodes))
         self._function = ray.remote(_on_node)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
@@ -254,6 +249,9 @@ class _Cluster(Place):
                         raise outcome.error
                     shown.end()
                     yield job, outcome.result
+        except ray.exceptions.RayError as error:  # of a job it is caught above
+            why = f"{type(error).__name__}: {one_line(error, 300)}"
+            raise InputError(f"--ray: the cluster was lost ({why}); start it again; {_KEPT}") from None
         finally:
             self._stop(busy)
 
@@ -261,15 +259,18 @@ class _Cluster(Place):
         if job.device.startswith("cuda:"):
             found = f"device: {job.device!r} names a GPU of one machine, but with --ray Ray chooses"
             raise InputError(f"{found}; use device=cuda or device=auto")
+        if job.device == "cuda" and not self.gpus:
+            raise InputError("device: 'cuda' cannot be used, as no node of the cluster has a GPU; use device=auto")
         on_gpu = job.device == "cuda" or (job.device == "auto" and self.gpus > 0)
         # In lists, as Ray would fetch what is given directly before it starts the job, for each job again.
-        refs = {"data": [] if job.data is None else [self._data.over(job.data, needed)]}
+        refs = {"": [] if job.data is None else [self._data.over(job.data, needed)]}
         for name, path in job.reads.items():
             if path not in self._files:
                 self._files[path] = self._ray.put(pack(path))
             refs[name] = [self._files[path]]
-        options = {"num_cpus": job.threads, "num_gpus": int(on_gpu), "max_retries": RETRIES, "name": job.name}
-        files = pack(job.folder) if job.folder.is_dir() else {}
+        cores = min(job.threads, self._cores)
+        options = {"num_cpus": cores, "num_gpus": int(on_gpu), "max_retries": RETRIES, "name": job.name}
+        files = pack(job.folder) if job.folder is not None and job.folder.is_dir() else {}
         given = (number, replace(job, data=None), files, refs, self._home, self._command)
         return self._function.options(**options).remote(*given)
 
@@ -290,8 +291,9 @@ class _Cluster(Place):
                 raise InputError(f"{found}; install the same packages on all nodes; {_KEPT}") from None
             why = f"{type(error).__name__}: {one_line(error, 300)}"
             raise InputError(f"{job.name} ({job.folder}): Ray could not finish it ({why}); {_KEPT}") from None
-        make_folder(job.folder)
-        unpack(files, job.folder, whole=outcome.error is None)
+        if job.folder is not None:
+            make_folder(job.folder)
+            unpack(files, job.folder, whole=outcome.error is None)
         return outcome
 
     def _stop(self, busy: Mapping[Any, tuple[int, Job, Progress]]) -> None:
@@ -301,7 +303,7 @@ class _Cluster(Place):
         for number, job, _ in busy.values():
             with suppress(self._ray.exceptions.RayError):
                 files = self._ray.get(self._home.kept.remote(number), timeout=10)
-                if files is not None:
+                if files is not None and job.folder is not None:
                     make_folder(job.folder)
                     unpack(files, job.folder)
 

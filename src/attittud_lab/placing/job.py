@@ -1,4 +1,4 @@
-"""Independent jobs, and the interface of the places where they are done. The simplest place is this process.
+"""Independent jobs, and the interface of what does them: this process, other processes, or other machines.
 
 A job is a function of a module, so that any process can import it, with small arguments. It reads and writes files in its
 own folder alone. Where it is done changes neither its result nor its files.
@@ -45,8 +45,8 @@ class Job:
     """What a person calls it."""
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
-    folder: Path = Path()
-    """Its files travel with the job to another machine, and what the job leaves there comes back."""
+    folder: Path | None = None
+    """Its files travel with the job to another machine, and what the job leaves there comes back. None: no files."""
     data: Any = None
     """A large object that it shares with other jobs. It is handed over once, and must not be changed."""
     reads: Mapping[str, Path] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class InThisProcess(Place):
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
         for job in jobs:
             progress.begin(job.name)
-            result = job.function(Here(job.folder, job.data, progress), *job.arguments)
+            result = job.function(Here(job.folder or Path(), job.data, progress), *job.arguments)
             progress.end()
             yield job, result
 
@@ -189,7 +189,7 @@ def replay(progress: Progress, events: Sequence[Event]) -> None:
 class Handed:
     """Large objects in the form in which other processes get them; those that no job needs any more are dropped."""
 
-    def __init__(self, make: Callable[[Any], Any], drop: Callable[[Any], object] = id) -> None:
+    def __init__(self, make: Callable[[Any], Any], drop: Callable[[Any], object] = lambda _: None) -> None:
         self._make, self._drop = make, drop
         self._known: list[tuple[Any, Any]] = []
 

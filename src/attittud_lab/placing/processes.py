@@ -60,38 +60,45 @@ class _Processes(Place):
         self._stored = Handed(lambda data: _store(data, next(names)), lambda path: path.unlink(missing_ok=True))
 
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
-        todo, again, busy = iter(jobs), list[Job](), dict[Connection, _Worker]()
-        tries: dict[int, int] = {}
-        while True:
-            while len(busy) < self.at_once and (job := again.pop() if again else next(todo, None)) is not None:
-                stored = None
-                if job.data is not None:
-                    stored = self._stored.over(job.data, (worker.job.data for worker in busy.values()))
-                worker = self._idle(busy)
-                worker.give(job, stored, progress.alongside(job.name))
-                busy[worker.connection] = worker
-            if not busy:
-                return
-            for connection in wait([*busy]):
-                assert isinstance(connection, Connection)
-                worker = busy[connection]
-                job = worker.job
-                try:
-                    found: Outcome | list[Any] = connection.recv()
-                except (EOFError, OSError, pickle.UnpicklingError):
+        todo = ((job, progress.alongside(job.name)) for job in jobs)
+        again, busy, tries = list[tuple[Job, Progress]](), dict[Connection, _Worker](), dict[Job, int]()
+        try:
+            while True:
+                while len(busy) < self.at_once and (given := again.pop() if again else next(todo, None)) is not None:
+                    worker = self._begin(*given, busy)
+                    busy[worker.connection] = worker
+                if not busy:
+                    return
+                for connection in wait([*busy]):
+                    assert isinstance(connection, Connection)
+                    worker = busy[connection]
+                    try:
+                        found: Outcome | list[Any] = connection.recv()
+                    except (EOFError, OSError, pickle.UnpicklingError):
+                        del busy[connection]
+                        self._died(worker, progress, tries)
+                        again.append((worker.job, worker.progress))
+                        continue
+                    if isinstance(found, list):
+                        replay(worker.progress, found)
+                        continue
                     del busy[connection]
-                    self._died(worker, progress, tries)
-                    again.append(job)
-                    continue
-                if isinstance(found, list):
-                    replay(worker.progress, found)
-                    continue
-                del busy[connection]
-                replay(worker.progress, found.events)
-                if found.error is not None:
-                    raise found.error
-                worker.progress.end()
-                yield job, found.result
+                    replay(worker.progress, found.events)
+                    if found.error is not None:
+                        raise found.error
+                    worker.progress.end()
+                    yield worker.job, found.result
+        finally:
+            for worker in busy.values():  # after an error
+                worker.end()
+                self.workers.remove(worker)
+
+    def _begin(self, job: Job, progress: Progress, busy: dict[Connection, _Worker]) -> _Worker:
+        others = [worker.job.data for worker in busy.values()]
+        stored = None if job.data is None else self._stored.over(job.data, others)
+        worker = self._idle(busy)
+        worker.give(job, stored, progress)
+        return worker
 
     def _idle(self, busy: dict[Connection, _Worker]) -> _Worker:
         for worker in self.workers:
@@ -100,7 +107,7 @@ class _Processes(Place):
         self.workers.append(_Worker())
         return self.workers[-1]
 
-    def _died(self, worker: _Worker, progress: Progress, tries: dict[int, int]) -> None:
+    def _died(self, worker: _Worker, progress: Progress, tries: dict[Job, int]) -> None:
         """Go on with a process less, as memory may be short; a job that dies once more is an error."""
         self.workers.remove(worker)
         worker.process.join()
@@ -109,10 +116,10 @@ class _Processes(Place):
         reason = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         if -code == signal.SIGKILL:
             reason += ", as the system does when memory is short"
-        tries[id(job)] = tries.get(id(job), 1) + 1
-        if tries[id(job)] > TRIES:
+        tries[job] = tries.get(job, 1) + 1
+        if tries[job] > TRIES:
             cure = "use fewer --workers or a smaller batch; finished runs are kept, and the same command goes on"
-            raise InputError(f"{job.name} ({job.folder}): its process {reason}, {TRIES} times; {cure}")
+            raise InputError(f"{job.name} ({job.folder or 'no folder'}): its process {reason}, {TRIES} times; {cure}")
         self.at_once = max(1, self.at_once - 1)
         others = "one process goes on" if self.at_once == 1 else f"{self.at_once} processes go on"
         progress.say(f"{job.name}: its process {reason}. It is begun again, and {others}.")
@@ -168,7 +175,9 @@ def _serve(connection: Connection) -> None:
 
                 data = None  # not two at the same time
                 at, data = stored, torch.load(stored, mmap=True, weights_only=False)  # the first process wrote it
-            outcome = perform(job, job.folder, None if stored is None else data, Reports(connection.send, _EVERY))
+            outcome = perform(
+                job, job.folder or Path(), None if stored is None else data, Reports(connection.send, _EVERY)
+            )
             connection.send(outcome)
 
 
