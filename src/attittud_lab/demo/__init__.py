@@ -75,7 +75,7 @@ def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
     return result, time.process_time() - began
 
 
-def _job(cell: Cell, steps: int, folder: Path) -> Job:
+def job_of(cell: Cell, steps: int, folder: Path) -> Job:
     row, quality, seed = cell
     path = folder / "runs" / quality.replace(" ", "-") / row / f"seed-{seed}"
     return Job(", ".join(map(str, cell)), measure, (cell, steps), path)
@@ -88,7 +88,7 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
     began, processor, found = time.perf_counter(), 0.0, dict[Cell, RunResult]()
     progress.comparison(len(todo))
     with in_processes(workers) as place:
-        for job, (result, seconds) in place.run((_job(cell, steps, folder) for cell in todo), progress):
+        for job, (result, seconds) in place.run((job_of(cell, steps, folder) for cell in todo), progress):
             found[job.arguments[0]] = result
             processor += seconds
     # primary_only ignores the auxiliary data, so one quality stands for all.

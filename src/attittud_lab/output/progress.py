@@ -43,8 +43,8 @@ class Progress:
         """A run of a comparison is finished."""
 
     def alongside(self, what: str) -> Progress:
-        """The progress of one of several runs that take place at the same time, instead of `begin`; it has its own `end`."""
-        return Progress()
+        """The progress of one of several runs that take place at the same time, instead of `begin`; `end` ends it."""
+        return self
 
     def __enter__(self) -> Self:
         return self

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from attittud_lab.errors import InputError, one_line, optional
-from attittud_lab.files import COPIES, make_folder, write_atomically
+from attittud_lab.files import COPIES, make_folder, scratch_folder, write_atomically
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Event, Handed, Job, Outcome, Place, Reports, perform, replay
 
@@ -121,9 +120,9 @@ def _on_node(
         return Outcome(None, error, []), {}
     begun, sent = ray.get(home.begin.remote(number))
     reports = Reports(lambda events: home.tell.remote(number, events), EVERY)
-    with TemporaryDirectory(prefix="attittud-") as name:
-        folder, over = Path(name, "run"), threading.Event()
-        copies = {key: Path(name, str(position)) for position, key in enumerate(job.reads)}
+    with scratch_folder() as scratch:
+        folder, over = scratch / "run", threading.Event()
+        copies = {key: scratch / str(position) for position, key in enumerate(job.reads)}
         for key, path in copies.items():
             unpack(ray.get(refs[key][0]), path)
         folder.mkdir()
@@ -195,8 +194,8 @@ class _Command:
             raise InputError(f"{found}, so that results would differ; {cure}")
         if self.script is None or _known.get("script") == self.script:
             return
-        with TemporaryDirectory(prefix="attittud-") as folder:
-            path = Path(folder, self.script[0])
+        with scratch_folder() as folder:
+            path = folder / self.script[0]
             path.write_bytes(self.script[1])
             try:
                 runpy.run_path(str(path), run_name="__mp_main__")

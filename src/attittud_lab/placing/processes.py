@@ -13,11 +13,10 @@ from itertools import count
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from attittud_lab.errors import InputError
-from attittud_lab.files import cannot_write
+from attittud_lab.files import cannot_write, scratch_folder
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Handed, Job, Outcome, Place, Reports, perform, replay
 
@@ -128,8 +127,8 @@ class _Processes(Place):
 @contextmanager
 def in_processes(at_once: int) -> Iterator[Place]:
     """So many processes, which are started when they are needed."""
-    with TemporaryDirectory(prefix="attittud-") as folder:
-        place = _Processes(at_once, Path(folder))
+    with scratch_folder() as folder:
+        place = _Processes(at_once, folder)
         try:
             yield place
         finally:
