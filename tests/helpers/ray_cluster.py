@@ -59,12 +59,16 @@ class Cluster:
         self.address = f"127.0.0.1:{port}"
         head = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
         self.first = Node(*head, "--node-ip-address=127.0.0.1")
-        self._wait(port)
+        try:
+            self._wait(port)
+        except BaseException:
+            self.first.kill()
+            raise
         self.second = Node(f"--address={self.address}", "--node-ip-address=127.0.0.1")
 
     def _wait(self, port: int) -> None:
         until = time.monotonic() + 60
-        while time.monotonic() < until:
+        while time.monotonic() < until and self.first.alive:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return

@@ -41,6 +41,8 @@ from attittud_lab.training.train import run as train
 
 Run = tuple[Candidate, Variant, Budget, int]
 """A run of a comparison: what is trained, with which settings, for how long, with which seed."""
+TIMED_SECONDS = 3.0
+"""Steps of a run in another process are timed for so long, as its reports come together."""
 KEPT_BYTES = 1 << 30
 """With more data in memory, the data of other splits are dropped, and read again when they are needed."""
 
@@ -68,7 +70,7 @@ class Forecast(Progress):
     """
 
     def __init__(self, progress: Progress, plan: _Plan) -> None:
-        self._progress, self._plan, self._label = progress, plan, ""
+        self._progress, self._plan, self._label, self._at_least = progress, plan, "", 0.0
         self.say, self.evaluated, self.end = progress.say, progress.evaluated, progress.end  # type: ignore[method-assign]
 
     def comparison(self, runs: int, done: int = 0) -> None:
@@ -82,7 +84,7 @@ class Forecast(Progress):
 
     def alongside(self, what: str) -> Progress:
         found = Forecast(self._progress.alongside(what), self._plan)
-        found._label = what.rpartition(", seed ")[0]
+        found._label, found._at_least = what.rpartition(", seed ")[0], TIMED_SECONDS
         return found
 
     def known(self, label: str, seconds: float | None) -> None:
@@ -113,11 +115,14 @@ class Forecast(Progress):
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
         self._progress.advance(steps, values)
         now = time.monotonic()
-        if not self._plan.told and self._warm is not None:
-            step = (now - self._warm) / steps
+        if self._warm is None:  # the first steps, in which much is set up, do not count
+            self._warm, self._timed = now, 0
+            return
+        self._timed += steps
+        if not self._plan.told and now - self._warm > self._at_least:
+            step = (now - self._warm) / self._timed
             text = f"as a step of {self._label} takes {step:.2g} s; the next forecast knows all strategies"
             self._tell(step * self._plan.steps, text)
-        self._warm = now  # the first steps, in which much is set up, do not count
 
 
 class Comparison:

@@ -46,7 +46,7 @@ class _Worker:
             self.connection.send((replace(job, data=None), stored))
 
     def end(self) -> None:
-        self.process.terminate()
+        self.process.kill()  # not terminate, which the process may have been started to ignore
         self.process.join()
         self.connection.close()
 
