@@ -260,7 +260,7 @@ class _Cluster(Place):
             raise InputError(f"{found}; use device=cuda or device=auto")
         if job.device == "cuda" and not self.gpus:
             raise InputError("device: 'cuda' cannot be used, as no node of the cluster has a GPU; use device=auto")
-        on_gpu = job.device == "cuda" or (job.device == "auto" and self.gpus > 0)
+        on_gpu = self.gpus > 0 and job.device not in ("cpu", "mps")
         # In lists, as Ray would fetch what is given directly before it starts the job, for each job again.
         refs = {"": [] if job.data is None else [self._data.over(job.data, needed)]}
         for name, path in job.reads.items():
