@@ -74,7 +74,7 @@ class Forecast(Progress):
         self.say, self.evaluated, self.end = progress.say, progress.evaluated, progress.end  # type: ignore[method-assign]
 
     def comparison(self, runs: int, done: int = 0) -> None:
-        """So many runs are planned, including finished ones, of which so many are known."""
+        """This many runs are planned, including finished ones, of which `done` are known."""
         self._plan.left = runs - done
         self._progress.comparison(runs)
 
@@ -88,7 +88,7 @@ class Forecast(Progress):
         return found
 
     def known(self, label: str, seconds: float | None) -> None:
-        """A run of this strategy is there, after so many seconds of training, or without them."""
+        """A run of this strategy is there, after this many seconds of training, or without them."""
         plan = self._plan
         plan.left -= 1
         if seconds is not None and label in plan.untimed:

@@ -126,7 +126,7 @@ class _Processes(Place):
 
 @contextmanager
 def in_processes(at_once: int) -> Iterator[Place]:
-    """So many processes, which are started when they are needed."""
+    """This many processes, which are started when they are needed."""
     with scratch_folder() as folder:
         place = _Processes(at_once, folder)
         try:
