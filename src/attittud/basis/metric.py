@@ -26,7 +26,11 @@ class Scaled(Stored):
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         super().replace(rows, finite, refresh)
         assert refresh is not None and refresh.scale is not None
-        self.scale = refresh.scale if self.scale is None else torch.where(finite, refresh.scale, self.scale)
+        if self.scale is None:
+            self.scale = refresh.scale
+        else:
+            # In place: a captured CUDA graph may refer to it.
+            self.scale.copy_(torch.where(finite, refresh.scale, self.scale))
 
     def scaled(self, x: Tensor) -> Tensor:
         assert self.scale is not None

@@ -72,6 +72,10 @@ def test_the_metric_is_that_of_the_refresh_and_a_resumed_run_refreshes():
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert torch.equal(guide.subspace.scale, before)
     assert not torch.equal(adam_scale(optimizer, guide.subspace.layout), before)
+    memory = guide.subspace.scale.data_ptr()
+    guide.backward(primary=p.losses(), auxiliary=p.loss(), refresh=True)
+    assert torch.equal(guide.subspace.scale, adam_scale(optimizer, guide.subspace.layout))
+    assert guide.subspace.scale.data_ptr() == memory  # which a captured CUDA graph reads
     again = Guide(p.model, **settings)
     again.load_state_dict(guide.state_dict())
     assert again.refresh_due and not guide.refresh_due
