@@ -33,6 +33,15 @@ CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled in that mode."""
 
 
+def of_all_rows(tensor: Tensor) -> Tensor:
+    """The tensor behind one row's part of it inside of `torch.func.vmap`, rows first; other tensors as they are."""
+    at = torch._C._functorch.maybe_get_bdim(tensor)
+    if at < 0:
+        return tensor
+    whole = torch._C._functorch.get_unwrapped(tensor)
+    return whole.movedim(at, 0) if at else whole
+
+
 def packs_saved_tensors() -> bool:
     """Whether hooks for saved tensors are on, as under activation checkpointing."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
