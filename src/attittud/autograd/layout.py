@@ -77,6 +77,14 @@ class Layout:
             for shape, strides, offset in zip(self._held, self.strides, self._offsets, strict=True)
         ]
 
+    def columns(self, rows: Tensor) -> dict[int, Tensor]:
+        """Parts of `rows` (r x D) by identity of the parameter: r x its elements, or r x its shape where they are in no order."""
+        parts = list(rows.split(self._sizes, dim=1))
+        for i in self._reordered:
+            shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
+            parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
+        return dict(zip(map(id, self.parameters), parts, strict=True))
+
     def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
         """The same views, by identity of the parameter."""
         return dict(zip(map(id, self.parameters), self.views(flat), strict=True))

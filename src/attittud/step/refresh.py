@@ -16,7 +16,7 @@ from torch import Tensor
 from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, Share, walk
-from attittud.basis.base import Basis, Refresh
+from attittud.basis.base import Ahead, Basis, Refresh
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine
 from attittud.step.shared import Shared
@@ -77,6 +77,7 @@ class Refresher:
         # that the random numbers depend on is a tensor too.
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
+        self._ahead: Ahead | None = Ahead()  # None once a refresh was captured: only the device counts its replays
 
     def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
         """Whether the step that begins has a refresh. `held`: the model still has the parameters of the basis."""
@@ -104,7 +105,11 @@ class Refresher:
         if self.subspace is None or layout is not self.subspace.layout:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
-        return Refresh(layout, self.rank, self.seed, self.index, self.workers)
+        if layout.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._ahead = None
+        if self._ahead is not None:
+            self._ahead.number = self.count
+        return Refresh(layout, self.rank, self.seed, self.index, self.workers, self._ahead)
 
     def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool, complete: bool) -> None:
         """Let the examples behind `losses` contribute to the basis in the making.
