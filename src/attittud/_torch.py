@@ -26,6 +26,7 @@ foreach_copy_ = torch._foreach_copy_
 foreach_mul = torch._foreach_mul
 foreach_zero_ = torch._foreach_zero_
 concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
+as_parts = torch._C._nn.unflatten_dense_tensors  # the reverse: a contiguous view for each tensor, in its shape
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
 run_backward = _engine_run_backward  # what torch.autograd.grad calls after it has checked every parameter

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import concatenate, foreach_add_, foreach_copy_, foreach_zero_, of_all_rows
+from attittud._torch import as_parts, concatenate, foreach_add_, foreach_copy_, foreach_zero_, of_all_rows
 
 Named = Sequence[tuple[str, nn.Parameter]]
 
@@ -46,6 +46,10 @@ class Layout:
         self._sizes = [tensor.numel() for tensor in held]
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
         contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
+        # Parts whose views torch cannot make in one call: with other strides than a contiguous tensor, or empty.
+        pairs = enumerate(zip(self.strides, contiguous, self._sizes, strict=True))
+        self._apart = [i for i, (own, plain, size) in pairs if own != plain or size == 0]
+        self._whole = not any(map(is_sharded, self.parameters))
         laid_out = zip(self._held, self.strides, contiguous, strict=True)
         # Parts whose elements are not in the order of a contiguous tensor.
         self._reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
@@ -71,11 +75,13 @@ class Layout:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
+        together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
+        found: list[Any] = list(as_parts(flat, self.parameters)) if together else [None] * len(self.names)
         start, lead, steps = flat.storage_offset(), flat.shape[:-1], flat.stride()[:-1]
-        return [
-            flat.as_strided((*lead, *shape), (*steps, *strides), start + offset)
-            for shape, strides, offset in zip(self._held, self.strides, self._offsets, strict=True)
-        ]
+        for i in self._apart if together else range(len(found)):
+            shape, strides = (*lead, *self._held[i]), (*steps, *self.strides[i])
+            found[i] = flat.as_strided(shape, strides, start + self._offsets[i])
+        return found
 
     def columns(self, rows: Tensor) -> dict[int, Tensor]:
         """Parts of `rows` (r x D) by identity of the parameter: r x its elements, or r x its shape where they are in no order."""
@@ -204,7 +210,7 @@ class Writing:
     def __init__(self, layout: Layout, to: Tensor, add: bool, most: int, arrived: set[int]) -> None:
         self.layout, self.views, self.add, self.most, self.arrived = layout, layout.views(to), add, most, arrived
         self.hooked = [p.requires_grad for p in layout.parameters]
-        self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in layout.types}
+        self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in set(layout.types)}
         self._waiting: list[tuple[Tensor, Tensor, int]] = []
         self._size = 0
 
