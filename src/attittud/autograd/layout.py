@@ -202,7 +202,8 @@ def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
 
 
 WAITING = 1 << 22
-"""Most elements of gradients that wait to be written together: 16 MB save a launch for every small parameter."""
+"""Most elements of gradients that wait to be written together: 16 MB, and at most a quarter of all. It saves launches."""
+
 
 class Writing:
     """Gradients of the parameters of a layout on their way into a vector, or into several rows of a vectorised pass."""
@@ -235,12 +236,12 @@ class Writing:
         view = self.views[at]
         if gradient.layout != torch.strided:
             raise ValueError(sparse_message(self.layout.names[at]))
-        if self._size + view.numel() > self.most:
-            self.write()
         whole = of_all_rows(gradient)
         whole = whole if whole.ndim == view.ndim else whole.expand_as(view)
         self._waiting.append((view, whole, id(self.layout.parameters[at])))
         self._size += view.numel()
+        if self._size > self.most:
+            self.write()
 
     def write(self) -> None:
         if self._waiting:
@@ -264,7 +265,7 @@ def written_into(
     to: Tensor,
     *,
     add: bool = False,
-    most: int = WAITING,
+    most: int | None = None,
     returned: bool = False,
     arrived: set[int] | None = None,
 ) -> Iterator[Writing]:
@@ -275,6 +276,7 @@ def written_into(
     parameters come back from autograd, which saves their hooks, and must be given to `keep`. `arrived` collects the ids of
     parameters whose gradients are written.
     """
+    most = min(WAITING, layout.size // 4) if most is None else most
     writing = Writing(layout, to, add, most, set() if arrived is None else arrived)
     if returned:
         least = most // (4 * len(layout.names))

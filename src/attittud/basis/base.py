@@ -28,7 +28,9 @@ class Refresh:
     seed: int
     index: Tensor
     workers: Workers
-    ahead: Ahead | None = None  # random numbers of the next refreshes, where the number of this one is known on the host
+    ahead: Ahead | None = (
+        None  # random numbers of the next refreshes, where the number of this one is known on the host
+    )
     rows: Tensor | None = None
     single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
     jacobian: Jacobian | None = None  # J itself, for a basis that keeps it until the step is over

@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from attittud._torch import DisableTorchFunction, packs_saved_tensors, tree_flatten, tree_unflatten
+from attittud.autograd.forward import all_modules
 from attittud.engine.base import UnsupportedError
 
 Function = Callable[..., Any]
@@ -171,11 +172,9 @@ class Recorder(TorchFunctionMode):
         # Tensors that no example's data went into. They are held, so that no other tensor gets their id.
         self._constant: dict[int, Tensor] = {}
         self._parameters: dict[int, Tensor] = {}
-        modules = [model]  # not by Module.modules(), which takes several times as long
-        for module in modules:
+        for module in all_modules(model):
             self._constant.update([(id(t), t) for t in module._buffers.values() if t is not None])
             self._parameters.update([(id(p), p) for p in module._parameters.values() if p is not None])
-            modules += [child for child in module._modules.values() if child is not None]
         self._constant |= self._parameters
         self._parameters = {key: p for key, p in self._parameters.items() if p.requires_grad}
         self._anchor = torch.zeros((), requires_grad=True)
@@ -287,7 +286,9 @@ class Recorder(TorchFunctionMode):
             result = tuple(output.clone() for output in result)
         if in_place:
             self._overwritten(args[0], constant=False)
-        results = [result] if type(result) is Tensor else tensors_in((args[0] if func is Tensor.__setitem__ else result,))
+        results = (
+            [result] if type(result) is Tensor else tensors_in((args[0] if func is Tensor.__setitem__ else result,))
+        )
         call.outputs = [at for at, t in enumerate(results) if t.requires_grad]
         outputs = [results[at] for at in call.outputs]
         if not outputs:

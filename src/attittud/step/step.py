@@ -376,9 +376,7 @@ class Step(Gradients):
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
-            flat = self._room(name) if self.tasks or self.judges is not None else None
-            with nullcontext() if flat is None or self.layout is None else written_into(self.layout, flat):
-                found = Found(_gradients(self, task.loss, share, graph.retained), self.layout, flat)
+            found = Found(*_written(self, task.loss, share, graph.retained, self._room(name)))
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
         _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached
@@ -549,6 +547,19 @@ def _gradients(
     parameters = [p for p, wants in zip(listing.parameters, wanted, strict=True) if wants]
     found = iter(step.workers.gradients(mean, parameters, retain_graph=retain_graph))
     return [next(found) if wants else None for wants in wanted]
+
+
+def _written(
+    step: Step, losses: Tensor, share: Share, retain_graph: bool, flat: Tensor | None
+) -> tuple[Sequence[Tensor | None], Layout | None, Tensor | None]:
+    """The gradients of all trainable parameters, written into `flat` where it is given and they are shared."""
+    layout = step.layout
+    if flat is None or layout is None:
+        return _gradients(step, losses, share, retain_graph), layout, None
+    with written_into(layout, flat, returned=True) as writing:
+        found = _gradients(step, losses, share, retain_graph)
+        writing.keep(step.shared.split(layout, found)[0])
+    return found, layout, flat
 
 
 def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
