@@ -180,18 +180,22 @@ class Ahead:
     """Uniform numbers of the next refreshes; they do not depend on when they are made."""
 
     def __init__(self) -> None:
-        self.number = 0  # the number of the refresh that begins
+        self._number = 0
         self._made: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
+
+    def begin(self, number: int) -> None:
+        """A refresh begins, by its number."""
+        self._number = number
 
     def uniform(self, seed: int, rows: int, first: int, columns: int, device: torch.device) -> Tensor:
         """Two numbers for each entry of the matrix of this refresh: 2 x rows x columns."""
         what = seed, rows, first, columns, device
         start, numbers = self._made.get(what, (0, None))
-        if numbers is None or not 0 <= self.number - start < AHEAD:
+        if numbers is None or not 0 <= self._number - start < AHEAD:
             if len(self._made) > 8:  # batches of many sizes
                 self._made.clear()
-            start = self.number
+            start = self._number
             index = torch.arange(start, start + AHEAD, device=device)[:, None, None]
             numbers = _uniform_pairs(seed, index, rows, first, columns)
             self._made[what] = start, numbers
-        return numbers[:, self.number - start]
+        return numbers[:, self._number - start]

@@ -78,7 +78,6 @@ class Batched(Engine):
 
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
     """Write several rows at once. `present` then holds the parameters whose gradients arrived, also after a failure."""
-
     parameters, largest = tuple(layout.parameters), len(weights) * max(p.numel() for p in layout.parameters)
     most = max(0, 2 * layout.size - largest)  # in addition to the gradient that arrives
     into = written_into(layout, out, add=not fresh, most=most, returned=True, arrived=present)

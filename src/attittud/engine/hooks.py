@@ -213,7 +213,9 @@ class HookedJacobian(Jacobian):
 
     def _sweep(self, visit: Visit) -> None:
         def on_call(call: Call, gradients: Gradients) -> None:
-            self.half = self.half or any([g is not None and g.dtype.itemsize == 2 for g in gradients])
+            for gradient in gradients:
+                if gradient is not None and gradient.dtype.itemsize == 2:
+                    self.half = True
             if id(call) in self._calls:
                 self._per_example(call, gradients, visit)
 

@@ -68,13 +68,14 @@ class Call:
         self._flat: list[Any] = [*args, *kwargs.values()]
         self._spec: Any = None
         self.positional = len(args)  # so many keys of `shapes` belong to positional arguments
-        if any([isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat]):
-            self._flat, self._spec = tree_flatten((args, kwargs))
-            self.positional = len(tree_flatten(args)[0])
-        self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
-        self.shapes = {
-            at: tuple(self._flat[at].shape) for at in self._at
-        }  # shapes of the data, by its number among the arguments
+        for value in self._flat:
+            if isinstance(value, (tuple, list, dict)) and tensors_in((value,)):
+                self._flat, self._spec = tree_flatten((args, kwargs))
+                self.positional = len(tree_flatten(args)[0])
+                break
+        self._at = [at for at, value in enumerate(self._flat) if id(value) in kept]
+        # Shapes of the data, by its number among the arguments.
+        self.shapes = {at: tuple(self._flat[at].shape) for at in self._at}
         self._kept: Any = None
         self._versions: list[int] = []
 

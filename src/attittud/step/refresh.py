@@ -108,7 +108,7 @@ class Refresher:
         if layout.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._ahead = None
         if self._ahead is not None:
-            self._ahead.number = self.count
+            self._ahead.begin(self.count)
         return Refresh(layout, self.rank, self.seed, self.index, self.workers, self._ahead)
 
     def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool, complete: bool) -> None:

@@ -125,7 +125,7 @@ def test_bits_and_reports_are_the_same_without_a_graph(device, options, monkeypa
 def test_a_basis_that_gets_more_rows_in_a_refresh_is_followed(device, monkeypatch):
     """Its rows then lie elsewhere, while the gradients already are in the memory of the graph."""
 
-    def change(number, model, guide):
+    def change(number, *_):
         few = number < 7  # the second refresh has more examples, the last one fewer again
         monkeypatch.setattr("tests.attittud.basis.test_captured.EXAMPLES", 3 if few or number > 13 else 12)
 
