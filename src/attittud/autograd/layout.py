@@ -86,7 +86,8 @@ class Layout:
     def columns(self, rows: Tensor) -> dict[int, Tensor]:
         """Parts of `rows` (r x D) by identity of the parameter: r x its elements, or r x its shape where they are in no order."""
         parts = list(rows.split(self._sizes, dim=1))
-        for i in self._reordered:
+        # (A number as well: torch adds in another order to a single column than to a vector.)
+        for i in [*self._reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
             shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
             parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
         return dict(zip(map(id, self.parameters), parts, strict=True))
