@@ -76,7 +76,9 @@ class Layout:
     def views(self, flat: Tensor) -> list[Tensor]:
         """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
         together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
-        found: list[Any] = list(as_parts(flat, self.parameters)) if together else [None] * len(self.names)
+        found: list[Any] = (
+            list(as_parts(flat, cast(list[Tensor], self.parameters))) if together else [None] * len(self.names)
+        )
         start, lead, steps = flat.storage_offset(), flat.shape[:-1], flat.stride()[:-1]
         for i in self._apart if together else range(len(found)):
             shape, strides = (*lead, *self._held[i]), (*steps, *self.strides[i])
@@ -246,9 +248,9 @@ class Writing:
 
     def write(self) -> None:
         if self._waiting:
-            targets, sources, parameters = zip(*self._waiting, strict=True)
+            targets, sources = [view for view, _, _ in self._waiting], [whole for _, whole, _ in self._waiting]
             foreach_add_(targets, sources) if self.add else foreach_copy_(targets, sources)
-            self.arrived.update(parameters)
+            self.arrived.update([parameter for _, _, parameter in self._waiting])
             self._waiting, self._size = [], 0
 
     def finish(self) -> None:

@@ -220,12 +220,15 @@ class Ahead:
     """Uniform numbers of the next refreshes; they do not depend on when they are made."""
 
     def __init__(self) -> None:
-        self._number = 0
+        self._number, self._captured = 0, False
         self._made: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
 
-    def begin(self, number: int) -> None:
-        """A refresh begins, by its number."""
+    def begin(self, number: int, device: torch.device) -> Ahead | None:
+        """A refresh begins, by its number. None once a refresh was captured: only the device counts how often it is replayed."""
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._captured = True
         self._number = number
+        return None if self._captured else self
 
     def uniform(self, seed: int, rows: int, first: int, columns: int, device: torch.device) -> Tensor:
         """Two numbers for each entry of the matrix of this refresh: 2 x rows x columns."""

@@ -53,10 +53,9 @@ class PerExampleGradient(ABC):
         """Add weights (k x m) times the gradients to `out`: k x the parameter's elements in order, or k x its shape."""
         if self.size == 0:
             return
-        gradients_of, in_place = self.chunk, out.ndim == 2
-        if not in_place:
-            out, gradients_of = self.ordered(out)
-            in_place = out[0].is_contiguous()
+        in_order = out.ndim == 2
+        out, gradients_of = (out, self.chunk) if in_order else self.ordered(out)
+        in_place = in_order or out[0].is_contiguous()
         if in_place and self.elements * self.examples <= budget:
             add_product_(out.view(out.shape[0], -1), weights, gradients_of(slice(0, self.examples), out.dtype))
             return

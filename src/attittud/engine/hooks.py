@@ -365,9 +365,12 @@ def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]
     inner = sorted([node for node, following in followers.items() if following], key=sequence_number)
     before = -1
     while len(leads_on) > before:
-        before = len(leads_on)
+        before, rest = len(leads_on), list[Any]()
         for node in inner:
             following = followers[node]
-            if not (wanted.isdisjoint(following) and leads_on.isdisjoint(following)):
+            if wanted.isdisjoint(following) and leads_on.isdisjoint(following):
+                rest.append(node)
+            else:
                 leads_on.add(node)
+        inner = rest
     return [edge for edge in edges if edge.node in followers and edge.node not in leads_on]

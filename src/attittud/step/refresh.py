@@ -77,7 +77,7 @@ class Refresher:
         # that the random numbers depend on is a tensor too.
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
-        self._ahead: Ahead | None = Ahead()  # None once a refresh was captured: only the device counts its replays
+        self._ahead = Ahead()
 
     def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
         """Whether the step that begins has a refresh. `held`: the model still has the parameters of the basis."""
@@ -106,11 +106,8 @@ class Refresher:
         if self.subspace is None or layout is not self.subspace.layout:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
-        if layout.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            self._ahead = None
-        if self._ahead is not None:
-            self._ahead.begin(self.count)
-        return Refresh(layout, self.rank, self.seed, self.index, self.workers, self._ahead)
+        ahead = self._ahead.begin(self.count, layout.device)
+        return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead)
 
     def take_in(
         self,

@@ -376,7 +376,7 @@ class Step(Gradients):
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
-            found = Found(*_written(self, task.loss, share, graph.retained, self._room(name)))
+            found = _written(self, task.loss, share, graph.retained, self.layout, self._room(name))
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
         _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached
@@ -549,17 +549,14 @@ def _gradients(
     return [next(found) if wants else None for wants in wanted]
 
 
-def _written(
-    step: Step, losses: Tensor, share: Share, retain_graph: bool, flat: Tensor | None
-) -> tuple[Sequence[Tensor | None], Layout | None, Tensor | None]:
-    """The gradients of all trainable parameters, written into `flat` where it is given and they are shared."""
-    layout = step.layout
+def _written(step: Step, loss: Tensor, share: Share, retain: bool, layout: Layout | None, flat: Tensor | None) -> Found:
+    """The gradients of all trainable parameters; where `flat` is given, those of a layout are written into it."""
     if flat is None or layout is None:
-        return _gradients(step, losses, share, retain_graph), layout, None
+        return Found(_gradients(step, loss, share, retain), layout)
     with written_into(layout, flat, returned=True) as writing:
-        found = _gradients(step, losses, share, retain_graph)
+        found = _gradients(step, loss, share, retain)
         writing.keep(step.shared.split(layout, found)[0])
-    return found, layout, flat
+    return Found(found, layout, flat)
 
 
 def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
@@ -572,9 +569,7 @@ def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
         return None
     (task,) = tasks.values()
     layout, share = subspace.layout, step.workers.shares([task.loss])[0]
-    flat = layout.empty()
-    with written_into(layout, flat):
-        return Found(_gradients(step, task.loss, share, retain_graph=False), layout, flat)
+    return _written(step, task.loss, share, False, layout, layout.empty())
 
 
 def _early(
