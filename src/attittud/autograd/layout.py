@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter, is_
 from typing import Any, cast
 
 import torch
@@ -56,14 +57,13 @@ class Layout:
 
     def describes(self, named: Named) -> bool:
         """Whether this is the layout of these parameters, as they are now."""
-        if len(named) != len(self.named) or any(is_sharded(parameter) for parameter in self.parameters):
+        parameters = [parameter for _, parameter in named]
+        same = len(named) == len(self.named) and all(map(is_, parameters, self.parameters)) and self._whole
+        if not same or [name for name, _ in named] != self.names:
             return False
-        if [parameter.dtype for _, parameter in named] != self.types:
+        if list(map(attrgetter("dtype"), parameters)) != self.types:
             return False
-        return all(
-            name == old_name and parameter is old and parameter.stride() == strides and parameter.device == self.device
-            for (name, parameter), (old_name, old), strides in zip(named, self.named, self.strides, strict=True)
-        )
+        return list(map(Tensor.stride, parameters)) == self.strides and {p.device for p in parameters} <= {self.device}
 
     def same(self, other: Layout) -> bool:
         """Whether these are the same parameters, in the same order, strides and types."""

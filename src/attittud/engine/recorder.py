@@ -174,8 +174,12 @@ class Recorder(TorchFunctionMode):
         self._constant: dict[int, Tensor] = {}
         self._parameters: dict[int, Tensor] = {}
         for module in all_modules(model):
-            self._constant.update([(id(t), t) for t in module._buffers.values() if t is not None])
-            self._parameters.update([(id(p), p) for p in module._parameters.values() if p is not None])
+            for buffer in module._buffers.values():
+                if buffer is not None:
+                    self._constant[id(buffer)] = buffer
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self._parameters[id(parameter)] = parameter
         self._constant |= self._parameters
         self._parameters = {key: p for key, p in self._parameters.items() if p.requires_grad}
         self._anchor = torch.zeros((), requires_grad=True)

@@ -94,10 +94,11 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
 
 
 def linear(b: Bound) -> Found:
+    g = b.positions(b.gradient)
     if b.asks(b["weight"]):
-        yield b["weight"], b.outer(b.gradient, b["input"])
+        yield b["weight"], Outer(g, b.positions(b.operand(b["input"])))
     if b.asks(b["bias"]):
-        yield b["bias"], Dense(_sum(b.positions(b.gradient), 1))
+        yield b["bias"], Dense(_sum(g, 1))
 
 
 def matmul(b: Bound) -> Found:
