@@ -100,7 +100,7 @@ class CapturedUpdate:
         assert isinstance(space, Stored) and self._space is not None
         if space is not self._space() or space.rows.shape != self._settings[0]:  # a refresh has made another basis
             self._forget(None, ())  # the memory becomes `.grad`
-            return space.finish(step, primary_weight, [])
+            return space.finish(step, primary_weight)
         if self._graph is None:
             try:
                 self._capture(step, primary_weight)
@@ -108,7 +108,7 @@ class CapturedUpdate:
                 logger.info("steps are not captured in a CUDA graph: %s", error)
                 self._forget(None, ())  # the memory becomes `.grad`
                 self._refused = True
-                return space.finish(step, primary_weight, [])
+                return space.finish(step, primary_weight)
         assert self._graph is not None and self._numbers is not None
         self._graph.replay()
         numbers = replace(self._numbers, vector=self._numbers.vector.clone())
@@ -125,7 +125,7 @@ class CapturedUpdate:
             # Other threads, such as a data loader's, may use the device meanwhile.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                _, numbers, _ = space.compute(step.copied(), primary_weight, [])
+                _, numbers, _ = space.compute(step.copied(), primary_weight)
                 self._numbers = numbers.gather()
             finally:
                 graph.capture_end()
