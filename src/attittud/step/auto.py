@@ -148,10 +148,8 @@ class AutoWeights:
             more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
             losses = losses_of(judge, "judge", more, self.workers)
             mean = self.workers.shares([losses])[0].mean(losses)
-            with nullcontext() if flat is None else written_into(layout, flat, returned=True) as writing:
+            with nullcontext() if flat is None else written_into(layout, flat):
                 found = self.workers.gradients(mean, layout.parameters, retain_graph=False)
-                if writing is not None:
-                    writing.keep(found)
         # Their losses must reach shared parameters. The graph is walked only where that has changed.
         reached = tuple(g is not None for g in found)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
