@@ -103,7 +103,16 @@ class RunFolder:
             self.checkpoint_path.unlink(missing_ok=True)
         return found
 
-    def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
+    def threads(self, usual: int) -> int | None:
+        """The threads of a run that goes on here: other ones would change its last digits. None before it has begun."""
+        if not self.about_path.exists():
+            return None
+        found = read_json(self.about_path).get("threads", usual)  # runs of earlier versions do not say
+        if type(found) is not int or found < 1:
+            raise InputError(f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}")
+        return found
+
+    def begin(self, record: Mapping[str, Any], device: torch.device, threads: int) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""
         rows = self.path / "data.json"
         # Through JSON, so that both sides of the comparison have the same types.
@@ -114,6 +123,7 @@ class RunFolder:
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             facts: dict[str, Any] = {"config": comparable(self.config), "started": started}
             facts["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+            facts["threads"] = threads
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
             write_json(self.about_path, facts | provenance(_PACKAGES))  # last: now the folder is this run's
         elif read_json(rows) != plain:

@@ -22,7 +22,16 @@ from attittud_lab.output.progress import Progress
 from attittud_lab.runs.folder import RunFolder, check_like
 from attittud_lab.runs.model import WEIGHTS, ModelFile
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
-from attittud_lab.training.devices import captures, choose_device, enough_memory, on_device, own_stream, repeatable
+from attittud_lab.training.devices import (
+    captures,
+    choose_device,
+    chosen_threads,
+    enough_memory,
+    on_device,
+    own_stream,
+    repeatable,
+    single_thread,
+)
 from attittud_lab.training.evaluate import (
     default_metric,
     evaluate,
@@ -59,12 +68,14 @@ def run(
     progress: Progress | None = None,
     logs: Sequence[str] = (),
     fresh: bool = False,
+    threads: int | None = None,
 ) -> RunResult:
     """Train one strategy with one seed and write its run folder.
 
     A folder with the finished run is not trained again; one with an unfinished run is continued from its last
     checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must belong to `config`. `logs`
-    are names of dashboards.
+    are names of dashboards. `threads` are those of `threads_of` on the machine where the command was given, for a run that
+    takes place elsewhere.
     """
     for name in logs:
         check_log(name)
@@ -85,13 +96,25 @@ def run(
         training = config.training
         compiled = compiling(training.compile, deterministic=training.deterministic)
         exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
-        with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
+        usual = torch.get_num_threads()
+        with bounded, forked, exact, streamed, compiled, single_thread(), ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Progress())
+            recorded = folder.threads(usual)
+            torch.set_num_threads(recorded or threads or chosen_threads(config, job.model, usual))
             # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
             result = job.run()
         folder.finish(result.plain())
         return result
+
+
+def threads_of(config: Config, data: Prepared) -> int:
+    """The number of threads of a run, known before it begins."""
+    usual = torch.get_num_threads()
+    if config.training.threads is not None:
+        return config.training.threads
+    with single_thread():
+        return chosen_threads(config, build_model(config.model, data, config.seed), usual)
 
 
 class _Job:
@@ -126,7 +149,7 @@ class _Job:
         self.phase = self.phases[0]
 
     def run(self) -> RunResult:
-        self.folder.begin(self.data.record, self.device)
+        self.folder.begin(self.data.record, self.device, torch.get_num_threads())
         saved = self.folder.checkpoint()
         if saved is None:
             self.folder.truncate(0)
