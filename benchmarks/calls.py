@@ -1,4 +1,4 @@
-"""How many functions a plain step calls: eager training is bound by Python between the kernels.
+"""How many functions a step calls: eager training is bound by Python between the kernels.
 
     python -m benchmarks --only calls --device cpu --out benchmarks/results
 
@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import attittud
@@ -31,10 +31,13 @@ def network(tensors: int) -> nn.ModuleDict:
     return model
 
 
-def calls(tensors: int, *, verbs: bool = False) -> tuple[int, int]:
-    """The number of our own functions that a plain step calls, and of all functions, including C functions."""
+def calls(tensors: int, *, verbs: bool = False, engine: str = "loop", refresh: bool = False) -> tuple[int, int]:
+    """The number of our own functions that a step calls, and of all functions, including C functions.
+
+    `refresh`: in a step with a refresh, where the forward pass of the primary losses is counted too if an engine watches it.
+    """
     model = network(tensors)
-    guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine="loop")
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine)
     x, y = torch.randn(8, 16), torch.randint(3, (8,))
     own = every = 0
 
@@ -43,9 +46,12 @@ def calls(tensors: int, *, verbs: bool = False) -> tuple[int, int]:
         own += event == "call" and frame.f_code.co_filename.startswith(OURS)
         every += event in ("call", "c_call")
 
+    def primary() -> Tensor:
+        return F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
+
     for number in range(4):
         model.zero_grad()
-        losses = F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
+        losses = primary if engine == "hooks" else primary()
         loss = model["other"](model["body"](x)).square().mean()
         sys.setprofile(watch if number == 3 else None)
         if verbs:
@@ -53,7 +59,7 @@ def calls(tensors: int, *, verbs: bool = False) -> tuple[int, int]:
             guide.auxiliary(loss)
             guide.combine()
         else:
-            guide.backward(losses, loss)
+            guide.backward(losses, loss, refresh=refresh or None)
         sys.setprofile(None)
     return own, every
 

@@ -26,11 +26,21 @@ foreach_copy_ = torch._foreach_copy_
 foreach_mul = torch._foreach_mul
 foreach_zero_ = torch._foreach_zero_
 concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
+as_parts = torch._C._nn.unflatten_dense_tensors  # the reverse: a contiguous view for each tensor, in its shape
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
 run_backward = _engine_run_backward  # what torch.autograd.grad calls after it has checked every parameter
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled in that mode."""
+
+
+def of_all_rows(tensor: Tensor) -> Tensor:
+    """The tensor behind one row's part of it inside of `torch.func.vmap`, rows first; other tensors as they are."""
+    at = torch._C._functorch.maybe_get_bdim(tensor)
+    if at < 0:
+        return tensor
+    whole = torch._C._functorch.get_unwrapped(tensor)
+    return whole.movedim(at, 0) if at else whole
 
 
 def packs_saved_tensors() -> bool:

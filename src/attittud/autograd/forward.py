@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from attittud._torch import BatchNorm, foreach_copy_
+from attittud._torch import BatchNorm, concatenate
 
 BatchNormMode = Literal["batch", "frozen"]
 
@@ -48,14 +48,26 @@ class _NoDropout(TorchFunctionMode):
 @contextmanager
 def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
     """Inside, forward passes have no side effects (see above). Keep the block open until the graph has been used."""
-    with _seeded(model, seed), _modes(model, batch_norm), _NoDropout():
+    modules = all_modules(model)
+    with _seeded(modules, seed), _modes(modules, batch_norm), _NoDropout():
         yield
 
 
+def all_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model, without the generators of `Module.modules()`, which take several times as long."""
+    found, known = [model], {id(model)}
+    for module in found:
+        for child in module._modules.values():
+            if child is not None and id(child) not in known:
+                known.add(id(child))
+                found.append(child)
+    return found
+
+
 @contextmanager
-def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
+def _seeded(modules: list[nn.Module], seed: int) -> Iterator[None]:
     """Random numbers from `seed`; afterwards every generator is as it was."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    devices = {p.device for m in modules for p in m._parameters.values() if p is not None and p.device.type == "cuda"}
     if devices and torch.cuda.is_current_stream_capturing():
         # A graph under capture has its own random state, which may not be set. It draws new numbers at every replay.
         devices = set()
@@ -77,11 +89,10 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
+def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None]:
     """Evaluation mode, except for modules that need training mode; afterwards modes and buffers are as they were."""
-    modules = list(model.modules())
-    registered = [(module, dict(module._buffers)) for module in modules]
-    contents = _copies([b for _, found in registered for b in found.values() if b is not None])
+    registered = [dict(module._buffers) if module._buffers else None for module in modules]
+    contents = _Contents([b for found in registered if found for b in found.values() if b is not None])
     # Not by Module.__setattr__, which takes ten times as long.
     before: list[tuple[dict[str, Any], dict[str, Any]]] = [(vars(m), {"training": m.training}) for m in modules]
     try:
@@ -98,29 +109,43 @@ def _modes(model: nn.Module, batch_norm: BatchNormMode) -> Iterator[None]:
     finally:
         for own, kept in before:
             own.update(kept)
-        for module, found in registered:
-            module._buffers.clear()
-            module._buffers.update(found)
-        for buffer, content, version in contents:
-            if buffer._version != version:
-                with torch.no_grad():
-                    buffer.copy_(content)
+        for module, found in zip(modules, registered, strict=True):
+            if found or module._buffers:
+                module._buffers.clear()
+                module._buffers.update(found or {})
+        contents.restore()
 
 
-def _copies(buffers: list[Tensor]) -> list[tuple[Tensor, Tensor, int]]:
-    """Each buffer with a copy of its content and its version.
+class _Contents:
+    """Copies of the contents of buffers, to be written back to the buffers that change.
 
     Copied by groups: a network has some hundred small buffers, and a launch for each would cost more than the copy.
     """
-    copies = []
-    groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
-    for buffer in (b.detach() for b in buffers):
-        plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_nested
-        copies.append(torch.empty_like(buffer) if plain else buffer.clone())
-        if plain:
-            targets, sources = groups.setdefault((buffer.device, buffer.dtype), ([], []))
-            targets.append(copies[-1])
-            sources.append(buffer)
-    for targets, sources in groups.values():
-        foreach_copy_(targets, sources)
-    return [(buffer, copy, buffer._version) for buffer, copy in zip(buffers, copies, strict=True)]
+
+    def __init__(self, buffers: list[Tensor]) -> None:
+        self.buffers, self.versions = buffers, [buffer._version for buffer in buffers]
+        self._single: dict[int, Tensor] = {}
+        self._groups: list[tuple[list[int], Tensor]] = []  # numbers of buffers, and their contents one after the other
+        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for at, buffer in enumerate(buffers):
+            plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_nested
+            groups.setdefault(
+                (buffer.device, buffer.dtype) if plain else (torch.device("meta"), torch.bool), []
+            ).append(at)
+        for (device, _), numbers in groups.items():
+            if len(numbers) > 1 and device.type != "meta":
+                self._groups.append((numbers, concatenate([buffers[at].detach() for at in numbers])))
+            else:
+                self._single |= {at: buffers[at].detach().clone() for at in numbers}
+
+    def restore(self) -> None:
+        changed = {at for at, b in enumerate(self.buffers) if b._version != self.versions[at]}
+        if not changed:
+            return
+        for numbers, flat in self._groups:
+            sizes = [self.buffers[at].numel() for at in numbers]
+            parts = zip(numbers, flat.split(sizes), strict=True)
+            self._single |= {at: part.view_as(self.buffers[at]) for at, part in parts if at in changed}
+        with torch.no_grad():
+            for at in changed:
+                self.buffers[at].copy_(self._single[at])

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter, is_
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import concatenate, foreach_add_, foreach_copy_, foreach_zero_
+from attittud._torch import as_parts, concatenate, foreach_add_, foreach_copy_, foreach_zero_, of_all_rows
 
 Named = Sequence[tuple[str, nn.Parameter]]
 
@@ -32,9 +33,9 @@ class Layout:
         _check_one_device(self.named)
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
         # Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end.
-        self._types = [parameter.dtype for parameter in self.parameters]
-        self.dtype = torch.float64 if torch.float64 in self._types else torch.float32
-        self.alike = all(dtype == self.dtype for dtype in self._types)
+        self.types = [parameter.dtype for parameter in self.parameters]
+        self.dtype = torch.float64 if torch.float64 in self.types else torch.float32
+        self.alike = all(dtype == self.dtype for dtype in self.types)
         """All parameters have this type."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.total = sum(
@@ -46,24 +47,27 @@ class Layout:
         self._sizes = [tensor.numel() for tensor in held]
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
         contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
+        # Parts whose views torch cannot make in one call: with other strides than a contiguous tensor, or empty.
+        pairs = enumerate(zip(self.strides, contiguous, self._sizes, strict=True))
+        self._apart = [i for i, (own, plain, size) in pairs if own != plain or size == 0]
+        self._whole = not any(map(is_sharded, self.parameters))
         laid_out = zip(self._held, self.strides, contiguous, strict=True)
         # Parts whose elements are not in the order of a contiguous tensor.
         self._reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
 
     def describes(self, named: Named) -> bool:
         """Whether this is the layout of these parameters, as they are now."""
-        if len(named) != len(self.named) or any(is_sharded(parameter) for parameter in self.parameters):
+        parameters = [parameter for _, parameter in named]
+        same = len(named) == len(self.named) and all(map(is_, parameters, self.parameters)) and self._whole
+        if not same or [name for name, _ in named] != self.names:
             return False
-        if [parameter.dtype for _, parameter in named] != self._types:
+        if list(map(attrgetter("dtype"), parameters)) != self.types:
             return False
-        return all(
-            name == old_name and parameter is old and parameter.stride() == strides and parameter.device == self.device
-            for (name, parameter), (old_name, old), strides in zip(named, self.named, self.strides, strict=True)
-        )
+        return list(map(Tensor.stride, parameters)) == self.strides and {p.device for p in parameters} <= {self.device}
 
     def same(self, other: Layout) -> bool:
         """Whether these are the same parameters, in the same order, strides and types."""
-        alike = self.strides == other.strides and self._types == other._types
+        alike = self.strides == other.strides and self.types == other.types
         return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
 
     def empty(self, *rows: int) -> Tensor:
@@ -71,11 +75,24 @@ class Layout:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
+        together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
+        found: list[Any] = (
+            list(as_parts(flat, cast(list[Tensor], self.parameters))) if together else [None] * len(self.names)
+        )
         start, lead, steps = flat.storage_offset(), flat.shape[:-1], flat.stride()[:-1]
-        return [
-            flat.as_strided((*lead, *shape), (*steps, *strides), start + offset)
-            for shape, strides, offset in zip(self._held, self.strides, self._offsets, strict=True)
-        ]
+        for i in self._apart if together else range(len(found)):
+            shape, strides = (*lead, *self._held[i]), (*steps, *self.strides[i])
+            found[i] = flat.as_strided(shape, strides, start + self._offsets[i])
+        return found
+
+    def columns(self, rows: Tensor) -> dict[int, Tensor]:
+        """Parts of `rows` (r x D) by identity of the parameter: r x its elements, or r x its shape where they are in no order."""
+        parts = list(rows.split(self._sizes, dim=1))
+        # (A number as well: torch adds in another order to a single column than to a vector.)
+        for i in [*self._reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
+            shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
+            parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
+        return dict(zip(map(id, self.parameters), parts, strict=True))
 
     def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Consecutive parts of `flat` (D, or r x D), one for each parameter, as vectors (or r x n)."""
@@ -192,36 +209,91 @@ def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
     )
 
 
-@contextmanager
-def written_into(
-    layout: Layout, to: Tensor | Sequence[Tensor], *, add: bool = False, arrived: set[int] | None = None
-) -> Iterator[None]:
-    """Inside, gradients of the layout's parameters are written (or added) to `to`; autograd returns zeros without memory.
+WAITING = 1 << 22
+"""Most elements of gradients that wait to be written together: 16 MB, and at most a quarter of all. It saves launches."""
 
-    A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
-    gradient is never held twice. It costs a small copy for every parameter. `to`: a vector, which is set to zero where
-    nothing is added to it, or memory for each parameter. `arrived` collects the ids of parameters that got a gradient.
-    """
-    zeros: dict[torch.dtype, Tensor] = {}  # one tensor for all parameters, to save launches
 
-    def taker(name: str, parameter: nn.Parameter, view: Tensor) -> Callable[[Tensor], Tensor]:
+class Writing:
+    """Gradients of the parameters of a layout on their way into a vector, or into several rows of a vectorised pass."""
+
+    def __init__(self, layout: Layout, to: Tensor, add: bool, most: int, arrived: set[int]) -> None:
+        self.layout, self.views, self.add, self.most, self.arrived = layout, layout.views(to), add, most, arrived
+        self.hooked = [p.requires_grad for p in layout.parameters]
+        self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in set(layout.types)}
+        self._waiting: list[tuple[Tensor, Tensor, int]] = []
+        self._size = 0
+
+    def hook(self, at: int) -> Callable[[Tensor], Tensor]:
+        """Takes the gradient of a parameter, by its number, and leaves zeros without memory to autograd."""
+        parameter = self.layout.parameters[at]
+        nothing = self._zeros[parameter.dtype].expand_as(parameter)
+
         def take(gradient: Tensor) -> Tensor:
-            if gradient.layout != torch.strided:
-                raise ValueError(sparse_message(name))
-            view.add_(gradient) if add else view.copy_(gradient)
-            if arrived is not None:
-                arrived.add(id(parameter))
-            if gradient.dtype not in zeros:
-                zeros[gradient.dtype] = torch.zeros((), dtype=gradient.dtype, device=gradient.device)
-            return zeros[gradient.dtype].expand_as(gradient)
+            self._take(at, gradient)
+            return nothing
 
         return take
 
-    views = layout.views(to if add else to.zero_()) if isinstance(to, Tensor) else to
-    targets = zip(layout.names, layout.parameters, views, strict=True)
-    handles = [p.register_hook(taker(name, p, view)) for name, p, view in targets if p.requires_grad]
+    def keep(self, found: Sequence[Tensor | None]) -> None:
+        """Take the gradients that autograd returned, of parameters without a hook."""
+        for at, (gradient, hooked) in enumerate(zip(found, self.hooked, strict=True)):
+            if gradient is not None and not hooked:
+                self._take(at, gradient)
+
+    def _take(self, at: int, gradient: Tensor) -> None:
+        view = self.views[at]
+        if gradient.layout != torch.strided:
+            raise ValueError(sparse_message(self.layout.names[at]))
+        whole = of_all_rows(gradient)
+        whole = whole if whole.ndim == view.ndim else whole.expand_as(view)
+        self._waiting.append((view, whole, id(self.layout.parameters[at])))
+        self._size += view.numel()
+        if self._size > self.most:
+            self.write()
+
+    def write(self) -> None:
+        if self._waiting:
+            targets, sources = [view for view, _, _ in self._waiting], [whole for _, whole, _ in self._waiting]
+            foreach_add_(targets, sources) if self.add else foreach_copy_(targets, sources)
+            self.arrived.update([parameter for _, _, parameter in self._waiting])
+            self._waiting, self._size = [], 0
+
+    def finish(self) -> None:
+        """Write what still waits; parts without a gradient are set to zero where nothing is added."""
+        self.write()
+        named = zip(self.layout.parameters, self.views, strict=True)
+        missing = [view for p, view in named if id(p) not in self.arrived]
+        if missing and not self.add:
+            foreach_zero_(missing)
+
+
+@contextmanager
+def written_into(
+    layout: Layout,
+    to: Tensor,
+    *,
+    add: bool = False,
+    most: int | None = None,
+    returned: bool = False,
+    arrived: set[int] | None = None,
+) -> Iterator[Writing]:
+    """Inside, gradients of the layout's parameters are written (or added) to `to`; autograd returns zeros without memory.
+
+    A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
+    gradient is never held twice. `most`: elements that wait to be written together. `returned`: gradients of small
+    parameters come back from autograd, which saves their hooks, and must be given to `keep`. `arrived` collects the ids of
+    parameters whose gradients are written.
+    """
+    most = min(WAITING, layout.size // 4) if most is None else most
+    writing = Writing(layout, to, add, most, set() if arrived is None else arrived)
+    if returned:
+        least = most // (4 * len(layout.names))
+        writing.hooked = [view.numel() > least for view in writing.views]
+    wanted = [(at, p) for at, p in enumerate(layout.parameters) if writing.hooked[at] and p.requires_grad]
+    handles = [p.register_hook(writing.hook(at)) for at, p in wanted]
     try:
-        yield
+        yield writing
+        writing.finish()
     finally:
         for handle in handles:
             handle.remove()
@@ -261,25 +333,28 @@ class LossGraph:
 
 def walk(loss: Tensor) -> LossGraph:
     """The graph behind `loss`; raises where autograd.grad would silently return nothing."""
-    nodes: set[Any] = set()
-    leaves = {id(loss)} if loss.is_leaf else set[int]()
-    inputs: list[Tensor] = []
-    stack = [loss.grad_fn] if loss.grad_fn is not None else []
+    nodes: set[Any] = set() if loss.grad_fn is None else {loss.grad_fn}
+    stack, ends = list(nodes), list[Any]()
     while stack:
         node = stack.pop()
-        if node in nodes:
-            continue
         following = node.next_functions
-        variable = None if following else getattr(node, "variable", None)
+        if not following:
+            ends.append(node)
+        for later, _ in following:
+            if later is not None and later not in nodes:
+                nodes.add(later)
+                stack.append(later)
+    leaves = {id(loss)} if loss.is_leaf else set[int]()
+    inputs: list[Tensor] = []
+    for node in ends:
+        variable = getattr(node, "variable", None)
         if variable is not None:
+            nodes.discard(node)
             leaves.add(id(variable)) if isinstance(variable, nn.Parameter) else inputs.append(variable)
-        elif type(node).__name__ == "CheckpointFunctionBackward":
-            raise RuntimeError(
-                "a module under reentrant activation checkpointing hides its parameters from torch.autograd.grad; pass "
-                "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
-                "gradient_checkpointing_kwargs={'use_reentrant': False})"
-            )
-        else:
-            nodes.add(node)
-            stack.extend([later for later, _ in following if later is not None])
+    if any(kind.__name__ == "CheckpointFunctionBackward" for kind in set(map(type, nodes))):
+        raise RuntimeError(
+            "a module under reentrant activation checkpointing hides its parameters from torch.autograd.grad; pass "
+            "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
+            "gradient_checkpointing_kwargs={'use_reentrant': False})"
+        )
     return LossGraph(nodes, leaves, inputs)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ class Refresh:
     seed: int
     index: Tensor
     workers: Workers
+    ahead: Ahead | None = (
+        None  # random numbers of the next refreshes, where the number of this one is known on the host
+    )
     rows: Tensor | None = None
     single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
     jacobian: Jacobian | None = None  # J itself, for a basis that keeps it until the step is over
@@ -85,6 +88,8 @@ class Refresh:
     def gaussian(self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype) -> Tensor:
         """Columns `first...` of the Gaussian matrix of this refresh."""
         device = self.layout.device
+        if self.ahead is not None and isinstance(first, int) and rows * columns <= LARGEST_AHEAD:
+            return _normal(*self.ahead.uniform(self.seed, rows, first, columns, device)).to(dtype)
         return gaussian(self.seed, self.index, rows=rows, first=first, columns=columns, dtype=dtype, device=device)
 
     def remember(self, factor: Tensor) -> None:
@@ -207,10 +212,51 @@ def gaussian(
 ) -> Tensor:
     """Columns `first...` of the Gaussian matrix of one refresh, `rows` x `columns`."""
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
+    return _normal(*_uniform_pairs(seed, index, rows, first, columns)).to(dtype)
+
+
+def _uniform_pairs(seed: int, index: Tensor, rows: int, first: int | Tensor, columns: int) -> Tensor:
+    """Two uniform numbers for each entry of the matrices of some refreshes: 2 x ... x rows x columns."""
     key = _splitmix64(index ^ _mixed(seed))
-    row = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
-    column = torch.arange(columns, dtype=torch.int64, device=device)[None, :] + first
+    row = torch.arange(rows, dtype=torch.int64, device=index.device)[:, None]
+    column = torch.arange(columns, dtype=torch.int64, device=index.device)[None, :] + first
     counter = _splitmix64(_splitmix64(key ^ row) ^ column)
-    one, other = _uniform(_splitmix64(torch.stack([counter, counter ^ _GAMMA])))
-    found: Tensor = (-2.0 * one.log()).sqrt() * (2.0 * math.pi * other).cos()
-    return found.to(dtype)
+    return _uniform(_splitmix64(torch.stack([counter, counter ^ _GAMMA])))
+
+
+def _normal(one: Tensor, other: Tensor) -> Tensor:
+    return (-2.0 * one.log()).sqrt() * (2.0 * math.pi * other).cos()
+
+
+AHEAD = 16
+"""Refreshes whose random numbers are made together: launching eighty operations on a few numbers is what takes time."""
+LARGEST_AHEAD = 1 << 13
+"""Most entries of a matrix whose numbers are made ahead: 2 MB for all refreshes."""
+
+
+class Ahead:
+    """Uniform numbers of the next refreshes; they do not depend on when they are made."""
+
+    def __init__(self) -> None:
+        self._number, self._captured = 0, False
+        self._made: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
+
+    def begin(self, number: int, device: torch.device) -> Ahead | None:
+        """A refresh begins, by its number. None once a refresh was captured: only the device counts how often it is replayed."""
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._captured = True
+        self._number = number
+        return None if self._captured else self
+
+    def uniform(self, seed: int, rows: int, first: int, columns: int, device: torch.device) -> Tensor:
+        """Two numbers for each entry of the matrix of this refresh: 2 x rows x columns."""
+        what = seed, rows, first, columns, device
+        start, numbers = self._made.get(what, (0, None))
+        if numbers is None or not 0 <= self._number - start < AHEAD:
+            if len(self._made) > 8:  # batches of many sizes
+                self._made.clear()
+            start = self._number
+            index = torch.arange(start, start + AHEAD, device=device)[:, None, None]
+            numbers = _uniform_pairs(seed, index, rows, first, columns)
+            self._made[what] = start, numbers
+        return numbers[:, self._number - start]

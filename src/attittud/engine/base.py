@@ -208,7 +208,7 @@ class Checked:
 
         (Not inside of a CUDA graph, which cannot wait.)
         """
-        if not self._told | self._silent >= set(layout.names):
+        if not layout.name_set <= self._told | self._silent:
             return True
         if self._silent.isdisjoint(layout.names):
             return False

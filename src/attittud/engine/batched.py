@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attittud._torch import foreach_zero_, kept_graph
+from attittud._torch import kept_graph, run_backward
 from attittud.autograd.layout import Layout, written_into
 from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger, quiet_vmap
 from attittud.engine.loop import Loop
@@ -78,16 +78,13 @@ class Batched(Engine):
 
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
     """Write several rows at once. `present` then holds the parameters whose gradients arrived, also after a failure."""
+    parameters, largest = tuple(layout.parameters), len(weights) * max(p.numel() for p in layout.parameters)
+    most = max(0, 2 * layout.size - largest)  # in addition to the gradient that arrives
+    into = written_into(layout, out, add=not fresh, most=most, returned=True, arrived=present)
+    with quiet_vmap(), kept_graph(), into as writing:
 
-    def product(row: Tensor, *rows: Tensor) -> Tensor:
-        with written_into(layout, rows, add=not fresh, arrived=present):
-            torch.autograd.grad(losses, layout.parameters, row, retain_graph=True, allow_unused=True)
-        return row.sum()  # vmap wants a tensor
+        def product(row: Tensor) -> Tensor:
+            writing.keep(run_backward((losses,), (row,), True, False, parameters, True, accumulate_grad=False))
+            return row.sum()  # vmap wants a tensor
 
-    views = layout.views(out)
-    with quiet_vmap(), kept_graph():
-        torch.func.vmap(product)(weights, *views)
-    if fresh:
-        missing = [view for p, view in zip(layout.parameters, views, strict=True) if id(p) not in present]
-        if missing:
-            foreach_zero_(missing)
+        torch.func.vmap(product)(weights)

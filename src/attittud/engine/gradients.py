@@ -50,11 +50,15 @@ class PerExampleGradient(ABC):
             yield self.chunk(rows, dtype)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        """Add weights (k x m) times the gradients to `out` (k x the parameter's shape)."""
+        """Add weights (k x m) times the gradients to `out`: k x the parameter's elements in order, or k x its shape."""
         if self.size == 0:
             return
-        out, gradients_of = self.ordered(out)
-        in_place = out[0].is_contiguous()
+        in_order = out.ndim == 2
+        out, gradients_of = (out, self.chunk) if in_order else self.ordered(out)
+        in_place = in_order or out[0].is_contiguous()
+        if in_place and self.elements * self.examples <= budget:
+            add_product_(out.view(out.shape[0], -1), weights, gradients_of(slice(0, self.examples), out.dtype))
+            return
         for rows in self.parts(budget):
             gradients, some = gradients_of(rows, out.dtype), weights[:, rows]
             if in_place:
@@ -88,20 +92,28 @@ class Dense(PerExampleGradient):
         self.size = self.gradients.shape[1]
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        return self.gradients[rows].to(dtype)
+        some = self.gradients if rows.stop - rows.start == self.examples else self.gradients[rows]
+        return some.to(dtype)
 
 
 class Outer(PerExampleGradient):
     """Gradients Σ_t left_t rightᵀ_t of a matrix, or of several matrices for grouped convolutions.
 
-    left: m x groups x T x o, right: m x groups x T x i, for a parameter of groups * o * i elements in this order.
+    left: m x T x o, right: m x T x i. In factors: m x groups x T x o and m x groups x T x i, for a parameter of
+    groups * o * i elements in this order.
     """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
-        self.left_factor, self.right_factor = left, right
-        self.examples, self.groups, self.length, self.rows = left.shape
-        self.columns = right.shape[3]
-        self.size = self.groups * self.rows * self.columns
+        self._pair = left, right
+        self.groups = 1
+        self.examples, self.length, self.rows = left.shape
+        self.columns = right.shape[2]
+        self.size = self.rows * self.columns
+
+    @property
+    def factors(self) -> tuple[Tensor, Tensor]:
+        left, right = self._pair
+        return left[:, None], right[:, None]
 
     @property
     def matrices(self) -> tuple[int, int, int]:
@@ -109,15 +121,19 @@ class Outer(PerExampleGradient):
         return self.groups, self.rows, self.columns
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        return self.multiplied(self.left_factor[rows], self.right_factor[rows], dtype)
+        left, right = self._pair
+        if rows.stop - rows.start < self.examples:
+            left, right = left[rows], right[rows]
+        return self.multiplied(left, right, dtype)
 
     def multiplied(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-        a, b = left.flatten(0, 1).mT, right.flatten(0, 1)
+        """The gradients of all examples and groups, which are the first dimension of both factors."""
+        a, b = left.mT, right
         if a.device.type == "cuda" and dtype == torch.float32 and a.dtype == b.dtype and a.dtype.itemsize == 2:
             # Half-precision operands are multiplied as they are; sums and result are float32.
             product = torch.bmm(a, b, out_dtype=torch.float32)
         else:
-            product = torch.bmm(a.to(dtype), b.to(dtype))
+            product = torch.bmm(a.to(dtype), b.to(dtype))  # `to` does nothing where the type is right
         return product.view(-1, self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
@@ -126,12 +142,12 @@ class Outer(PerExampleGradient):
         if self.groups > 1 or k * self.length > self.length + k:
             super().left(out, weights, budget)
             return
-        a = self.left_factor.squeeze(1).to(out.dtype)
-        b = self.right_factor.squeeze(1).to(out.dtype).flatten(0, 1)
+        left, right = self.factors
+        a, b = left.squeeze(1).to(out.dtype), right.squeeze(1).to(out.dtype).flatten(0, 1)
         step = max(1, budget // max(1, a.numel()))
         for target, some in zip(out.split(step), weights.split(step), strict=True):
             weighted = (some[:, :, None, None] * a).flatten(1, 2).mT
-            if out[0].is_contiguous():
+            if out.ndim == 2 or out[0].is_contiguous():
                 target.view(-1, self.rows, self.columns).baddbmm_(weighted, b.expand(len(target), -1, -1))
             else:
                 target.add_((weighted @ b).view_as(target))
@@ -140,7 +156,7 @@ class Outer(PerExampleGradient):
         count, dtype = len(vectors), vectors[0].dtype
         if count * self.length > self.length + count:
             return super().right(vectors, budget)
-        a, b = self.left_factor.to(dtype), self.right_factor.to(dtype)
+        a, b = (factor.to(dtype) for factor in self.factors)
         matrices = [vector.reshape(self.matrices) for vector in vectors]
         return torch.stack([(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1)
 
@@ -152,18 +168,20 @@ class Outer(PerExampleGradient):
         formed = (m * self.length + n * other.length + m * n) * self.size
         if factored > formed:
             return self._formed(other, budget)
-        theirs = [x.double().permute(1, 0, 2, 3).flatten(1, 2).mT for x in (other.left_factor, other.right_factor)]
+        theirs = [x.double().permute(1, 0, 2, 3).flatten(1, 2).mT for x in other.factors]
+
+        mine = self.factors
 
         def products(rows: slice) -> Tensor:
             """⟨left, left'⟩⟨right, right'⟩ of every pair of positions: r T x n T'."""
-            a, b = (x[rows].double().permute(1, 0, 2, 3).flatten(1, 2) for x in (self.left_factor, self.right_factor))
+            a, b = (x[rows].double().permute(1, 0, 2, 3).flatten(1, 2) for x in mine)
             return ((a @ theirs[0]) * (b @ theirs[1])).sum(0)
 
         return _by_blocks(m, n, self.length, other.length * self.groups, budget, products)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
         """Compute it from the gradients themselves, some rows of the matrix at a time, so that each gradient is formed once."""
-        total = torch.zeros(self.examples, other.examples, dtype=torch.float64, device=self.left_factor.device)
+        total = torch.zeros(self.examples, other.examples, dtype=torch.float64, device=self._pair[0].device)
         step = max(1, budget // (4 * max(self.examples, other.examples) * self.groups * max(1, self.columns)))
         for start in range(0, self.rows, step):
             rows = slice(start, start + step)
@@ -174,7 +192,8 @@ class Outer(PerExampleGradient):
 
     def _slice(self, rows: slice) -> Tensor:
         """The gradients of some rows of the matrix, for all examples: m x the rest, float64."""
-        return (self.left_factor[..., rows].double().mT @ self.right_factor.double()).flatten(1)
+        left, right = self.factors
+        return (left[..., rows].double().mT @ right.double()).flatten(1)
 
 
 class Rows(PerExampleGradient):
@@ -193,6 +212,7 @@ class Rows(PerExampleGradient):
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         index, gradients = self.index.flatten(), self.gradients.to(out.dtype)
+        out = out.view(-1, *self.shape) if out.ndim == 2 else out
         for row, weight in zip(out, weights, strict=True):
             row.index_add_(0, index, (weight[:, None, None] * gradients).flatten(0, 1))
 
@@ -262,7 +282,7 @@ class Windows(Outer):
         self.examples, self.groups = examples, groups
         self.dims = weight.ndim - 2
         self.rows, self.columns = weight.shape[0] // groups, weight[0].numel()
-        self.size = weight.numel()
+        self.size, self.shape = weight.numel(), weight.shape
         self.sizes, self.window = gradient.shape[2:], weight.shape[2:]
         self.each = gradient.shape[0] // examples
         self.length = self.each * self.sizes.numel()
@@ -278,13 +298,14 @@ class Windows(Outer):
         return max(self.size, self.length * self.groups * self.columns)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        shaped = out.view(-1, *self.shape) if out.ndim == 2 else out
         # One position makes an outer product, cheaper in its factors. The kernel forms no gradients, so it needs no `budget`.
         found = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
-        if found is None or not found.serves_windows(out, weights, self.gradient, self.x):
+        if found is None or not found.serves_windows(shaped, weights, self.gradient, self.x):
             super().left(out, weights, budget)
             return
         top_left = self.pads[-2::-2]  # F.pad has the last dimension first
-        found.add_windows_(out, weights, self.gradient, self.x, *self.steps, top_left)
+        found.add_windows_(shaped, weights, self.gradient, self.x, *self.steps, top_left)
 
     def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
         last = (0, 1, *range(3, out.ndim), 2)
@@ -294,19 +315,17 @@ class Windows(Outer):
         return out.permute(last), partial(self.chunk, channels_last=True)
 
     def chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool = False) -> Tensor:
-        return self.multiplied(self._left(rows), self._right(rows, channels_last=channels_last), dtype)
+        left, right = self._left(rows), self._right(rows, channels_last=channels_last)
+        return self.multiplied(left.flatten(0, 1), right.flatten(0, 1), dtype)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
         # A few examples at a time: the windows of all would be larger than their gradients.
         return PerExampleGradient.cross(self, other, budget)
 
     @property
-    def left_factor(self) -> Tensor:  # type: ignore[override]  # laid out on demand, where other classes hold a tensor
-        return self._left(slice(0, self.examples))
-
-    @property
-    def right_factor(self) -> Tensor:  # type: ignore[override]  # the same
-        return self._right(slice(0, self.examples), channels_last=False)
+    def factors(self) -> tuple[Tensor, Tensor]:
+        everything = slice(0, self.examples)
+        return self._left(everything), self._right(everything, channels_last=False)
 
     def _left(self, rows: slice) -> Tensor:
         """m x groups x (r, positions) x o."""

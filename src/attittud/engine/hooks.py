@@ -156,7 +156,7 @@ class HookedJacobian(Jacobian):
                 return super().left(weights, out)
             rows = self.layout.empty(weights.shape[0]).zero_() if out is None else out
             weights = weights.to(rows.dtype)
-            targets = self.layout.by_identity(rows)
+            targets = self.layout.columns(rows)
             through: dict[int, Tensor] = {}
 
             def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
@@ -214,7 +214,9 @@ class HookedJacobian(Jacobian):
 
     def _sweep(self, visit: Visit) -> None:
         def on_call(call: Call, gradients: Gradients) -> None:
-            self.half = self.half or any(g is not None and g.dtype.itemsize == 2 for g in gradients)
+            for gradient in gradients:
+                if gradient is not None and gradient.dtype.itemsize == 2:
+                    self.half = True
             if id(call) in self._calls:
                 self._per_example(call, gradients, visit)
 
@@ -233,7 +235,7 @@ class HookedJacobian(Jacobian):
         try:
             # Before the recorder closes: checkpointing may have to run a part of the model for this, which must be recorded.
             args, kwargs, data = call.arguments()
-            with DisableTorchFunction(), torch.no_grad():
+            with DisableTorchFunction():  # gradients are off in a backward pass
                 found = bind(call, args, kwargs, data)
                 if found is not None and len(gradients) == 1 and gradients[0] is not None:
                     rule, arguments = found
@@ -349,21 +351,26 @@ class Derived:
 def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
     """The `edges` behind which no other edge lies: a backward pass that reaches them passes all edges."""
     wanted = {edge.node for edge in edges}
-    followers: dict[Any, list[Any]] = {}
+    followers: dict[Any, list[Any]] = {loss.grad_fn: []}
     stack: list[Any] = [loss.grad_fn]
     while stack:
         node = stack.pop()
-        if node not in followers:
-            followers[node] = following = [n for n, _ in node.next_functions if n is not None]
-            stack.extend(following)
+        followers[node] = following = [n for n, _ in node.next_functions if n is not None]
+        for later in following:
+            if later not in followers:
+                followers[later] = []
+                stack.append(later)
     leads_on: set[Any] = set()
     # In one thread a node is made after all nodes that it leads to, so a second round mostly finds nothing.
     inner = sorted([node for node, following in followers.items() if following], key=sequence_number)
     before = -1
     while len(leads_on) > before:
-        before = len(leads_on)
+        before, rest = len(leads_on), list[Any]()
         for node in inner:
             following = followers[node]
-            if not (wanted.isdisjoint(following) and leads_on.isdisjoint(following)):
+            if wanted.isdisjoint(following) and leads_on.isdisjoint(following):
+                rest.append(node)
+            else:
                 leads_on.add(node)
+        inner = rest
     return [edge for edge in edges if edge.node in followers and edge.node not in leads_on]

@@ -9,14 +9,17 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from attittud._torch import DisableTorchFunction, packs_saved_tensors, tree_flatten, tree_unflatten
+from attittud.autograd.forward import all_modules
 from attittud.engine.base import UnsupportedError
 
 Function = Callable[..., Any]
@@ -59,19 +62,20 @@ class Call:
         self.shape = torch.Size()  # shape of its first output that has a gradient
         self.in_attention = False  # a part of `nn.MultiheadAttention`, where examples always come after positions
         self.outputs: list[int] = []  # which of its outputs have a gradient
-        self.edges: list[torch.autograd.graph.GradientEdge] = []
+        self.edges: list[GradientEdge] = []
         # Most calls have their tensors at the top, where the slow way through trees is not needed.
         self._names = tuple(kwargs)
         self._flat: list[Any] = [*args, *kwargs.values()]
         self._spec: Any = None
         self.positional = len(args)  # so many keys of `shapes` belong to positional arguments
-        if any(isinstance(value, (tuple, list, dict)) and tensors_in((value,)) for value in self._flat):
-            self._flat, self._spec = tree_flatten((args, kwargs))
-            self.positional = len(tree_flatten(args)[0])
-        self._at = [at for at, value in enumerate(self._flat) if isinstance(value, Tensor) and id(value) in kept]
-        self.shapes = {
-            at: tuple(self._flat[at].shape) for at in self._at
-        }  # shapes of the data, by its number among the arguments
+        for value in self._flat:
+            if isinstance(value, (tuple, list, dict)) and tensors_in((value,)):
+                self._flat, self._spec = tree_flatten((args, kwargs))
+                self.positional = len(tree_flatten(args)[0])
+                break
+        self._at = [at for at, value in enumerate(self._flat) if id(value) in kept]
+        # Shapes of the data, by its number among the arguments.
+        self.shapes = {at: tuple(self._flat[at].shape) for at in self._at}
         self._kept: Any = None
         self._versions: list[int] = []
 
@@ -99,7 +103,7 @@ class Call:
         if self._kept is not None:
             for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
                 flat[at] = tensor
-        elif any(flat[at]._version != version for at, version in zip(self._at, self._versions, strict=True)):
+        elif [flat[at]._version for at in self._at] != self._versions:
             raise UnsupportedError("an argument was overwritten in place, which its gradient would need")
         data = {id(flat[at]): at for at in self._at}
         if self._spec is not None:
@@ -169,9 +173,13 @@ class Recorder(TorchFunctionMode):
         # Tensors that no example's data went into. They are held, so that no other tensor gets their id.
         self._constant: dict[int, Tensor] = {}
         self._parameters: dict[int, Tensor] = {}
-        for module in model.modules():
-            self._constant |= {id(t): t for t in module._buffers.values() if t is not None}
-            self._parameters |= {id(p): p for p in module._parameters.values() if p is not None}
+        for module in all_modules(model):
+            for buffer in module._buffers.values():
+                if buffer is not None:
+                    self._constant[id(buffer)] = buffer
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self._parameters[id(parameter)] = parameter
         self._constant |= self._parameters
         self._parameters = {key: p for key, p in self._parameters.items() if p.requires_grad}
         self._anchor = torch.zeros((), requires_grad=True)
@@ -237,11 +245,12 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _OPENED:
             return self._open(func, args, kwargs)
-        given = tensors_in(args[:1] if func in _FIRST_ONLY else (args, kwargs))
-        met = [t for t in given if id(t) in self._parameters or id(t) in self.derived]
+        given = tensors_in(args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()))
         data = [t for t in given if id(t) not in self._constant]
-        if met and (data or func in SPREADING) and torch.is_grad_enabled():
-            return self._call(func, args, kwargs, met, data)
+        if len(data) < len(given):  # parameters and what is derived from them are constants
+            met = [t for t in given if id(t) in self._parameters or id(t) in self.derived]
+            if met and (data or func in SPREADING) and torch.is_grad_enabled():
+                return self._call(func, args, kwargs, met, data)
         result = func(*args, **kwargs)
         if _in_place(func):
             self._overwritten(args[0], constant=not data)
@@ -291,7 +300,9 @@ class Recorder(TorchFunctionMode):
             result = tuple(output.clone() for output in result)
         if in_place:
             self._overwritten(args[0], constant=False)
-        results = tensors_in((args[0] if func is Tensor.__setitem__ else result,))
+        results = (
+            [result] if type(result) is Tensor else tensors_in((args[0] if func is Tensor.__setitem__ else result,))
+        )
         call.outputs = [at for at, t in enumerate(results) if t.requires_grad]
         outputs = [results[at] for at in call.outputs]
         if not outputs:
@@ -309,9 +320,11 @@ class Recorder(TorchFunctionMode):
 
     def _watch(self, call: Call, outputs: list[Tensor]) -> None:
         """Ask for the gradients of the outputs as they are now: the outputs may be overwritten in place later."""
-        shapes = [t.shape for t in outputs]
-        outputs = [_whole(t) if call.func not in SPREADING else t for t in outputs]
-        call.edges = [torch.autograd.graph.get_gradient_edge(t) for t in outputs]
+        shown = outputs
+        if call.func not in SPREADING:
+            outputs = [_whole(t) for t in shown]
+        shapes = [None if t is whole else t.shape for t, whole in zip(shown, outputs, strict=True)]
+        call.edges = [get_gradient_edge(t) for t in outputs]
         self.calls.append(call)
 
         # A frozen BatchNorm loses the layout, which both autograd and our rule need. So it is copied once for both.
@@ -323,7 +336,8 @@ class Recorder(TorchFunctionMode):
             with DisableTorchFunction():
                 if laid_out and gradients[0] is not None:
                     gradients = (gradients[0].contiguous(memory_format=torch.channels_last),)
-                shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
+                pairs = zip(gradients, shapes, strict=True)
+                shaped = tuple([g if g is None or s is None else g.reshape(s) for g, s in pairs])
             self._on_call(call, shaped)
             return gradients[0] if laid_out else None
 
@@ -353,6 +367,7 @@ def _grew(before: Tensor, after: Tensor, *, dim: int) -> bool:
     return after.ndim > before.ndim or (after.ndim > dim and after.shape[dim] != before.shape[dim])
 
 
+@cache
 def _in_place(func: Function) -> bool:
     name = getattr(func, "__name__", "")
     if name.startswith("__"):
@@ -406,9 +421,13 @@ class KnownAxes:
 
 
 def form_of(use: str, number: int, shape: tuple[int, ...], examples: int) -> Form:
-    allowed = tuple([axis for axis in _AXES if fits(axis, shape, examples)])
     # One example confirms nothing for several: with a single example every row belongs to it.
-    return use, number, len(shape), examples == 1, allowed
+    return use, number, len(shape), examples == 1, _allowed(shape, examples)
+
+
+@lru_cache
+def _allowed(shape: tuple[int, ...], examples: int) -> tuple[BatchAxis, ...]:
+    return tuple([axis for axis in _AXES if fits(axis, shape, examples)])
 
 
 def guess_axis(shape: tuple[int, ...], examples: int, *, leading: bool = False) -> BatchAxis | None:

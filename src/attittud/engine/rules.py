@@ -36,7 +36,7 @@ Found = Iterator[tuple[Tensor, PerExampleGradient]]
 SMALL_TABLE = 1024  # up to so many rows of an embedding, its gradient is formed as a product of matrices
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Bound:
     """A call at the moment the gradient of its output arrives."""
 
@@ -51,7 +51,7 @@ class Bound:
 
     def asks(self, tensor: object) -> bool:
         """Whether a gradient of this argument is wanted."""
-        return any(tensor is met for met in self.call.met)
+        return id(tensor) in map(id, self.call.met)
 
     def operand(self, x: Tensor) -> Tensor:
         """An input as the function took it: under autocast in the type of its result."""
@@ -59,14 +59,16 @@ class Bound:
 
     def positions(self, x: Tensor) -> Tensor:
         """Reshape `... x features` to m x positions x features."""
-        rows = by_example(x, self.axis, self.examples)
-        if rows.ndim < 3:
+        if x.ndim < 2 or (x.ndim == 2 and self.axis == "second"):
             raise UnsupportedError(f"in a result {tuple(self.call.shape)} only features are as many as the examples")
-        return rows.flatten(1, -2)
+        if self.axis in ("first", "flattened"):
+            whole = x.ndim == 3 and x.shape[0] == self.examples
+            return x if whole else x.reshape(self.examples, -1, x.shape[-1])
+        return by_example(x, self.axis, self.examples).flatten(1, -2)
 
     def outer(self, left: Tensor, right: Tensor) -> PerExampleGradient:
         """Products of two tensors for the same example, summed over positions."""
-        return Outer(*(self.positions(self.operand(x))[:, None] for x in (left, right)))
+        return Outer(self.positions(self.operand(left)), self.positions(self.operand(right)))
 
     def reduced(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
         """Sum the part of each example down to the shape that was broadcast."""
@@ -92,10 +94,11 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
 
 
 def linear(b: Bound) -> Found:
+    g = b.positions(b.gradient)
     if b.asks(b["weight"]):
-        yield b["weight"], b.outer(b.gradient, b["input"])
+        yield b["weight"], Outer(g, b.positions(b.operand(b["input"])))
     if b.asks(b["bias"]):
-        yield b["bias"], Dense(_sum(b.positions(b.gradient), 1))
+        yield b["bias"], Dense(_sum(g, 1))
 
 
 def matmul(b: Bound) -> Found:
@@ -121,7 +124,7 @@ def embedding(b: Bound) -> Found:
     if rows <= SMALL_TABLE:
         # Many positions add to one row (positions, kinds of tokens); in a product of matrices they do not wait for each other.
         chosen = (index[:, :, None] == torch.arange(rows, device=index.device)).to(g.dtype)
-        yield b["weight"], Outer(chosen[:, None], g[:, None])
+        yield b["weight"], Outer(chosen, g)
     else:
         yield b["weight"], Rows(g, index, b["weight"].shape)
 
@@ -267,19 +270,21 @@ def bind(
         return None
     rule, defaults, may_be_data = RULES[call.func]
     named = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
-    # By identity: comparing a tensor by value takes a hundred times as long.
-    missing = any(value is ... for value in named.values())
-    if len(args) > len(defaults) or named.keys() != defaults.keys() or missing:
+    if len(args) > len(defaults) or len(named) != len(defaults):
         return None
+    wanted = set[int]()
     for name, value in named.items():
-        if isinstance(value, Tensor) and id(value) in data and name not in may_be_data:
+        if value is ...:  # missing; by identity, since comparing a tensor by value takes a hundred times as long
             return None
+        if isinstance(value, Tensor) and name not in may_be_data:
+            if id(value) in data:
+                return None
+            wanted.add(id(value))
     if rule in (addition, multiplication):
         return rule, named
     if rule in (matmul, addmm) and named["other" if rule is matmul else "mat2"].ndim != 2:
         return None
-    wanted = [value for name, value in named.items() if name not in may_be_data]
-    return (rule, named) if all(any(met is value for value in wanted) for met in call.met) else None
+    return (rule, named) if wanted.issuperset(map(id, call.met)) else None
 
 
 # ---------------------------------------------------------------------------------------------------- any function

@@ -16,7 +16,7 @@ from torch import Tensor
 from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, Share, walk
-from attittud.basis.base import Basis, Refresh, Scope
+from attittud.basis.base import Ahead, Basis, Refresh, Scope
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine
 from attittud.step.shared import Shared
@@ -86,6 +86,7 @@ class Refresher:
         # that the random numbers depend on is a tensor too.
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
+        self._ahead = Ahead()
 
     def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
         """Whether the step that begins has a refresh. `held`: the model still has the parameters of the basis."""
@@ -115,7 +116,8 @@ class Refresher:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
         old = None if self.subspace is None else self.subspace.remembered(layout)
-        return Refresh(layout, self.rank, self.seed, self.index, self.workers, old=old)
+        ahead = self._ahead.begin(self.count, layout.device)
+        return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead, old=old)
 
     def take_in(
         self,

@@ -388,9 +388,7 @@ class Step(Gradients):
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
-            flat = self._room(name) if self.tasks or self.judges is not None else None
-            with nullcontext() if flat is None or self.layout is None else written_into(self.layout, flat):
-                found = Found(_gradients(self, task.loss, share, graph.retained), self.layout, flat)
+            found = _written(self, task.loss, share, graph.retained, self.layout, self._room(name))
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
         _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached
@@ -572,6 +570,16 @@ def _gradients(
     return [next(found) if wants else None for wants in wanted]
 
 
+def _written(step: Step, loss: Tensor, share: Share, retain: bool, layout: Layout | None, flat: Tensor | None) -> Found:
+    """The gradients of all trainable parameters; where `flat` is given, those of a layout are written into it."""
+    if flat is None or layout is None:
+        return Found(_gradients(step, loss, share, retain), layout)
+    with written_into(layout, flat, returned=True) as writing:
+        found = _gradients(step, loss, share, retain)
+        writing.keep(step.shared.split(layout, found)[0])
+    return Found(found, layout, flat)
+
+
 def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
     """The gradients of a single task before there is a primary graph, if that graph would live until the step ends.
 
@@ -582,9 +590,7 @@ def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
         return None
     (task,) = tasks.values()
     layout, share = subspace.layout, step.workers.shares([task.loss])[0]
-    flat = layout.empty()
-    with written_into(layout, flat):
-        return Found(_gradients(step, task.loss, share, retain_graph=False), layout, flat)
+    return _written(step, task.loss, share, False, layout, layout.empty())
 
 
 def _early(
@@ -608,7 +614,7 @@ def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor 
     """Add the gradients of the shared parameters (0: primary, 1: auxiliary) to `flat`, or make a new vector of them."""
     assert step.layout is not None
     if step.captured is not None:
-        if (taken := step.captured.take(which, inside)) is not None:
+        if (taken := step.captured.take(which, step.layout, inside)) is not None:
             return taken
         step.captured = None
     if flat is None:

@@ -22,3 +22,23 @@ def test_gradients_are_written_into_a_vector(add):
     layout.add_(before, want, fresh=False)
     assert torch.equal(flat, before)
     assert not any(p._backward_hooks for p in parameters)
+
+
+@pytest.mark.parametrize("most", [0, 5, 100])
+def test_small_gradients_may_come_back(most):
+    """They need no hook; all of them are written, some at a time, and what is missing becomes zero."""
+    model = nn.ModuleDict({"reached": nn.Linear(3, 2), "also": nn.Linear(2, 2), "not": nn.Linear(3, 2)})
+    layout, x = Layout(model.named_parameters()), torch.randn(4, 3)
+    flat, arrived = torch.full((layout.size,), torch.nan), set[int]()
+
+    def gradients():
+        loss = model["also"](model["reached"](x)).square().sum()
+        return torch.autograd.grad(loss, layout.parameters, allow_unused=True)
+
+    with written_into(layout, flat, most=most, returned=True, arrived=arrived) as writing:
+        writing.keep(gradients())
+    want = torch.zeros(layout.size)
+    layout.add_(want, gradients(), fresh=False)
+    assert torch.equal(flat, want)
+    assert arrived == {id(p) for name, p in model.named_parameters() if not name.startswith("not")}
+    assert not any(p._backward_hooks for p in layout.parameters)

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from attittud.basis.base import gaussian
+from attittud.autograd.layout import Layout
+from attittud.basis.base import AHEAD, Ahead, Refresh, gaussian
+from attittud.workers.one import Workers
 
 
 def test_entries_do_not_depend_on_what_is_asked_for():
@@ -40,3 +42,23 @@ def test_global_rng_is_left_alone():
 def test_dtype():
     x = gaussian(0, 0, rows=2, first=0, columns=3)
     assert torch.equal(gaussian(0, 0, rows=2, first=0, columns=3, dtype=torch.float32), x.float())
+
+
+@pytest.mark.parametrize("columns", [1, 5, 32, 33])
+def test_numbers_made_ahead_are_the_same(columns):
+    """Also after a state was loaded, which may go back, and for other columns of the same matrix."""
+    ahead, device = Ahead(), torch.device("cpu")
+    for number in (*range(2 * AHEAD + 1), 3, 200, 201):
+        for first in (0, 7):
+            refresh = Refresh(Layout([]), 4, 11, torch.tensor(number), Workers(), ahead.begin(number, device))
+            found = refresh.gaussian(4, first, columns, dtype=torch.float64)
+            assert torch.equal(found, gaussian(11, number, rows=4, first=first, columns=columns))
+
+
+def test_numbers_of_a_captured_refresh_are_made_on_the_device(monkeypatch):
+    """Only the device counts its replays, so that later refreshes cannot know their number either."""
+    ahead, device = Ahead(), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert ahead.begin(0, device) is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert ahead.begin(1, device) is None

@@ -1,4 +1,4 @@
-"""How many functions a plain step calls: eager training is bound by Python between the kernels."""
+"""How many functions a step calls: eager training is bound by Python between the kernels."""
 
 import pytest
 
@@ -14,3 +14,15 @@ def test_a_plain_step_calls_as_many_functions_of_ours_for_any_number_of_tensors(
 @pytest.mark.parametrize("tensors", [198, 774])
 def test_three_verbs_call_hardly_more(tensors):
     assert calls(tensors, verbs=True)[0] <= 170
+
+
+def test_a_refresh_by_loop_calls_as_many_functions_of_ours_for_any_number_of_tensors():
+    own = calls(198, refresh=True)[0]
+    assert own <= 270
+    assert calls(774, refresh=True)[0] == own
+
+
+@pytest.mark.parametrize(("engine", "most"), [("batched", 8), ("hooks", 40)])
+def test_a_refresh_by_other_engines_calls_so_many_functions_for_each_tensor(engine, most):
+    few, many = (calls(tensors, engine=engine, refresh=True)[0] for tensors in (198, 774))
+    assert (many - few) / (774 - 198) <= most
