@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attittud.autograd.layout import Layout
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored
@@ -21,7 +20,6 @@ from attittud.kernels import add_product_
 class Remembering(Stored):
     """V with the factor that gives back the rows it was made of, factor @ V. Its directions point along these rows."""
 
-    factor: Tensor | None = None
     oriented = True
 
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
@@ -30,10 +28,8 @@ class Remembering(Stored):
             old, new = self.factor, refresh.factor
             self.factor = new if old is None else torch.where(finite, new, old)
 
-    def remembered(self, layout: Layout) -> tuple[Tensor, Tensor] | None:
-        return (self.rows, self.factor) if self.factor is not None and self.layout.same(layout) else None
-
-    def recall(self, factor: list[Any] | None) -> None:
+    def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
+        super().load(rows)
         if factor is None:
             raise ValueError(
                 "the state has a running mean without its length ('factor'); leave it out and let the mean begin again"

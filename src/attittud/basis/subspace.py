@@ -115,6 +115,8 @@ class Subspace(ABC):
         self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)  # which rows are not zero
 
     saved: ClassVar[bool] = True  # whether V can be loaded again from its rows
+    factor: Tensor | None = None
+    """k x k, for a basis whose next refresh goes on from factor @ V."""
 
     @property
     def rows(self) -> Tensor | None:
@@ -130,16 +132,9 @@ class Subspace(ABC):
         """Take in the result of a refresh; `finite`: whether it succeeded."""
         self.finite = finite
 
-    def load(self, rows: Tensor) -> None:
-        """Take in saved rows as they are."""
+    def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
+        """Take in saved rows as they are, with the factor that belongs to them if there is one."""
         raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but this one is not stored")
-
-    def remembered(self, layout: Layout) -> tuple[Tensor, Tensor] | None:
-        """V and a factor (k x k): the next refresh over this layout goes on from factor @ V."""
-        return None
-
-    def recall(self, factor: list[Any] | None) -> None:  # noqa: B027 - most bases are computed from nothing
-        """Take in the factor that belongs to saved rows."""
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -365,7 +360,7 @@ class Stored(Directions):
         norms: Tensor = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide)
         return norms
 
-    def load(self, rows: Tensor) -> None:
+    def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
         if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:
             raise ValueError(
                 f"the saved basis has shape {tuple(rows.shape)}, this model needs at most {self.rank} x {self.layout.size}"

@@ -244,7 +244,12 @@ class Recorder(TorchFunctionMode):
         if func in _QUESTIONS:
             return func(*args, **kwargs)
         if func in _OPENED:
-            return self._open(func, args, kwargs)
+            before, self._attention = self._attention, func is _ATTENTION
+            try:
+                with self:
+                    return _OPENED[func](*args, **kwargs)
+            finally:
+                self._attention = before
         given = tensors_in(args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()))
         data = [t for t in given if id(t) not in self._constant]
         if len(data) < len(given):  # parameters and what is derived from them are constants
@@ -257,14 +262,6 @@ class Recorder(TorchFunctionMode):
         elif func in _CONSTANT or (given and not data) or (func is torch.tensor and result.ndim == 0):
             self._derive(result)
         return result
-
-    def _open(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before, self._attention = self._attention, func is _ATTENTION
-        try:
-            with self:
-                return _OPENED[func](*args, **kwargs)
-        finally:
-            self._attention = before
 
     def _overwritten(self, target: Any, *, constant: bool) -> None:
         if not isinstance(target, Tensor):

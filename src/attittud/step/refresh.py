@@ -115,7 +115,9 @@ class Refresher:
         if self.subspace is None or layout is not self.subspace.layout:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
-        old = None if self.subspace is None else self.subspace.remembered(layout)
+        space, old = self.subspace, None
+        if space is not None and space.factor is not None and space.rows is not None and space.layout.same(layout):
+            old = space.rows, space.factor
         ahead = self._ahead.begin(self.count, layout.device)
         return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead, old=old)
 
@@ -202,9 +204,8 @@ class Refresher:
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
         rows = space.rows if space is not None and include_basis and space.saved else None
-        held = None if space is None else space.remembered(space.layout)
         return {
-            **({} if held is None else {"factor": held[1].tolist()}),
+            **({} if space is None or space.factor is None else {"factor": space.factor.tolist()}),
             "settings": self.settings,
             "since_refresh": self.age,
             "refreshes": int(self.index),
@@ -227,8 +228,7 @@ class Refresher:
             layout = Layout((name, named[name]) for name in state["shared"])
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
-                subspace.load(self.workers.unpack(layout, state["basis"]))
-                subspace.recall(state.get("factor"))
+                subspace.load(self.workers.unpack(layout, state["basis"]), state.get("factor"))
         self.subspace = subspace
         self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]

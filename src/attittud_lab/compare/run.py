@@ -125,6 +125,73 @@ class Forecast(Progress):
             self._tell(step * self._plan.steps, text)
 
 
+class Runs:
+    """The runs of a comparison: those that are there are read, the others trained."""
+
+    def __init__(self, config: Config, folder: Path, *, fresh: bool, place: Place) -> None:
+        self.config, self.folder, self.fresh, self.place = config, folder, fresh, place
+        self.results: dict[Path, RunResult | None] = {}
+        self.same_work: dict[tuple[str, tuple[str, ...], Budget], list[RunResult]] = {}
+        """Finished runs by what they do, with any weight and seed."""
+        self._data: dict[str, Prepared] = {}
+        self._threads: dict[str, int] = {}
+        self._begun: dict[Path, Run] = {}
+
+    def prepared(self, seed: int) -> Prepared:
+        """The data of a seed, kept in memory for the next run that has the same split."""
+        config = self.config
+        key = json.dumps([to_dict(config.data), split_seed(config.data, seed), config.model.name])
+        if key not in self._data:
+            if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
+                self._data.clear()
+            self._data[key] = load_data(config, seed, list(self._data.values()))
+        return self._data[key]
+
+    def finish(self, runs: Iterable[Run], forecast: Forecast) -> None:
+        """Train the runs that are not there yet; afterwards `results` has all of them."""
+        for done, (found, seconds) in self.place.run(self._jobs(runs, forecast), forecast):
+            assert done.folder is not None
+            self._keep(done.folder, found if found is None else replace(found, run_dir=done.folder))
+            forecast.known(self._begun[done.folder][0].label, seconds)
+
+    def _jobs(self, runs: Iterable[Run], forecast: Forecast) -> Iterator[Job]:
+        """The jobs of runs that have to be trained. The others are read on the way."""
+        for candidate, variant, budget, seed in runs:
+            path = run_dir(self.folder, candidate, variant, budget, seed)
+            if path in self._begun:
+                continue
+            self._begun[path] = candidate, variant, budget, seed
+            config = replace(job(self.config, candidate, variant, budget), seed=seed)
+            at = f" at {variant.weight:g}" if candidate.tuned else ""
+            name = f"{candidate.label}{at}, seed {seed}"
+            if (path / "result.json").exists() and not self.fresh:
+                forecast.begin(name)
+                self._keep(path, checked(train(config, run_dir=path)))
+                forecast.end()
+                forecast.known(candidate.label, None)
+                continue
+            data = self.prepared(seed)
+            threads = self._threads_of(config, data)
+            reads = files_read(config.model, seed)
+            yield Job(name, train_one, (config, self.fresh, threads), path, data, reads, threads, config.device)
+
+    def _threads_of(self, config: Config, data: Prepared) -> int:
+        key = json.dumps([to_dict(config.model), config.training.threads])
+        if key not in self._threads:
+            self._threads[key] = threads_of(config, data)
+        return self._threads[key]
+
+    def _keep(self, path: Path, found: RunResult | None) -> None:
+        candidate, variant, budget, _ = self._begun[path]
+        self.results[path] = found
+        if found is not None:
+            self.same_work.setdefault((candidate.label, variant.changes, budget), []).append(found)
+
+    def one(self, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> RunResult | None:
+        """A finished run; None where it diverged."""
+        return self.results[run_dir(self.folder, candidate, variant, budget, seed)]
+
+
 class Comparison:
     """One comparison in its folder."""
 
@@ -137,7 +204,7 @@ class Comparison:
         fresh: bool = False,
         place: Place | None = None,
     ) -> None:
-        self.config, self.folder, self.progress, self.fresh = config, folder, progress or Progress(), fresh
+        self.config, self.folder, self.progress = config, folder, progress or Progress()
         self.place = place or InThisProcess()
         settings = config.compare
         self.seeds = seeds(config)
@@ -145,11 +212,7 @@ class Comparison:
         self.budget_seconds = None if settings.budget is None else parse_duration(settings.budget)
         self.candidates = candidates(config)
         self.variants = {c.label: variants(c.strategy, settings, tuned=c.tuned) for c in self.candidates}
-        self._data: dict[str, Prepared] = {}
-        self._threads: dict[str, int] = {}
-        self._begun: dict[Path, Run] = {}
-        self._results: dict[Path, RunResult | None] = {}
-        self._same_work: dict[tuple[str, tuple[str, ...], Budget], list[RunResult]] = {}
+        self.runs = Runs(config, folder, fresh=fresh, place=self.place)
 
     def run(self) -> dict[str, Any]:
         """Run everything that is not there yet; returns the content of comparison.json."""
@@ -168,9 +231,9 @@ class Comparison:
         if self.config.compare.equal == "both":
             # Where the steps are the same, as for multitask, there is nothing more to run.
             more = sum(equal[row.label] != budget for row in rows) * len(self.seeds)
-            self.forecast.comparison(len(self._results) + more, len(self._results))
+            self.forecast.comparison(len(self.runs.results) + more, len(self.runs.results))
             at_seconds = seconds, self._all_seeds(rows, equal)
-        factors = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
+        factors = {path: factor for runs in self.runs.same_work.values() for path, factor in slow(runs).items()}
         slowest = sorted(factors, key=lambda path: -factors[path])
         result: dict[str, Any] = without_nan(
             content(self.config, self.folder, rows, at_steps, at_seconds)
@@ -184,7 +247,7 @@ class Comparison:
         """The configured steps; only epochs need the data to be counted."""
         training = self.config.training
         phases = {"guided": training.guided} | ({} if training.mode == "joint" else {"finetune": training.finetune})
-        data = self.prepared(self.seeds[0]) if any(phase.epochs for phase in phases.values()) else None
+        data = self.runs.prepared(self.seeds[0]) if any(phase.epochs for phase in phases.values()) else None
         sources = self.config.data.auxiliary.items()
         batches = {name: source.batch_size or training.guided.batch_size for name, source in sources}
         steps = {
@@ -208,77 +271,24 @@ class Comparison:
         self.forecast = Forecast(self.progress, _Plan(set(self.variants), steps, at_budget, self.place.at_once))
         self.forecast.comparison(at_steps + at_seconds)
 
-    def prepared(self, seed: int) -> Prepared:
-        """The data of a seed, kept in memory for the next run that has the same split."""
-        config = self.config
-        key = json.dumps([to_dict(config.data), split_seed(config.data, seed), config.model.name])
-        if key not in self._data:
-            if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
-                self._data.clear()
-            self._data[key] = load_data(config, seed, list(self._data.values()))
-        return self._data[key]
-
-    def _finish(self, runs: Iterable[Run]) -> None:
-        """Train the runs that are not there yet; afterwards `_results` has all of them."""
-        for done, (found, seconds) in self.place.run(self._jobs(runs), self.forecast):
-            assert done.folder is not None
-            self._keep(done.folder, found if found is None else replace(found, run_dir=done.folder))
-            self.forecast.known(self._begun[done.folder][0].label, seconds)
-
-    def _jobs(self, runs: Iterable[Run]) -> Iterator[Job]:
-        """The jobs of runs that have to be trained. The others are read on the way."""
-        for candidate, variant, budget, seed in runs:
-            path = run_dir(self.folder, candidate, variant, budget, seed)
-            if path in self._begun:
-                continue
-            self._begun[path] = candidate, variant, budget, seed
-            config = replace(job(self.config, candidate, variant, budget), seed=seed)
-            at = f" at {variant.weight:g}" if candidate.tuned else ""
-            name = f"{candidate.label}{at}, seed {seed}"
-            if (path / "result.json").exists() and not self.fresh:
-                self.progress.begin(name)
-                self._keep(path, checked(train(config, run_dir=path)))
-                self.progress.end()
-                self.forecast.known(candidate.label, None)
-                continue
-            data = self.prepared(seed)
-            threads = self._threads_of(config, data)
-            reads = files_read(config.model, seed)
-            yield Job(name, train_one, (config, self.fresh, threads), path, data, reads, threads, config.device)
-
-    def _threads_of(self, config: Config, data: Prepared) -> int:
-        key = json.dumps([to_dict(config.model), config.training.threads])
-        if key not in self._threads:
-            self._threads[key] = threads_of(config, data)
-        return self._threads[key]
-
-    def _keep(self, path: Path, found: RunResult | None) -> None:
-        candidate, variant, budget, _ = self._begun[path]
-        self._results[path] = found
-        if found is not None:  # with any weight and seed
-            self._same_work.setdefault((candidate.label, variant.changes, budget), []).append(found)
-
-    def _one(self, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> RunResult | None:
-        """A finished run; None where it diverged."""
-        return self._results[run_dir(self.folder, candidate, variant, budget, seed)]
-
     def _tune(self, budget: Budget) -> list[Tuned]:
         """Every strategy chooses among the same number of tries on the same seeds, by its mean on validation."""
         # Strategies take turns, so that a busy hour does not make one strategy look slow.
-        self._finish(
+        tries = (
             (candidate, variant, budget, seed)
             for seed in self.tuning_seeds
             for number in range(max(map(len, self.variants.values())))
             for candidate in self.candidates
             for variant in self.variants[candidate.label][number : number + 1]
         )
+        self.runs.finish(tries, self.forecast)
         rows = [self._choose(candidate, budget) for candidate in self.candidates]
         return [row for row in rows if row is not None]
 
     def _choose(self, candidate: Candidate, budget: Budget) -> Tuned | None:
         """The best try of a strategy; None where all diverged."""
         tries = {
-            variant: [self._one(candidate, variant, budget, seed) for seed in self.tuning_seeds]
+            variant: [self.runs.one(candidate, variant, budget, seed) for seed in self.tuning_seeds]
             for variant in self.variants[candidate.label]
         }
         scores: dict[Variant, float | None] = dict.fromkeys(tries)
@@ -303,10 +313,11 @@ class Comparison:
     def _all_seeds(self, rows: list[Tuned], budgets: Mapping[str, Budget]) -> ByLabel:
         """Run seed by seed, so that an interrupted comparison has equally many runs of every strategy."""
         found: ByLabel = {row.label: {} for row in rows}
-        self._finish((row.candidate, row.variant, budgets[row.label], seed) for seed in self.seeds for row in rows)
+        runs = ((row.candidate, row.variant, budgets[row.label], seed) for seed in self.seeds for row in rows)
+        self.runs.finish(runs, self.forecast)
         for seed in self.seeds:
             for row in rows:
-                result = self._one(row.candidate, row.variant, budgets[row.label], seed)
+                result = self.runs.one(row.candidate, row.variant, budgets[row.label], seed)
                 if result is not None:
                     found[row.label][seed] = result
         for label in (PRIMARY_ONLY, MULTITASK):

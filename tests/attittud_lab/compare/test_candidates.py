@@ -30,7 +30,7 @@ def test_budget_stretches_both_phases(tmp_path: Path) -> None:
 
 def test_epochs_become_steps(tmp_path: Path) -> None:
     comparison = module.Comparison(config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path)
-    data = comparison.prepared(0)
+    data = comparison.runs.prepared(0)
     guided = -(-2 * len(data.auxiliary["more"].examples) // 16)
     assert comparison.configured_budget() == Budget(guided, -(-3 * 60 // 16))
     assert module.Comparison(config("training.mode=joint"), tmp_path).configured_budget() == Budget(12, 0)
