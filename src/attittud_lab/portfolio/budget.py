@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -158,9 +158,8 @@ def plan(entries: Sequence[Candidate], config: Config, folds: int, costs: Costs,
     return Plan(steps, kept, config.threads or 1, total, needed(count, share), left_out, decided)
 
 
-def _share(needed: object, count: int, seconds: float) -> float:
+def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:
     """The share of the steps that fits."""
-    assert callable(needed)
     fixed, all_steps = needed(count, 0.0), needed(count, 1.0)
     return min(1.0, max(0.01, (seconds - fixed) / max(all_steps - fixed, 1e-9)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from torch import nn
 
@@ -124,7 +125,7 @@ def data_for(candidate: Candidate, data: Prepared) -> Prepared:
 
 def config_for(candidate: Candidate, config: Config, seed: int) -> Config:
     """The job of a candidate: no choice of the best step inside of a run, no early end, and one seed."""
-    phases = {name: _plain(getattr(config.training, name)) for name in phase_names(config)}
+    phases: dict[str, Any] = {name: _plain(getattr(config.training, name)) for name in phase_names(config)}
     weights = config.model.weights
     model = (
         config.model if weights is None else replace(config.model, weights=weights.replace("{seed}", str(config.seed)))
@@ -140,7 +141,7 @@ def _plain(phase: PhaseConfig) -> PhaseConfig:
 
 def fitted(config: Config, smallest: int, steps: dict[str, int]) -> Config:
     """The job with so many steps in each phase, and batches that the smallest training fold can fill."""
-    phases = {}
+    phases = dict[str, Any]()
     for name, count in steps.items():
         phase: PhaseConfig = getattr(config.training, name)
         batch = min(phase.primary_batch, smallest)

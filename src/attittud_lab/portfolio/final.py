@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ VERSION = 1
 def refitted(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
     """The members of a model whose networks were trained on all labels, from their files and shares."""
     if len(weights) == 1:
-        shutil.copyfile(*weights, folder / WEIGHTS)
+        write_atomically(folder / WEIGHTS, next(iter(weights)).read_bytes())
         return [Member(weights=WEIGHTS, share=1.0)]
     return _members(folder, weights)
 
