@@ -4,7 +4,7 @@ import re
 import statistics
 
 from attittud_lab.config.load import load
-from experiments.paper import printed, table1, table3
+from experiments.paper import multicifar, printed, table1, table3
 from experiments.paper.claims import Claim, against_paper, judged, spread_falls
 from experiments.paper.figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, by_samples, rank_rows, samples_rows
 from experiments.paper.rows import HERE
@@ -116,6 +116,24 @@ def test_the_readme_says_what_table_2_shows() -> None:
     figures = f"{100 * statistics.fmean(released.values()):.1f} % stopped as released and {100 * fair:.1f} by the rule"
     assert f"which the paper's row beats by 2.6, has {figures} that all methods share (five seeds, significant)" in said
     assert len(released) == 5 and found["pretrain", "pretrain_as_released"][1] == "holds"
+
+
+def test_the_readme_says_what_multicifar100_shows() -> None:
+    rows, said = multicifar.column().rows, read("README.md")
+    n, _ = multicifar.best_counts([*rows.values()])
+    labels = ("multitask", "pcgrad", "pretrain", multicifar.FLIP)
+    multitask, pcgrad, pretrain, ours = (f"{100 * statistics.fmean(rows[label].test.values()):.1f}" for label in labels)
+    paper = [printed.MULTICIFAR[label][1] for label in labels]
+    (lost,) = (
+        -100 * found.mean
+        for claim, found, verdict in judged(multicifar.CLAIMS, rows)
+        if (claim.first, claim.second) == (multicifar.FLIP, "multitask") and found is not None and "opposite" in verdict
+    )
+    assert f"(Table 2, {n} of {multicifar.SUPERCLASSES} superclasses so far)" in said
+    assert (
+        f"multitask and PCGrad have {multitask} and {pcgrad} % (paper {paper[0]} and {paper[1]}), pre-training has {pretrain} "
+        f"({paper[2]}), and (1, 1, −1), which the paper has best with {paper[3]}, has {ours}: {lost:.1f} points below multitask"
+    ) in said
 
 
 def test_the_docs_report_auto_on_cat_vs_dog_correctly() -> None:

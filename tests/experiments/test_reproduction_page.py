@@ -44,7 +44,11 @@ def test_figures_are_what_the_results_give(tmp_path: Path) -> None:
     draw_figures(tmp_path)
     made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     committed = {path.name: path.read_text(encoding="utf-8") for path in PLOTS.iterdir()}
-    assert made.keys() == committed.keys() == {"cat-vs-dog.svg", "samples.svg", "rank.svg", "captured.svg"}
+    assert (
+        made.keys()
+        == committed.keys()
+        == {*("cat-vs-dog.svg", "samples.svg", "rank.svg", "captured.svg", "multicifar100.svg")}
+    )
     of_files, here = (re.findall(r"Matplotlib v\S+", figures["rank.svg"]) for figures in (committed, made))
     if of_files != here:
         pytest.skip(f"the figures were drawn by {of_files[0]}, here is {here[0]}")

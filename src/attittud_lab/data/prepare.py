@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw, check_memory
-from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, objective_for
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
 
@@ -83,7 +83,7 @@ def prepare(
     parts = read_parts(config, seed, pooled=pooled)
     train = parts.primary["train"]
     encoder = _Encoder.of(config, parts, reader)
-    objective = "multi_label" if train.listing.multi_label else "classify"
+    objective = objective_for(several=train.listing.multi_label)
     record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(config, parts, encoder)
     primary = Task("primary", objective, train.classes, encoder.examples(train))
     auxiliary = {}
@@ -94,11 +94,12 @@ def prepare(
         encoder.examples(part) if len(part.rows) else primary.examples.rows(torch.arange(0))
         for part in (parts.primary["validation"], parts.primary["test"])
     )
-    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record)
+    groups = None
     if pooled:
-        prepared.groups = [*(train.groups or ()), *(parts.primary["validation"].groups or ())] or None
-        primary.examples = encoder.joined(primary.examples, validation)
-        prepared.validation = validation.rows(torch.arange(0))
+        groups = [*(train.groups or ()), *(parts.primary["validation"].groups or ())] or None
+        primary = replace(primary, examples=encoder.joined(primary.examples, validation))
+        validation = validation.rows(torch.arange(0))
+    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups)
     record["sha256"] = _checksum(prepared)
     return prepared
 
@@ -158,7 +159,7 @@ class _Encoder:
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
         """The task of an auxiliary source; `decoded` are its examples if they are known already."""
         source, classes = self.config.auxiliary[name], part.classes
-        objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
+        objective = objective_for(several=part.labels is not None and part.labels.ndim > 1, name=source.objective)
         rules = OBJECTIVES[objective]
         examples = decoded or self.examples(part, blocks=rules.blocks)
         if rules.make is not None:

@@ -17,7 +17,7 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
 from attittud_lab.files import read_json, write_json
 from attittud_lab.output.progress import parse_duration, readable
-from attittud_lab.portfolio.candidates import PRIMARY_ONLY, Candidate, config_for, data_for
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate, config_for, data_for
 from attittud_lab.portfolio.choose import kept_count
 from attittud_lab.portfolio.trial import look_steps, phase_lengths
 from attittud_lab.runs.result import typed
@@ -77,7 +77,7 @@ class Costs:
         return sum(self.steps[label][name] * count for name, count in lengths.items()) + self.look * looks
 
 
-def measure(entries: Sequence[Candidate], config: Config, data: Prepared, device: torch.device) -> Costs:
+def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device) -> Costs:
     """Time the first steps of every candidate on the data of a fold."""
     found: dict[str, dict[str, float]] = {}
     look = 0.0
@@ -129,7 +129,7 @@ def rung_look(config: Config, at: float) -> int:
     return min(looks - 1, max(1, math.floor(at * looks + 1e-9)) - 1)
 
 
-def plan(entries: Sequence[Candidate], config: Config, folds: int, costs: Costs, device: torch.device) -> Plan:
+def plan(entries: Sequence[PortfolioCandidate], config: Config, folds: int, costs: Costs, device: torch.device) -> Plan:
     """Fewer steps first, then fewer candidates, then fewer steps again; never without primary_only."""
     lengths, looks = phase_lengths(config), len(look_steps(config))
     seconds, runs = _allowed(config, device)

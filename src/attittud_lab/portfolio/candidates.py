@@ -34,14 +34,14 @@ _ALONE = CandidateConfig(name="multitask")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PortfolioCandidate:
     """A strategy with its settings, and its name in tables."""
 
     label: str
     strategy: CandidateConfig
 
 
-def candidates(config: Config, data: Prepared) -> list[Candidate]:
+def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
     """primary_only, and the others in the order in which a budget keeps them.
 
     Each is first tried on a toy model, since hours may pass before it runs.
@@ -66,7 +66,7 @@ def _default(data: Prepared) -> list[CandidateConfig]:
     return found + [replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1]
 
 
-def named(entry: CandidateConfig, config: Config) -> Candidate:
+def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
     """A candidate with the settings of the basis that `strategy:` has, and a label that tells what is unusual about it."""
     strategy = completed(entry, config.strategy)
     usual = completed(CandidateConfig(name=entry.name), config.strategy)
@@ -77,10 +77,10 @@ def named(entry: CandidateConfig, config: Config) -> Candidate:
         value = getattr(strategy, name)
         if name not in ("auxiliary_weight", "head", "sources") and value != getattr(usual, name):
             words.append(f"{name}={value}")
-    return Candidate(", ".join(words), strategy)
+    return PortfolioCandidate(", ".join(words), strategy)
 
 
-def _check(candidate: Candidate, data: Prepared) -> None:
+def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
     strategy, where = candidate.strategy, f"portfolio.candidates: {candidate.label}"
     for name in strategy.sources or ():
         if name not in data.auxiliary:
@@ -101,7 +101,7 @@ def can_share(task: Task, primary: Task) -> bool:
     return (task.classes, task.objective) == (primary.classes, primary.objective)
 
 
-def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> Candidate | None:
+def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> PortfolioCandidate | None:
     """The sum of the sources that beat primary_only alone; None where that is nothing new. `losses` are by label."""
     alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
     if len(alone) <= MOST_ALONE or config.portfolio.candidates is not None or PRIMARY_ONLY not in losses:
@@ -110,7 +110,7 @@ def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> Cand
     return named(replace(_default(data)[-1], sources=good), config) if 1 < len(good) < len(alone) else None
 
 
-def data_for(candidate: Candidate, data: Prepared) -> Prepared:
+def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
     """The data that a candidate trains on: its sources, with the output layers that it gives them."""
     strategy = candidate.strategy
     wanted = data.auxiliary if strategy.sources is None else strategy.sources
@@ -123,7 +123,7 @@ def data_for(candidate: Candidate, data: Prepared) -> Prepared:
     return replace(data, auxiliary=tasks)
 
 
-def config_for(candidate: Candidate, config: Config, seed: int) -> Config:
+def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Config:
     """The job of a candidate: no choice of the best step inside of a run, no early end, and one seed."""
     phases: dict[str, Any] = {name: _plain(getattr(config.training, name)) for name in phase_names(config)}
     weights = config.model.weights
@@ -150,7 +150,7 @@ def fitted(config: Config, smallest: int, steps: dict[str, int]) -> Config:
     return replace(config, training=replace(config.training, **phases))
 
 
-def smaller_basis(entries: Sequence[Candidate], smallest: int) -> list[Candidate]:
+def smaller_basis(entries: Sequence[PortfolioCandidate], smallest: int) -> list[PortfolioCandidate]:
     """The candidates with a basis from at most as many examples as the smallest training fold has."""
     return [
         replace(entry, strategy=replace(entry.strategy, basis_batch=min(entry.strategy.basis_batch, smallest)))

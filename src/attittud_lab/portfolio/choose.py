@@ -38,7 +38,7 @@ class HeldOut:
         order.
         """
         found = figures(self.task, outputs, self.targets)
-        if self.task.objective != "multi_label":
+        if not self.task.several:
             return found
         parts = [torch.from_numpy(self.folds == fold) for fold in np.unique(self.folds)]
         by_fold = [figures(self.task, outputs[part], self.targets[part]) for part in parts]
@@ -49,8 +49,7 @@ class HeldOut:
 
     def likely(self, outputs: Tensor) -> Numbers:
         """Probabilities, n x classes."""
-        several = self.task.objective == "multi_label"
-        found = outputs.double().sigmoid() if several else outputs.double().softmax(1)
+        found = outputs.double().sigmoid() if self.task.several else outputs.double().softmax(1)
         return np.asarray(found.numpy())
 
     def loss(self, likely: Numbers) -> float:

@@ -64,7 +64,7 @@ def describe(
         kind=data.kind,
         shape=list(data.primary.examples.inputs.shape[1:]),
         classes=data.primary.classes,
-        several=data.primary.objective == "multi_label",
+        several=data.primary.several,
         members=members,
         temperature=fitted_temperature(scores, held_out.targets),
         calibrated_on=len(held_out.targets),

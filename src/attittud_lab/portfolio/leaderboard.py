@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from attittud_lab.config.schema import to_dict
-from attittud_lab.portfolio.candidates import PRIMARY_ONLY, Candidate
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate
 from attittud_lab.portfolio.choose import Curve, HeldOut, Numbers
 
 NAME = "leaderboard.json"
@@ -41,7 +41,7 @@ CHANCE = Chance(intercept=-0.5, slope=10.0, calibrated=False)
 class Standing:
     """A candidate, as far as it was trained."""
 
-    candidate: Candidate
+    candidate: PortfolioCandidate
     rung: int = 0
     """Rungs that it has reached; the last one is the end of training."""
     steps: int = 0

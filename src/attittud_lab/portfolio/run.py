@@ -20,7 +20,14 @@ from attittud_lab.files import make_folder, only_one_process, read_json, without
 from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio import budget, final
 from attittud_lab.portfolio.budget import Plan
-from attittud_lab.portfolio.candidates import PRIMARY_ONLY, Candidate, candidates, fitted, greedy_sum, smaller_basis
+from attittud_lab.portfolio.candidates import (
+    PRIMARY_ONLY,
+    PortfolioCandidate,
+    candidates,
+    fitted,
+    greedy_sum,
+    smaller_basis,
+)
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed, survivors
 from attittud_lab.portfolio.folds import Folds, fold_data, make_folds
 from attittud_lab.portfolio.leaderboard import (
@@ -182,7 +189,7 @@ class _Portfolio:
         if number == 0 and self.chance is not None:
             self.progress.say(chance_words(self.chance))
 
-    def train(self, entries: Sequence[Candidate], rung: int, until: int) -> None:
+    def train(self, entries: Sequence[PortfolioCandidate], rung: int, until: int) -> None:
         """Train all folds of some candidates up to a step."""
         keeps = self.config.portfolio.final == "ensemble" and self.config.portfolio.members == "folds"
         jobs = [
@@ -238,7 +245,7 @@ class _Portfolio:
         if ensemble:
             likely = {n: self.held_out.likely(s.outputs) for n, s in self.standings.items() if s.curve is not None}
             picks = greedy(likely, self.held_out, winner.candidate.label, self.config.portfolio.picks)
-            scores = mixed(likely, picks, several=self.data.primary.objective == "multi_label")
+            scores = mixed(likely, picks, several=self.data.primary.several)
         members, refits = self.members(picks)
         folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
         final.write_metrics(folder, self.config, lines, winner)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder
 from attittud_lab.models.network import predicts, save_weights
 from attittud_lab.output.progress import Progress
-from attittud_lab.portfolio.candidates import Candidate, config_for, data_for
+from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for
 from attittud_lab.portfolio.folds import fold_data, make_folds
 from attittud_lab.runs.folder import check_like, load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import WEIGHTS
@@ -43,7 +43,7 @@ class TrialJob:
 
     config: Config
     """The job with the planned steps and batches; `seed` is the portfolio's."""
-    candidate: Candidate
+    candidate: PortfolioCandidate
     fold: int | None
     """The fold that is held out; None trains on all labels, without looks."""
     until: int
@@ -139,7 +139,7 @@ class _Trial:
         config = self.config = config_for(job.candidate, job.config, seed)
         self.metric = chosen_metric(config, data, None)
         self.model = new_model(config, data, device)
-        self.outputs, self.lines, self.number = list[Tensor](), list[dict[str, Any]](), 0
+        self.outputs, self.lines, self.finished = list[Tensor](), list[dict[str, Any]](), list[float]()
         self.diverged: str | None = None
         self.saved = time.monotonic()
         lengths, self.starts, start = phase_lengths(config), list[int](), 0
@@ -156,15 +156,20 @@ class _Trial:
                 captured=captures(config, data, device),
                 judges=data.primary.examples,
                 looks=looks,
+                measure=self.look,
                 window=config.portfolio.averaging * sum(lengths.values()),
             )
-            phase.measure = self.look
             self.phases.append(phase)
             self.starts.append(start)
             start += steps
         self.path = job.folder / CHECKPOINT
         if self.path.exists():
             self.restore(load_checkpoint(self.path))
+
+    @property
+    def number(self) -> int:
+        """The current phase."""
+        return len(self.finished)
 
     def run(self) -> None:
         while True:
@@ -175,8 +180,7 @@ class _Trial:
             if until <= phase.steps:
                 break
             phase.finish()
-            phase.captured = None  # graphs hold as much memory as a step needs
-            self.number += 1
+            self.finished.append(phase.state.seconds)
         if self.job.fold is None:
             phase.finish()
             save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
@@ -198,8 +202,8 @@ class _Trial:
             self.lines.append({"phase": self.phases[self.number].name, **values})
 
     def result(self) -> TrialResult:
-        done: Sequence[Phase] = self.phases[: self.number + 1]
-        steps, seconds = sum(phase.state.step for phase in done), sum(phase.state.seconds for phase in done)
+        state = self.phases[self.number].state
+        steps, seconds = self.starts[self.number] + state.step, sum(self.finished) + state.seconds
         return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines)
 
     def checkpoint(self) -> None:
@@ -208,19 +212,16 @@ class _Trial:
             self.saved = time.monotonic()
 
     def save(self) -> None:
-        state: dict[str, Any] = {"number": self.number, "lines": self.lines, "model": self.model.state_dict()}
+        state: dict[str, Any] = {"finished": self.finished, "lines": self.lines, "model": self.model.state_dict()}
         state["outputs"] = torch.stack(self.outputs) if self.outputs else None
-        state["seconds"] = [phase.state.seconds for phase in self.phases[: self.number]]
         save_checkpoint(self.path, state | {"phase": self.phases[self.number].state_dict()})
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         try:
-            self.number, self.lines = saved["number"], saved["lines"]
+            self.finished, self.lines = saved["finished"], saved["lines"]
             self.outputs = [] if saved["outputs"] is None else list(saved["outputs"])
             check_like(saved["model"], self.model.state_dict(), "model")
             self.model.load_state_dict(saved["model"])
-            for phase, seconds in zip(self.phases, saved["seconds"], strict=False):
-                phase.state.step, phase.state.seconds = phase.steps, seconds
             self.phases[self.number].load_state_dict(saved["phase"])
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             found = f"{self.path}: the checkpoint does not fit this trial ({one_line(error, 200)})"

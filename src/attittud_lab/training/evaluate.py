@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
 from attittud_lab.models.compiling import eagerly
 
 HOTTEST = 100.0
@@ -51,7 +51,7 @@ def figures(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
     The area of a label without positive or without negative examples is NaN (null in files), and not part of the mean.
     """
-    if task.objective == "multi_label":
+    if task.several:
         loss = F.binary_cross_entropy_with_logits(outputs, targets.float())
         predicted = outputs > 0
         aucs = _aucs(targets.numpy(), outputs.numpy())
@@ -108,7 +108,7 @@ def seconds_each(model: nn.Module, examples: Examples, device: torch.device, **o
 
 
 def default_metric(task: Task) -> str:
-    return "auc" if task.objective == "multi_label" else "accuracy"
+    return OBJECTIVES[task.objective].metric
 
 
 def _f1(targets: np.ndarray, predicted: np.ndarray, labels: list[int] | None = None) -> float:

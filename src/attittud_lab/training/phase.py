@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Container, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -125,13 +126,14 @@ class Phase:
         captured: bool = False,
         judges: Examples | None = None,
         looks: Container[int] | None = None,
+        measure: Callable[[], dict[str, float]] | None = None,
         window: float = 0.0,
     ) -> None:
         """Build a phase. `captured`: its steps become CUDA graphs.
 
         `judges` are the examples that decide for strategy auto, by default those of validation. `looks` are the steps after
-        which the model is evaluated, instead of training.PHASE.evaluations. With a `window` the model that is evaluated, and
-        that leaves the phase, has the weights averaged over so many steps.
+        which the model is evaluated, instead of training.PHASE.evaluations; `measure` evaluates it. With a `window` the
+        model that is evaluated, and that leaves the phase, has the weights averaged over so many steps.
         """
         config: PhaseConfig = getattr(job.training, name)
         chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
@@ -170,10 +172,7 @@ class Phase:
         self.average = AveragedWeights(model, window, device) if window else None
         self.looks = looks
 
-        def measure() -> dict[str, float]:
-            return evaluate(model, data.primary, data.validation, device)
-
-        self.measure = measure
+        self.measure = measure or partial(evaluate, model, data.primary, data.validation, device)
 
     @property
     def done(self) -> bool:
@@ -224,6 +223,7 @@ class Phase:
 
     def finish(self) -> dict[str, float]:
         """Load the chosen model; returns its figures on validation."""
+        self.captured = None  # graphs hold as much memory as a step needs
         if self.average is not None:
             self.model.load_state_dict(self.average.values)
         if self.best_weights is not None:
@@ -253,7 +253,8 @@ class Phase:
             update, replayed = self.captured.run(name, self._update)
             if replayed and kind is not None:
                 strategy.replayed(kind)
-            streams.values, telemetry = dict(update.values), update.telemetry
+            streams.values.update(update.values)
+            telemetry = update.telemetry
         self.state.step += 1
         return telemetry
 

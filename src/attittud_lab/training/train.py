@@ -81,7 +81,7 @@ def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> st
     """The figure that chooses the model; refuses one that is not defined for the task or for these held-out targets."""
     wanted = config.training.metric
     metric = default_metric(data.primary) if wanted == "auto" else wanted
-    if metric == "auc" and data.primary.objective != "multi_label":
+    if metric == "auc" and not data.primary.several:
         raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
     if metric == "auc" and held_out is not None and not has_both(held_out.cpu().numpy()).any():
         found = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
@@ -176,7 +176,6 @@ class _Job:
             self.progress.phase(phase.name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()
-            phase.captured = None  # graphs hold as much memory as a step needs
             name, seconds, stopped = phase.name, state.seconds, state.stopped
             self.summaries.append(
                 PhaseSummary(name=name, steps=state.step, best_step=state.best_step, seconds=seconds, stopped=stopped)
@@ -212,7 +211,7 @@ class _Job:
             kind=data.kind,
             shape=list(data.primary.examples.inputs.shape[1:]),
             classes=data.primary.classes,
-            several=data.primary.objective == "multi_label",
+            several=data.primary.several,
             temperature=temperature,
             calibrated_on=0 if temperature is None else len(data.validation),
             network=keep_description(self.config.model, self.folder.path),

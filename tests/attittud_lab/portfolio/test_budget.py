@@ -11,13 +11,13 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.schema import CandidateConfig, Config
 from attittud_lab.errors import InputError
 from attittud_lab.portfolio.budget import Costs, Plan, expected_runs, forecast, plan, rung_look
-from attittud_lab.portfolio.candidates import Candidate, named
+from attittud_lab.portfolio.candidates import PortfolioCandidate, named
 from tests.helpers.portfolios import job, train
 
 CPU = torch.device("cpu")
 
 
-def setting(budget: str | None, steps: int = 1000) -> tuple[Config, list[Candidate]]:
+def setting(budget: str | None, steps: int = 1000) -> tuple[Config, list[PortfolioCandidate]]:
     text = f"training: {{mode: joint, guided: {{steps: {steps}}}}}\nportfolio: {{budget: {budget or 'null'}}}"
     config = loads(text)
     weights = [0.1, 0.5, 1, 2, 4]

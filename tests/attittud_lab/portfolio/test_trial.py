@@ -11,7 +11,7 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import load_weights
 from attittud_lab.portfolio import trial as module
-from attittud_lab.portfolio.candidates import Candidate, config_for, data_for, named
+from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for, named
 from attittud_lab.portfolio.folds import fold_data, make_folds
 from attittud_lab.portfolio.trial import TrialJob, look_file, look_steps, pooled_data, run_trial
 from attittud_lab.training.phase import AveragedWeights, Phase
@@ -158,4 +158,4 @@ def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path) -> None:
 def test_looks_are_evenly_spread() -> None:
     assert look_steps(job()) == [6, 12, 18, 24, 30, 36]
     assert look_steps(job("training.guided.steps=2", "training.finetune.steps=1")) == [1, 2, 3]
-    assert isinstance(named(CandidateConfig(name="multitask"), job()), Candidate)
+    assert isinstance(named(CandidateConfig(name="multitask"), job()), PortfolioCandidate)
