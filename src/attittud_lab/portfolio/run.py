@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ class _Portfolio:
         held, folds = targets.cpu()[self.rows], self.folds.of[self.folds.validated]
         self.held_out = HeldOut(data.primary, held, folds, chosen_metric(config, data, held))
         self.entries = smaller_basis(candidates(config, data), self.folds.smallest)
-        self.config = fitted(config, self.folds.smallest, _steps(config, data))
+        self.config = fitted(config, self.folds.smallest, _steps(config, data), config.training.threads)
         self.standings: dict[str, Standing] = {}
         self.chance: dict[str, Any] | None = None
         self.rungs: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ class _Portfolio:
         self.folder.begin(self.data.record, self.device)
         make_folder(self.folder.trials_path)
         self.plan = plan = self.planned()
-        self.config = replace(fitted(self.config, self.folds.smallest, plan.steps), threads=plan.threads)
+        self.config = fitted(self.config, self.folds.smallest, plan.steps, plan.threads)
         names = self.folds.not_validated
         rare = f"not validated, as they have too few examples: {listed(names)}" if names else ""
         for words in (budget.forecast(plan, self.folds.count), plan.decided, rare):
@@ -143,10 +143,12 @@ class _Portfolio:
         """What the budget allows; a run that goes on reads what was decided before."""
         known = Plan.read(self.folder.path)
         if known is None:
-            config = self.config
-            if config.threads is None:
-                count = sum(parameter.numel() for parameter in new_model(config, self.data, self.device).parameters())
-                config = replace(config, threads=1 if count < budget.SMALL else torch.get_num_threads())
+            threads = self.config.training.threads
+            if threads is None:
+                model = new_model(self.config, self.data, self.device)
+                small = sum(parameter.numel() for parameter in model.parameters()) < budget.SMALL
+                threads = 1 if small else torch.get_num_threads()
+            config = fitted(self.config, self.folds.smallest, phase_lengths(self.config), threads)
             costs = budget.measure(self.entries, config, fold_data(self.data, self.folds, 0), self.device)
             known = budget.plan(self.entries, config, self.folds.count, costs, self.device)
             known.write(self.folder.path)
