@@ -128,6 +128,7 @@ class _Portfolio:
 
     def run(self) -> RunResult:
         self.folder.begin(self.data.record, self.device)
+        self.folder.truncate(0)  # a report of an unfinished run looks for metrics
         make_folder(self.folder.trials_path)
         self.plan = plan = self.planned()
         self.config = fitted(self.config, self.folds.smallest, plan.steps, plan.threads)
@@ -250,13 +251,16 @@ class _Portfolio:
             scores = mixed(likely, picks, several=self.data.primary.several)
         members, refits = self.members(picks)
         folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
-        final.write_metrics(folder, self.config, lines, winner)
+        final.write_metrics(folder, self.config, lines, winner, self.held_out.metric)
         about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
         about, test = final.tested(folder, self.config, self.data, about, self.device)
         self.peak = peak_size(self.folder)
         final.write_predictions(folder, [*self.standings.values()], self.held_out, self.rows, scores)
         found = self.leaderboard(winner.candidate.label, picks, scores)
-        found["model"] = {"members": len(members), "bytes": about.bytes, "seconds_per_prediction": about.seconds}
+        cost = {"bytes": about.bytes or 0, "seconds_per_prediction": about.seconds or 0.0}
+        found["model"] = {"members": len(members), **cost}
+        for row in found["candidates"]:  # each alone is one network, and all are alike
+            row |= {name: value / len(members) for name, value in cost.items()}
         write_json(folder / NAME, without_nan(found))
         trials = sum(s.steps for s in self.standings.values()) * self.folds.count
         phases = [_summary("trials", trials, sum(s.seconds for s in self.standings.values()))]
