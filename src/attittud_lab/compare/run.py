@@ -166,7 +166,7 @@ class Comparison:
         )
         if find(self.config.strategy.name).trains_others:
             self.progress.say(
-                f"strategy: {self.config.strategy.name} is no row here: it tries strategies itself; `attittud train` does that"
+                f"strategy: {self.config.strategy.name} is not a row here: it tries strategies itself; `attittud train` does that"
             )
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
         self.forecast = Forecast(self.progress, self.variants, steps, at_budget)
