@@ -77,16 +77,11 @@ class RunFolder:
             with _writing(path):
                 for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
                     file.unlink(missing_ok=True)
-                self.remove_trials()
+                _remove(self.trials_path)
         self._check_same_config()
 
     def _holds_results(self) -> bool:
         return self.result_path.exists() or self.checkpoint_path.exists() or self.trials_path.exists()
-
-    def remove_trials(self) -> None:
-        """Remove the trials of a portfolio, which nobody needs after its end."""
-        if self.trials_path.exists():
-            shutil.rmtree(self.trials_path)
 
     def _check_same_config(self) -> None:
         other = "choose another output=FOLDER"
@@ -116,10 +111,19 @@ class RunFolder:
             raise InputError(f"{said}; {_OVER}") from None
         with suppress(OSError):  # a process that was killed right after the result leaves these
             self.checkpoint_path.unlink(missing_ok=True)
-            self.remove_trials()
+            _remove(self.trials_path)
         return found
 
-    def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
+    def threads(self, usual: int) -> int | None:
+        """The threads of a run that goes on here: other ones would change its last digits. None before it has begun."""
+        if not self.about_path.exists():
+            return None
+        found = read_json(self.about_path).get("threads", usual)  # runs of earlier versions do not say
+        if type(found) is not int or found < 1:
+            raise InputError(f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}")
+        return found
+
+    def begin(self, record: Mapping[str, Any], device: torch.device, threads: int) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""
         rows = self.path / "data.json"
         # Through JSON, so that both sides of the comparison have the same types.
@@ -130,6 +134,7 @@ class RunFolder:
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             facts: dict[str, Any] = {"config": comparable(self.config), "started": started}
             facts["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+            facts["threads"] = threads
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
             write_json(self.about_path, facts | provenance(_PACKAGES))  # last: now the folder is this run's
         elif read_json(rows) != plain:
@@ -170,7 +175,13 @@ class RunFolder:
         write_json(self.result_path, result)
         with _writing(self.checkpoint_path):
             self.checkpoint_path.unlink(missing_ok=True)
-            self.remove_trials()
+            _remove(self.trials_path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the trials of a portfolio, which nobody needs after its end."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _is_object(line: bytes) -> bool:

@@ -15,6 +15,8 @@ import pytest
 from attittud_lab import demo
 from attittud_lab.config.load import load
 from attittud_lab.files import cannot_write
+from attittud_lab.output.progress import Progress
+from attittud_lab.placing.job import in_this_process
 from tests.helpers.command_line import interrupted, run
 from tests.helpers.demonstration import shorten
 from tests.helpers.processes import ready_processes
@@ -113,5 +115,7 @@ def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_pa
         ("flip", list(demo.QUALITIES)[2]): again,
     }.items():
         (values,) = (line["values"] for line in rows if line["label"] == row)
-        alone = [demo.measure((row, quality, seed), 2, tmp_path / "alone")[0].test["accuracy"] for seed in (0, 1)]
+        jobs = [demo.job_of((row, quality, seed), 2, tmp_path / "alone") for seed in (0, 1)]
+        with in_this_process() as place:
+            alone = [result.test["accuracy"] for _, (result, _) in place.run(jobs, Progress())]
         assert [value["test"] for value in values.values()] == alone

@@ -26,6 +26,7 @@ from attittud_lab.output.progress import Bars
 from attittud_lab.report import write_report
 from attittud_lab.training.phase import DivergedError
 from tests.helpers.comparisons import JOB, Trainings, config, finished, trained
+from tests.helpers.jobs import Seen
 from tests.helpers.processes import ready_processes
 
 __all__ = ["finished", "trained"]  # fixtures
@@ -272,3 +273,23 @@ def test_bad_input_costs_no_training(tmp_path: Path, override: str, message: str
     with pytest.raises(InputError, match=message):
         compare(loads(text, overrides), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_reports_of_other_processes_are_timed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several of them come at once, and would make steps look as if they took no time."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    seen = Seen()
+    forecast = module.Forecast(seen, module._Plan({"flip"}, steps=100, at_budget=(0, None), at_once=2))
+    forecast.comparison(4)
+    run = forecast.alongside("flip at 1, seed 0")
+    run.phase("guided", 100, 0)
+    for moment in (5.0, 5.0, 5.0, 7.0, 9.0):
+        now[0] = moment
+        run.advance(10, {})
+    (said,) = [event[2] for event in seen.seen if event[1] == "say"]
+    # 40 steps in 4 seconds, 4 runs of 100 steps, two at a time.
+    assert said == (
+        "Forecast: about 20 s for the 4 runs that are left, as a step of flip at 1 takes 0.1 s; the next forecast knows all "
+        "strategies."
+    )
