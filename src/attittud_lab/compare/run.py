@@ -35,6 +35,7 @@ from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
 from attittud_lab.runs.result import RunResult
+from attittud_lab.strategies import find
 from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data, threads_of
 from attittud_lab.training.train import run as train
@@ -267,6 +268,10 @@ class Comparison:
             f"{at_steps + at_seconds} runs of {many} strategies: {at_steps} at equal steps, to tune and to compare{last}. "
             "Finished ones are kept."
         )
+        if find(self.config.strategy.name).trains_others:
+            self.progress.say(
+                f"strategy: {self.config.strategy.name} is not a row here: it tries strategies itself; `attittud train` does that"
+            )
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
         self.forecast = Forecast(self.progress, _Plan(set(self.variants), steps, at_budget, self.place.at_once))
         self.forecast.comparison(at_steps + at_seconds)
