@@ -25,7 +25,7 @@ from .examples import (
     shuffled,
 )
 
-SIZE = 16  # pixels of all colour images
+SIZE, GREY_SIZE = 16, 24  # pixels of images
 COARSE = (
     *("aquatic_mammals", "fish", "flowers", "food_containers", "fruit_and_vegetables", "household_electrical_devices"),
     *("household_furniture", "insects", "large_carnivores", "large_man-made_outdoor_things"),
@@ -147,10 +147,10 @@ def xray_sources(data: Folder) -> Built:
     for number, size in ((0, 500), (1, 300)):
         labels = np.where(member == number, findings.max(1), -1)
         rows = balanced(labels, [size], f"xray_sources/{number}")[0]
-        images = data.images("nih_chest_xray", "train", rows, 32, "L")
+        images = data.images("nih_chest_xray", "train", rows, GREY_SIZE, "L")
         parts.append(Part(*images, labels[rows], ("none", "any")))
     rest = shuffled(np.flatnonzero(member == 2), "xray_sources/rest")
-    names_, pixels = data.images("nih_chest_xray", "train", rest, 32, "L")
+    names_, pixels = data.images("nih_chest_xray", "train", rest, GREY_SIZE, "L")
     others = Part(names_, pixels, findings[rest], FINDINGS)
     turns = generator("xray_sources/turns").integers(4, size=len(rest))
     turned = np.stack([np.rot90(image, turn) for image, turn in zip(pixels, turns, strict=True)])
@@ -281,36 +281,8 @@ def scrambled_elsewhere(data: Folder) -> Built:
 
 
 SENTIMENT = ("negative", "positive")
-GOOD = {
-    "good",
-    "great",
-    "excellent",
-    "best",
-    "love",
-    "loved",
-    "wonderful",
-    "perfect",
-    "amazing",
-    "favorite",
-    "enjoyed",
-    "fun",
-    "beautiful",
-}
-BAD = {
-    "bad",
-    "worst",
-    "terrible",
-    "awful",
-    "boring",
-    "waste",
-    "poor",
-    "stupid",
-    "horrible",
-    "dull",
-    "worse",
-    "nothing",
-    "annoying",
-}
+GOOD = re.compile(r"good|great|excellent|best|loved?|wonderful|perfect|amazing|favorite|enjoyed|fun|beautiful")
+BAD = re.compile(r"bad|worst|terrible|awful|boring|waste|poor|stupid|horrible|dull|worse|nothing|annoying")
 
 
 def reviews(data: Folder, split: str, rows: tuple[int, int], size: int, purpose: str) -> Part:
@@ -330,7 +302,7 @@ def reviews_weak(data: Folder) -> Built:
     scores = []
     for text in texts:
         words = re.findall(r"[a-z]+", text.lower())
-        scores.append(sum(word in GOOD for word in words) - sum(word in BAD for word in words))
+        scores.append(sum(map(bool, map(GOOD.fullmatch, words))) - sum(map(bool, map(BAD.fullmatch, words))))
     kept = [row for row, score in enumerate(scores) if score != 0][:2400]
     labels = np.array([int(scores[row] > 0) for row in kept])
     weak = Part([ids[row] for row in kept], first_words([texts[row] for row in kept], WORDS), labels, SENTIMENT)
