@@ -25,17 +25,17 @@ from attittud._checks import (
 )
 from attittud._torch import keep_saved_tensors
 from attittud.autograd.forward import BatchNormMode
-from attittud.basis import Basis, make_basis
+from attittud.basis import Basis, make_basis, respelled
 from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Subspace
-from attittud.engine import make_engine
+from attittud.engine import find_engine, make_engine
 from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, Predicate, Shared
-from attittud.step.step import Given, Parts, Step
+from attittud.step.step import Given, GuideParts, Step
 from attittud.workers import Workers, connect
 
 DEFAULT_RANK = 10
@@ -126,9 +126,8 @@ class Guide:
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = check_weights("auxiliary_weight", auxiliary_weight)
-        basis, engine = _implicit(basis, engine, self._workers)
-        self.basis = make_basis(basis)
-        self.engine = make_engine(self._workers.engine(engine), keeps_graph=self.basis.keeps_graph)
+        self.basis, chosen = _chosen(basis, engine, self._workers)
+        self.engine = make_engine(chosen, keeps_graph=self.basis.keeps_graph)
         self.rank = _check_rank(check_count("rank", rank), self.basis, self.model)
         self.refresh_every = 1 if self.basis.keeps_graph else check_count("refresh_every", refresh_every)
         self.include_mean = bool(include_mean)
@@ -140,7 +139,7 @@ class Guide:
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
         self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
-        self._parts = Parts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
+        self._parts = GuideParts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
         self._step: Step | None = None
         self._told = False  # a warning about accumulation has been given
 
@@ -382,24 +381,20 @@ def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
     return rank
 
 
-def _implicit(basis: str, engine: str, workers: Workers) -> tuple[str, str]:
-    """Translate the older spelling: `engine="implicit"` with basis "exact" means `basis="implicit"`."""
-    if engine == "implicit":
-        if basis not in ("exact", "implicit"):
+def _chosen(basis_name: str, engine: str, workers: Workers) -> tuple[Basis, str]:
+    """The basis that a user asks for, and the engine that serves it on these workers."""
+    basis_name, engine = respelled(basis_name, engine)
+    basis, kind = make_basis(basis_name), find_engine(engine)
+    if basis.keeps_graph:
+        if kind.with_graph is None:
             raise ValueError(
-                f"engine='implicit' computes basis='exact' without storing it, not basis={basis!r}; pass basis='exact', or "
-                "another engine"
+                f"basis={basis.name!r} asks for J again in every step, which engine={engine!r} cannot do; use engine='hooks', "
+                f"or basis={basis.same_as!r}, which is stored"
             )
-        basis, engine = "implicit", "auto"
-    if basis != "implicit":
-        return basis, engine
-    if engine not in ("auto", "hooks"):
-        raise ValueError(
-            f"basis='implicit' asks for J again in every step, which engine={engine!r} cannot do; use engine='hooks', or "
-            "basis='exact', which is stored"
-        )
-    if workers.size > 1:
-        raise ValueError(
-            "basis='implicit' needs all primary examples on one worker; use basis='exact' with engine='hooks' on several"
-        )
-    return basis, "hooks"
+        if workers.size > 1:
+            raise ValueError(
+                f"basis={basis.name!r} needs all primary examples on one worker; use basis={basis.same_as!r} with "
+                "engine='hooks' on several"
+            )
+        kind = find_engine(kind.with_graph)
+    return basis, workers.engine(kind)

@@ -28,7 +28,7 @@ def build() -> typer.Typer:
     """The application."""
     import typer
 
-    from attittud_lab.commands import Command, Group, attittud
+    from attittud_lab.commands import Command, CommandGroup, attittud
     from attittud_lab.commands.compare import compare, report
     from attittud_lab.commands.demo import demo
     from attittud_lab.commands.diagnose import diagnose
@@ -36,7 +36,9 @@ def build() -> typer.Typer:
     from attittud_lab.commands.predict import predict
     from attittud_lab.commands.train import train
 
-    app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    app = typer.Typer(
+        cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    )
 
     app.callback()(attittud)
     for command in (demo, init, diagnose, train, predict, compare, report, schema):

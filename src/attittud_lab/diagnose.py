@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from attittud import Guide, Subspace, isolated_forward, presets
-from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
@@ -81,18 +81,23 @@ def make_probe(config: Config, phase: Phase) -> Probe:
     primary, primary_batch = streams.primary_task, streams.sizes["primary"]
     if strategy.eta is None and strategy.name not in presets():
         strategy = replace(strategy, name="multitask")
-    if "implicit" in (strategy.basis, strategy.engine):
-        # The implicit basis cannot project other gradients; the exact one has the same span and is stored.
-        strategy = replace(strategy, basis="exact", engine="auto", refresh_every=1)
     check_shared(phase.model, strategy.exclude, head=any(task.shares_head for task in streams.tasks.values()))
     seed = mix(config.seed, "diagnose")
+
+    def guide(strategy: StrategyConfig) -> Guide:
+        return Guide(phase.model, **guide_arguments(strategy, dict.fromkeys(streams.tasks, 1.0), seed))
+
+    made = guide(strategy)
+    if made.basis.keeps_graph and made.basis.same_as is not None:
+        # This basis cannot project other gradients; the one with the same span is stored.
+        made = guide(replace(strategy, basis=made.basis.same_as, engine="auto", refresh_every=1))
 
     def auxiliary() -> dict[str, Tensor]:
         streams.load(phase.state.step)  # the same batches as the coming update
         return streams.auxiliary()
 
     return Probe(
-        Guide(phase.model, **guide_arguments(strategy, dict.fromkeys(streams.tasks, 1.0), seed)),
+        made,
         lambda rows: streams.losses(primary, rows.to(primary.examples.inputs.device)),
         auxiliary,
         examples=len(primary.examples),

@@ -8,6 +8,8 @@ from attittud.basis.mean import Mean
 from attittud.basis.random import Random
 from attittud.basis.sketch import Sketch
 from attittud.basis.svd import Svd
+from attittud.engine import BASIS_AS_ENGINE
+from attittud.engine.auto import Auto
 from attittud.eta import choose
 
 _BASES: dict[str, type[Basis]] = {
@@ -30,4 +32,17 @@ def make_basis(name: str) -> Basis:
     return choose("basis", name, _BASES)()
 
 
-__all__ = ["Basis", "Refresh", "bases", "make_basis", "orthonormal_rows", "register_basis"]
+def respelled(basis: str, engine: str) -> tuple[str, str]:
+    """A basis and an engine as they are named today, where a user names the basis as the engine."""
+    if engine != BASIS_AS_ENGINE:
+        return basis, engine
+    meant = _BASES[engine]
+    if basis not in (meant.same_as, meant.name):
+        raise ValueError(
+            f"engine={engine!r} computes basis={meant.same_as!r} without storing it, not basis={basis!r}; pass "
+            f"basis={meant.same_as!r}, or another engine"
+        )
+    return meant.name, Auto.name
+
+
+__all__ = ["Basis", "Refresh", "bases", "make_basis", "orthonormal_rows", "register_basis", "respelled"]

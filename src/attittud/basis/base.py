@@ -18,6 +18,8 @@ from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
 from attittud.workers.one import Workers
 
+Scope = Callable[[], AbstractContextManager[None]]
+
 
 @dataclass
 class Refresh:
@@ -31,25 +33,51 @@ class Refresh:
     rows: Tensor | None = None
     single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
     jacobian: Jacobian | None = None  # J itself, for a basis that keeps it until the step is over
-    examples: int | Tensor = (
-        0  # examples of all workers in earlier primary calls (on the device if there are several workers)
-    )
+    examples: int | Tensor = 0  # examples of all workers so far (on the device if there are several workers)
+    earlier: int | Tensor = 0  # the same before the current primary call
     complete: bool = False  # no further primary call will contribute
     calls: int = 0
     share: Share = EVERYTHING  # this worker's part of the examples of the current call
     shrink: float | Tensor = 1.0  # a factor that J is multiplied by
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext  # a context around every use of the losses' graph
+    scope: Scope = nullcontext  # a context around every use of the losses' graph
 
     @property
     def first(self) -> int | Tensor:
         """The number of this worker's first example of the current call, counted over all workers and calls."""
-        return self.examples + self.share.first
+        return self.earlier + self.share.first
 
-    def sum_examples_(self) -> None:
+    def receive(
+        self, share: Share, count: int | Tensor, *, scaled: bool, complete: bool, scope: Scope = nullcontext
+    ) -> None:
+        """Count the examples of a primary call, `count` on all workers, before they are added.
+
+        `scaled`: its losses may carry a loss scale. `scope`: a context around every use of the losses' graph.
+        """
+        if scaled and self.calls == 0:
+            self.shrink = _shrink(count)
+        self.share, self.complete, self.scope = share, complete, scope
+        self.earlier, self.examples = self.examples, self.examples + count
+        self.calls += 1
+
+    def put(self, rows: Tensor) -> Tensor:
+        """Keep these rows in place of all rows so far."""
+        self.rows, self.single = rows, None
+        return rows
+
+    def hold(self, rows: Tensor) -> None:
+        """Keep the rows of single examples as they are, after the ones of earlier calls."""
+        self.single = rows if self.single is None else torch.cat([self.single, rows])
+
+    def keep(self, jacobian: Jacobian) -> None:
+        """Keep J itself until the step is over."""
+        self.jacobian = jacobian
+
+    def sum_examples_(self) -> Tensor:
         """Add up the rows over workers, where each has only the part of its own examples."""
         if self.rows is None:
             self.rows = self.layout.empty(self.rank).zero_()
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
+        return self.rows
 
     def gaussian(self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype) -> Tensor:
         """Columns `first...` of the Gaussian matrix of this refresh."""
@@ -63,6 +91,18 @@ class Refresh:
         if self.single is not None:
             self.single = self.layout.narrow_(self.single, kept)
         self.layout = kept
+
+
+def _shrink(examples: int | Tensor) -> float | Tensor:
+    """A factor for J that keeps its products from overflowing sooner than the mean gradient. No basis depends on J's size.
+
+    In float16 a loss scale grows until the mean gradient overflows, which has a factor 1/m that single examples lack. (Three
+    powers of two allow for the largest entries of Π.) The losses of `basis_losses` need no scale and get no factor: numbers
+    that are small in float16 already would be rounded away.
+    """
+    if isinstance(examples, Tensor):
+        return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
+    return 2.0 ** -(math.ceil(math.log2(max(1, examples))) + 3)
 
 
 class Basis(ABC):
@@ -86,7 +126,7 @@ class Basis(ABC):
         return rank
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
-        """Take in the examples of one primary call."""
+        """Take in the examples of one primary call: `refresh.put` keeps the rows added up so far."""
 
     @abstractmethod
     def finish(self, refresh: Refresh) -> Tensor:

@@ -98,5 +98,5 @@ class Canonical(Basis):
     subspace = Coordinates
 
     def finish(self, refresh: Refresh) -> Tensor:
-        refresh.rows = refresh.layout.empty(0)
+        refresh.put(refresh.layout.empty(0))
         return torch.ones((), dtype=torch.bool, device=refresh.layout.device)

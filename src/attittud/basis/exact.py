@@ -23,7 +23,7 @@ class Exact(Basis):
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         rows = jacobian.rows()
-        refresh.rows = rows if refresh.rows is None else torch.cat([refresh.rows, rows])
+        refresh.put(rows if refresh.rows is None else torch.cat([refresh.rows, rows]))
 
     def finish(self, refresh: Refresh) -> Tensor:
         refresh.sum_examples_()
@@ -42,5 +42,5 @@ def keep_top_(refresh: Refresh) -> Tensor:
     sizes, right = singular(found.factor)
     kept = sizes > tolerance(rows.dtype) * sizes[0]
     rank = min(refresh.rank, rows.shape[0])
-    refresh.rows = transform_(rows, torch.where(kept[:, None], right, 0.0)[:rank])
+    refresh.put(transform_(rows, torch.where(kept[:, None], right, 0.0)[:rank]))
     return found.finite

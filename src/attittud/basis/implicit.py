@@ -10,12 +10,13 @@ auxiliary gradient at once: only `.grad` is as long as the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from attittud.autograd.layout import written_into
-from attittud.basis.base import Basis, Refresh
+from attittud.basis.base import Basis, Refresh, Scope
 from attittud.basis.orthonormal import tolerance
 from attittud.basis.subspace import Directions
 from attittud.engine.base import Jacobian
@@ -29,29 +30,26 @@ class ProductsWithJ(Directions):
     _gram: Tensor | None = None  # K
     _factor: Tensor | None = None  # A (k x m, k at most m); all zero where K is not finite
 
-    _refresh: Refresh | None = None
     _jacobian: HookedJacobian | None = None
+    _scope: Scope = nullcontext  # a context around every use of J's graph
+    _shrink: float | Tensor = 1.0  # the factor of J's losses
 
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         super().replace(rows, finite)
         assert refresh is not None and isinstance(refresh.jacobian, HookedJacobian)
         # Only over the parameters that turned out to be shared.
-        self._refresh, self._jacobian, refresh.jacobian = refresh, refresh.jacobian.over(self.layout), None
+        self._jacobian = refresh.jacobian.over(self.layout)
+        self._scope, self._shrink = refresh.scope, refresh.shrink
 
     @property
     def jacobian(self) -> HookedJacobian:
         assert self._jacobian is not None, "this step is over"
         return self._jacobian
 
-    @property
-    def refresh(self) -> Refresh:
-        """The refresh in the making: it has the context around every use of J's graph, and the factor of J's losses."""
-        assert self._refresh is not None
-        return self._refresh
-
     def release(self) -> None:
         self.jacobian.record.close()
-        self._jacobian = self._gram = self._factor = self._refresh = None
+        self._jacobian = self._gram = self._factor = None
+        self._scope = nullcontext
 
     def project(self, x: Tensor) -> Tensor:
         return self._project([x])[:, 0]
@@ -65,7 +63,7 @@ class ProductsWithJ(Directions):
     def _products_with_mean(self, x: Tensor) -> Products:
         columns = self._columns([x])[:, 0]
         assert self._factor is not None and self._gram is not None
-        mean = _mean(self.jacobian, self.refresh, self._gram.dtype)
+        mean = self._mean(self._gram.dtype)
         of_mean = self._gram @ mean
         a, p = (self._factor @ torch.where(self.finite, rows, 0.0) for rows in (columns, of_mean))
         return Products(a, p, dot(x, x), mean @ of_mean, columns @ mean)
@@ -73,20 +71,25 @@ class ProductsWithJ(Directions):
     def add_(self, x: Tensor, weights: Tensor) -> None:
         assert self._factor is not None
         if bool(self.finite):  # else V is zero, but zero times J is not
-            with self.refresh.scope():
+            with self._scope():
                 self.jacobian.left((weights @ self._factor)[None], x[None])
 
     def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
         if y is not None:
             return super().lift_(weights, x, y, x_factor, y_factor)
         assert self._factor is not None
-        jacobian, mean = self.jacobian, _mean(self.jacobian, self.refresh, weights.dtype)
+        jacobian, mean = self.jacobian, self._mean(weights.dtype)
         row = weights @ self._factor + y_factor * mean
         x.mul_(x_factor)
-        with self.refresh.scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
+        with self._scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
             weights = row.to(jacobian.losses)
             self.workers.gradients(jacobian.losses, self.layout.parameters, retain_graph=True, weights=weights)
         return x
+
+    def _mean(self, dtype: torch.dtype) -> Tensor:
+        """Weights of J's rows that give the primary gradient."""
+        m = self.jacobian.examples
+        return torch.ones(m, dtype=dtype, device=self.layout.device) / (m * self._shrink)
 
     def _project(self, vectors: Sequence[Tensor]) -> Tensor:
         """V times each vector, k x l."""
@@ -96,7 +99,7 @@ class ProductsWithJ(Directions):
 
     def _columns(self, vectors: Sequence[Tensor]) -> Tensor:
         """J times each vector, m x l; computes A as well where it is not known yet."""
-        with self.refresh.scope():
+        with self._scope():
             if self._factor is not None:
                 return self.jacobian.right(vectors)
             self._gram, columns = self.jacobian.gram_and_right(vectors)
@@ -126,14 +129,8 @@ class Implicit(Basis):
     adds_up = False
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        refresh.jacobian = jacobian
+        refresh.keep(jacobian)
 
     def finish(self, refresh: Refresh) -> Tensor:
-        refresh.rows = refresh.layout.empty(0)
+        refresh.put(refresh.layout.empty(0))
         return torch.ones((), dtype=torch.bool, device=refresh.layout.device)
-
-
-def _mean(jacobian: Jacobian, refresh: Refresh, dtype: torch.dtype) -> Tensor:
-    """Weights of J's rows that give the primary gradient."""
-    m = jacobian.examples
-    return torch.ones(m, dtype=dtype, device=jacobian.layout.device) / (m * refresh.shrink)

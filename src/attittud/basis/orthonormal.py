@@ -12,7 +12,7 @@ from torch import Tensor
 from attittud.kernels import factorise, gram, transform_
 
 
-class Rows(NamedTuple):
+class Orthonormalised(NamedTuple):
     """What orthonormalisation finds out about its rows."""
 
     factor: Tensor  # k x k float64: original = factor @ orthonormal (columns of zeroed rows are zero)
@@ -30,7 +30,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def orthonormalise_(
     rows: Tensor, sum_columns: Callable[[Tensor], Tensor] = lambda x: x, *, most: int | Tensor | None = None
-) -> Rows:
+) -> Orthonormalised:
     """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own become zero.
 
     This takes two Cholesky decompositions of the Gram matrix: each reads the rows twice and writes them once, instead of a
@@ -53,7 +53,7 @@ def orthonormalise_(
     transform_(rows, inverse, lower=True)
     again, inverse = factorise(torch.where(finite, sum_columns(gram(rows)), 0.0), 0.5)
     transform_(rows, inverse, lower=True)
-    return Rows(factor @ again, finite)
+    return Orthonormalised(factor @ again, finite)
 
 
 # ---------------------------------------------------------------------------------------------------- small matrices

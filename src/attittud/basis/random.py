@@ -20,5 +20,5 @@ class Random(Basis):
                 target = rows[:, start : min(start + size, at.stop)]
                 number = first + start - at.start
                 target.copy_(refresh.gaussian(refresh.rank, number, target.shape[1], dtype=rows.dtype))
-        refresh.rows = rows
+        refresh.put(rows)
         return orthonormal_rows(refresh)

@@ -24,22 +24,21 @@ class Sketch(Basis):
                 count = min(count, refresh.first + m)
             elif refresh.first + m <= count // 4:
                 # More examples may follow. While there are few, J itself is much smaller than ΠJ.
-                rows = jacobian.rows()
-                refresh.single = rows if refresh.single is None else torch.cat([refresh.single, rows])
+                refresh.hold(jacobian.rows())
                 return
         if refresh.single is not None:
             earlier = refresh.gaussian(count, 0, refresh.single.shape[0], dtype=refresh.single.dtype)
-            refresh.rows = refresh.layout.empty(count).zero_()
-            add_product_(refresh.rows, earlier, refresh.single)
-            refresh.single = None
+            rows = refresh.layout.empty(count).zero_()
+            add_product_(rows, earlier, refresh.single)
+            refresh.put(rows)
         weights = refresh.gaussian(count, refresh.first, m, dtype=jacobian.losses.dtype)
-        refresh.rows = jacobian.left(weights, refresh.rows)
+        refresh.put(jacobian.left(weights, refresh.rows))
 
     def finish(self, refresh: Refresh) -> Tensor:
         if refresh.single is not None:
             count = refresh.single.shape[0]
             square = refresh.gaussian(count, 0, count, dtype=torch.float64)
-            refresh.rows, refresh.single = transform_(refresh.single, square), None
+            refresh.put(transform_(refresh.single, square))
         refresh.sum_examples_()
         # m examples have at most m directions: later rows hold only rounding.
         return orthonormal_rows(refresh, most=refresh.examples)

@@ -29,28 +29,28 @@ class Svd(Basis):
         m, count = jacobian.examples, refresh.rank + OVERSAMPLING
         if count >= jacobian.total():
             # The sketch would span all of J's rows: use the rows themselves.
-            refresh.rows = jacobian.rows()
+            refresh.put(jacobian.rows())
             refresh.sum_examples_()
             return
         dtype = jacobian.losses.dtype
-        refresh.rows = jacobian.left(refresh.gaussian(count, refresh.first, m, dtype=dtype))
+        refresh.put(jacobian.left(refresh.gaussian(count, refresh.first, m, dtype=dtype)))
         for _ in range(POWER_ITERATIONS):
-            refresh.sum_examples_()
+            rows = refresh.sum_examples_()
             orthonormal_rows(refresh)
             # The QR of all workers' rows, from the QRs of their parts.
-            own, triangle = _qr(jacobian.right(refresh.rows))
+            own, triangle = _qr(jacobian.right(rows))
             every, at = refresh.workers.stack_rows(triangle)
             weights = own @ _qr(every)[0][at]
-            refresh.rows = jacobian.left(weights.T.to(dtype), refresh.rows.zero_())
-        refresh.sum_examples_()
+            refresh.put(jacobian.left(weights.T.to(dtype), rows.zero_()))
+        rows = refresh.sum_examples_()
         orthonormal_rows(refresh)
         # J ≈ (J Qᵀ) Q: the small factor's right singular vectors, in terms of Q.
-        small, _ = refresh.workers.stack_rows(_qr(jacobian.right(refresh.rows))[1])
+        small, _ = refresh.workers.stack_rows(_qr(jacobian.right(rows))[1])
         finite = torch.isfinite(small).all()
         sizes, right = singular(torch.where(finite, small, 0.0))
         # Rows are scaled by their singular values, so that `finish` recognises weak ones.
         scaled = torch.where(finite, sizes[:, None] * right, torch.nan)
-        refresh.rows = transform_(refresh.rows, scaled)
+        refresh.put(transform_(rows, scaled))
 
     def finish(self, refresh: Refresh) -> Tensor:
         return keep_top_(refresh)

@@ -1,5 +1,7 @@
 """Engines by name: how products with the Jacobian of per-example losses are computed."""
 
+import warnings
+
 from attittud.engine.auto import Auto
 from attittud.engine.base import Engine, Jacobian, UnsupportedError
 from attittud.engine.batched import Batched
@@ -8,6 +10,31 @@ from attittud.engine.loop import Loop
 from attittud.eta import choose
 
 _ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Batched, Hooks)}
+
+BASIS_AS_ENGINE = "implicit"
+"""The basis that `Guide(engine=...)` accepts as well, which was its only spelling once."""
+
+
+class _Implicit(Hooks):
+    """The engine of that older spelling."""
+
+    keeps_graph = True
+    release = Hooks.forget
+
+
+def _warn(what: str) -> None:
+    warnings.warn(
+        f"{what} goes in version 0.3; use Guide(basis={BASIS_AS_ENGINE!r}), whose engine is attittud.engine.hooks.Hooks",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
+def __getattr__(name: str) -> type[Engine]:
+    if name == "Implicit":
+        _warn(f"{__name__}.{name}")
+        return _Implicit
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register_engine(engine: type[Engine]) -> type[Engine]:
@@ -18,14 +45,31 @@ def register_engine(engine: type[Engine]) -> type[Engine]:
 
 def engines() -> tuple[str, ...]:
     """The names that `Guide(engine=...)` knows."""
-    return (*_ENGINES, "implicit")
+    return (*_ENGINES, BASIS_AS_ENGINE)
+
+
+def find_engine(name: str) -> type[Engine]:
+    return choose("engine", name, _ENGINES)
 
 
 def make_engine(name: str, *, keeps_graph: bool = False) -> Engine:
     """Make an engine. `keeps_graph`: the graph of the losses is also used after `watch`, until the step is over."""
-    engine = choose("engine", name, _ENGINES)()
-    engine.keeps_graph = keeps_graph
+    if name == BASIS_AS_ENGINE:
+        _warn(f"make_engine({name!r})")
+        return _Implicit()
+    engine = find_engine(name)()
+    if keeps_graph:
+        engine.keep_graph()
     return engine
 
 
-__all__ = ["Engine", "Jacobian", "UnsupportedError", "engines", "make_engine", "register_engine"]
+__all__ = [
+    "BASIS_AS_ENGINE",
+    "Engine",
+    "Jacobian",
+    "UnsupportedError",
+    "engines",
+    "find_engine",
+    "make_engine",
+    "register_engine",
+]

@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +41,17 @@ class Engine(ABC):
     name: str
     needs_forward = False
     """Whether it must see the forward pass of the losses: then `primary=` must be a callable, or `basis_losses=` given."""
+    on_shards: ClassVar[str | None] = None
+    """The engine that is used where the parameters of the model are sharded; None: this is refused."""
+    with_graph: ClassVar[str | None] = None
+    """The engine that is used for a basis that needs the graph of the losses until the step is over; None: this is refused."""
     keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
     second_derivatives: bool | None = None  # whether the model's second derivatives are right; None: not known yet
+
+    def __init_subclass__(cls) -> None:
+        """Another engine does not stand in for a subclass unless the subclass says so: it would be replaced silently."""
+        super().__init_subclass__()
+        cls.on_shards, cls.with_graph = cls.__dict__.get("on_shards"), cls.__dict__.get("with_graph")
 
     @abstractmethod
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
@@ -54,6 +63,10 @@ class Engine(ABC):
     def watch(self, model: nn.Module) -> AbstractContextManager[None]:
         """The forward pass of the losses and every use of their graph run inside, so that engines can observe them."""
         return nullcontext()
+
+    def keep_graph(self) -> None:
+        """Prepare for a basis that uses the graph of the losses until the step is over."""
+        self.keeps_graph = True
 
     def forget(self) -> None:  # noqa: B027 - nothing to do for engines that keep nothing
         """Free the graph of a step that was given up."""

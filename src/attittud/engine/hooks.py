@@ -33,6 +33,7 @@ Visit = Callable[[Tensor, PerExampleGradient], None]
 class Hooks(Loop):
     name = "hooks"
     needs_forward = True
+    with_graph = name
 
     def __init__(self) -> None:
         self.checked = Checked()
@@ -219,15 +220,11 @@ class HookedJacobian(Jacobian):
 
         if not self._edges:
             return
-        self.record.on_call = on_call
         ones = torch.ones_like(self.losses)
-        try:
-            # The pass ends at the calls: the gradients of the parameters themselves are not computed. Autocast is off, since it
-            # would round the operands of our own products.
-            with torch.autocast(self.layout.device.type, enabled=False):
-                torch.autograd.grad(self.losses, self._edges, ones, retain_graph=True, allow_unused=True)
-        finally:
-            self.record.on_call = None
+        # The pass ends at the calls: the gradients of the parameters themselves are not computed. Autocast is off, since it
+        # would round the operands of our own products.
+        with self.record.telling(on_call), torch.autocast(self.layout.device.type, enabled=False):
+            torch.autograd.grad(self.losses, self._edges, ones, retain_graph=True, allow_unused=True)
 
     def _per_example(self, call: Call, gradients: Gradients, visit: Visit) -> None:
         axes = self.located.axes[id(call)]

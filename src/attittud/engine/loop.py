@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence, Set
 from contextlib import nullcontext
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from attittud.engine.base import Engine
 
 class Loop(Engine):
     name = "loop"
+    on_shards: ClassVar[str | None] = name
 
     def write(
         self,

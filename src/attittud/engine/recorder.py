@@ -165,7 +165,7 @@ class Recorder(TorchFunctionMode):
         self.calls: list[Call] = []
         self.derived: dict[int, Tensor] = {}
         """Tensors computed from parameters and constants alone: position embeddings, a normalised weight."""
-        self.on_call: Callable[[Call, Gradients], None] | None = None
+        self._on_call: Callable[[Call, Gradients], None] | None = None
         # Tensors that no example's data went into. They are held, so that no other tensor gets their id.
         self._constant: dict[int, Tensor] = {}
         self._parameters: dict[int, Tensor] = {}
@@ -203,6 +203,15 @@ class Recorder(TorchFunctionMode):
         with self._eager():
             yield
         self._constant = known  # without the calls that recomputations added
+
+    @contextmanager
+    def telling(self, on_call: Callable[[Call, Gradients], None]) -> Iterator[None]:
+        """Around a backward pass: `on_call` gets every call with the gradients that arrive at its outputs."""
+        self._on_call = on_call
+        try:
+            yield
+        finally:
+            self._on_call = None
 
     @contextmanager
     def _eager(self) -> Iterator[None]:
@@ -309,13 +318,13 @@ class Recorder(TorchFunctionMode):
         laid_out = call.func is F.conv2d and _in_channels_last(outputs[0])
 
         def arrived(*gradients: Tensor | None) -> Tensor | None:
-            if self.on_call is None:
+            if self._on_call is None:
                 return None
             with DisableTorchFunction():
                 if laid_out and gradients[0] is not None:
                     gradients = (gradients[0].contiguous(memory_format=torch.channels_last),)
                 shaped = tuple(g if g is None else g.reshape(s) for g, s in zip(gradients, shapes, strict=True))
-            self.on_call(call, shaped)
+            self._on_call(call, shaped)
             return gradients[0] if laid_out else None
 
         if len(outputs) == 1:

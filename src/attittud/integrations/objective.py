@@ -24,7 +24,7 @@ LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
 OUTPUTS = ("logits", "log_probs")  # what models of transformers and TRL's fused heads give to a loss function
 
 
-class Objective:
+class TrainerLoss:
     """The part that a micro-batch adds to the loss of a step: the Trainer's own loss, or the user's function instead.
 
     The Trainer's rules for accumulation hold for the auxiliary losses too. `own`: whether `compute_loss` differs from

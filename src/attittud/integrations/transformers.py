@@ -21,7 +21,7 @@ from attittud import checkpoint
 from attittud.guide import Guide
 from attittud.integrations import Latest
 from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, Window
-from attittud.integrations.objective import LossFunction, Objective
+from attittud.integrations.objective import LossFunction, TrainerLoss
 from attittud.report import Report
 
 try:
@@ -80,7 +80,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             self, auxiliary_datasets, collators, auxiliary_batch_size, judge_dataset, known=own_losses
         )
         overridden = type(self).compute_loss is not Trainer.compute_loss
-        self.objective = Objective(self, primary_losses, own_losses, own=overridden)
+        self.objective = TrainerLoss(self, primary_losses, own_losses, own=overridden)
         self.guide: Guide | None = None
         self._latest = Latest()
         self._window: Window = {}

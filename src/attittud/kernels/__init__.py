@@ -5,7 +5,9 @@ Sums of products are float64 for every storage type, so the user's TF32 or bf16 
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
@@ -21,6 +23,16 @@ def kernels() -> ModuleType | None:
     except ImportError:
         return None
     return found
+
+
+def __getattr__(name: str) -> object:
+    if name in ("add_windows_", "channel_sums", "serves_channels", "serves_windows"):
+        new = f"{__name__}.cuda.{name}"
+        warnings.warn(
+            f"{__name__}.{name} is {new} now; this name goes in version 0.3", DeprecationWarning, stacklevel=2
+        )
+        return getattr(import_module(f"{__name__}.cuda"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:

@@ -50,7 +50,7 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
     return torch.where(torch.isfinite(error[3]), weights.clamp(0, 1), 0.0)
 
 
-class Scores:
+class TaskScores:
     """The running scores of one auxiliary task.
 
     The tensors stay on the device and at one address: a captured CUDA graph may refer to them.
@@ -108,7 +108,7 @@ class AutoWeights:
         self.model, self.workers = shared.listing.model, shared.workers
         self.wanted, self.every = wanted, every
         self.seed, self.batch_norm = seed, batch_norm
-        self.scores: dict[str, Scores] = {}
+        self.scores: dict[str, TaskScores] = {}
         self.age: int | None = None  # steps since the judges were asked; None: never
         self.count = 0
         self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when the judges were last asked
@@ -164,7 +164,7 @@ class AutoWeights:
     def weights(self, name: str, device: torch.device) -> Weights:
         """The weights that a task has earned in earlier steps. A copy: reports are read later."""
         if name not in self.scores:
-            self.scores[name] = Scores(device)
+            self.scores[name] = TaskScores(device)
         return Weights(*self.scores[name].weights.clone().unbind())
 
     def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:
@@ -203,5 +203,5 @@ class AutoWeights:
             self.age, self.count = state["age"], state["count"]
             device = next(self.model.parameters()).device
             for name, saved in state["records"].items():
-                self.scores[name] = Scores(device)
+                self.scores[name] = TaskScores(device)
                 self.scores[name].load(saved)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, Share, walk
-from attittud.basis.base import Basis, Refresh
+from attittud.basis.base import Basis, Refresh, Scope
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine
 from attittud.step.shared import Shared
@@ -84,7 +84,8 @@ class Refresher:
             # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old ones.
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
-            raise ValueError("basis='implicit' keeps no basis, so every step is a refresh; leave refresh at None")
+            name = self.basis.name
+            raise ValueError(f"basis={name!r} keeps no basis, so every step is a refresh; leave refresh at None")
         if asked is False and self.subspace is None:
             raise ValueError(
                 "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
@@ -106,7 +107,16 @@ class Refresher:
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
         return Refresh(layout, self.rank, self.seed, self.index, self.workers)
 
-    def take_in(self, refresh: Refresh, losses: Tensor, share: Share, *, scaled: bool, complete: bool) -> None:
+    def take_in(
+        self,
+        refresh: Refresh,
+        losses: Tensor,
+        share: Share,
+        *,
+        scaled: bool = False,
+        complete: bool,
+        scope: Scope = nullcontext,
+    ) -> None:
         """Let the examples behind `losses` contribute to the basis in the making.
 
         `scaled`: these losses train the model and may carry a loss scale. `complete`: no further losses will follow.
@@ -116,34 +126,31 @@ class Refresher:
                 f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
-        refresh.share, refresh.complete = share, complete
         if self.subspace is None and refresh.calls == 0 and self.basis.stored:
             examples = losses.shape[0] * self.workers.size
             rank = min(self.rank, examples) if complete and self.basis.needs == "jacobian" else self.rank
             working = partial(self.basis.working_rows, examples=examples)
             check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
-        if self.basis.needs == "jacobian":
-            if refresh.calls == 0 and scaled:
-                refresh.shrink = _shrink(share.count(losses))
+        uses_j = self.basis.needs == "jacobian"
+        refresh.receive(share, share.count(losses), scaled=scaled and uses_j, complete=complete, scope=scope)
+        if uses_j:
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
             self.basis.add(refresh, self.workers.jacobian(self.engine, shrunk, refresh.layout, share))
-        refresh.calls += 1
-        refresh.examples = refresh.examples + share.count(losses)
 
     def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
         """Do the same with the losses that a callable returns, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
-        refresh.scope = partial(isolated_forward, self.model, self.batch_norm, seed)
-        with refresh.scope(), self.engine.watch(self.model), torch.enable_grad():
+        scope = partial(isolated_forward, self.model, self.batch_norm, seed)
+        with scope(), self.engine.watch(self.model), torch.enable_grad():
             more = "return the losses of at least two, better of many"
             losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout)
             self.engine.seen()
             share = self.workers.shares([losses])[0]
-            self.take_in(refresh, losses, share, scaled=False, complete=True)
+            self.take_in(refresh, losses, share, complete=True, scope=scope)
             if self.basis.needs == "mean":
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
-                refresh.rows = self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones)
+                refresh.put(self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones))
 
     def fix(self, refresh: Refresh, *, may_wait: bool) -> Subspace | None:
         """Orthonormalise the rows that were added up. None: a single example spans no subspace, and the refresh may wait."""
@@ -156,10 +163,9 @@ class Refresher:
             )
         finite = self.basis.finish(refresh)
         assert refresh.rows is not None
-        rows, refresh.rows = refresh.rows, None
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
             self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
-        self.subspace.replace(rows, finite, refresh)
+        self.subspace.replace(refresh.rows, finite, refresh)
         return self.subspace
 
     def close(self, *, refreshed: bool) -> None:
@@ -213,18 +219,6 @@ class Refresher:
         self.count = state["refreshes"]
         self.index = self.index.new_tensor(state["refreshes"])
         self.skipped = self.skipped.new_tensor(state["skipped_refreshes"])
-
-
-def _shrink(examples: int | Tensor) -> float | Tensor:
-    """A factor for J that keeps its products from overflowing sooner than the mean gradient. No basis depends on J's size.
-
-    In float16 a loss scale grows until the mean gradient overflows, which has a factor 1/m that single examples lack. (Three
-    powers of two allow for the largest entries of Π.) The losses of `basis_losses` need no scale and get no factor: numbers
-    that are small in float16 already would be rounded away.
-    """
-    if isinstance(examples, Tensor):
-        return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
-    return 2.0 ** -(math.ceil(math.log2(max(1, examples))) + 3)
 
 
 # ---------------------------------------------------------------------------------------------------- memory

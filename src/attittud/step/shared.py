@@ -20,7 +20,7 @@ from attittud.workers.one import Workers
 Predicate = Callable[[str, nn.Parameter], bool]
 
 
-class Listing:
+class ParameterListing:
     """The parameters of a model, listed once: listing them takes longer than the arithmetic of a step.
 
     Every step compares the modules' tables of parameters with the listed tables, without walking through the modules.
@@ -112,7 +112,7 @@ class Shared:
         self, model: nn.Module, workers: Workers, parameters: Iterable[nn.Parameter] | Predicate | None
     ) -> None:
         self.workers = workers
-        self.listing = Listing(model, workers)
+        self.listing = ParameterListing(model, workers)
         self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
         self._latest: Layout | None = None  # mostly the next step has the same

@@ -74,7 +74,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Parts:
+class GuideParts:
     """The parts of a guide that live on from step to step."""
 
     shared: Shared
@@ -256,7 +256,7 @@ class Gradients:
 class Step(Gradients):
     """Accumulates over micro-batches: calls add, as `Tensor.backward` does."""
 
-    def __init__(self, parts: Parts, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
+    def __init__(self, parts: GuideParts, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
         super().__init__(parts.shared.workers, None if refreshing else parts.refresher.subspace, include_mean, norms)
         self.parts, self.shared, self.refresher = parts, parts.shared, parts.refresher
         self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
@@ -365,7 +365,7 @@ class Step(Gradients):
             self.primary_gradient = _added(self, 0, self.primary_gradient, inside)
         if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
             # This is the running sum, which includes the earlier calls.
-            contributes.rows = self.primary_gradient[None].clone()
+            contributes.put(self.primary_gradient[None].clone())
         if not self.in_span:
             _check_reach(self, "primary", graph.confirm(losses, self.shared.reached(found)))
 

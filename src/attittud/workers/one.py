@@ -30,9 +30,9 @@ class Workers:
     state_owner: str | None = None  # names this worker's part of the state, where workers have different parts
     _told = False
 
-    def engine(self, name: str) -> str:
-        """The engine to use when a user asks for one."""
-        return name
+    def engine(self, asked: type[Engine]) -> str:
+        """The name of the engine to use when a user asks for one."""
+        return asked.name
 
     def named(self, model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
         """The parameters that an optimizer sees, by name."""

@@ -51,13 +51,13 @@ class Shards(Group):
         self.state_owner = f"{number} of {self.size}" if self.size > 1 else None
         self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
 
-    def engine(self, name: str) -> str:
-        if name not in ("auto", "loop"):
+    def engine(self, asked: type[Engine]) -> str:
+        if asked.on_shards is None:
             raise ValueError(
-                f"engine={name!r} needs whole parameters, but this model is sharded (FSDP2); use engine='loop' or 'auto'"
+                f"engine={asked.name!r} needs whole parameters, but this model is sharded (FSDP2); use engine='loop' or 'auto'"
             )
-        logger.info("engine: 'loop', because the parameters are sharded")
-        return "loop"
+        logger.info("engine: %r, because the parameters are sharded", asked.on_shards)
+        return asked.on_shards
 
     def named(self, model: nn.Module) -> Named:
         return self._named

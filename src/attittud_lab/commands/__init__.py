@@ -70,7 +70,7 @@ class Command(_Untyped, TyperCommand):
     """A command."""
 
 
-class Group(_Untyped, TyperGroup):
+class CommandGroup(_Untyped, TyperGroup):
     """All commands."""
 
 

@@ -108,6 +108,10 @@ class _Composer(yaml.SafeLoader):
 
     depth = 0
 
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name  # PyYAML's marks take it for the name of the file
+
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
         if isinstance(event, yaml.AliasEvent):
@@ -128,9 +132,7 @@ def compose(text: str, name: str) -> Branch:
     if len(text) > _LARGEST:
         raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have {_LARGEST}")
     try:
-        composer = _Composer(text)
-        composer.name = name
-        node = composer.get_single_node()
+        node = _Composer(text, name).get_single_node()
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from None
@@ -171,9 +173,7 @@ def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
         text.encode()
     except UnicodeEncodeError:
         raise ConfigError(f"{origin}: {short(ascii(text))} holds half of a character, which no file can") from None
-    scalar = Scalar(text)
-    scalar.quoted, scalar.origin = quoted, origin
-    return scalar
+    return Scalar(text, origin=origin, quoted=quoted)
 
 
 def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -34,6 +34,11 @@ class Scalar(str):
     __slots__ = ("origin", "quoted")
     origin: str
     quoted: bool
+
+    def __new__(cls, text: str, origin: str = "", quoted: bool = False) -> Self:
+        made = super().__new__(cls, text)
+        made.origin, made.quoted = origin, quoted
+        return made
 
 
 def refusal(words: str, **more: str) -> PydanticCustomError:
@@ -163,6 +168,8 @@ class Section:
     __pydantic_config__ = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     shorthand: ClassVar[str] = ""
     """The field that a bare scalar stands for: `strategy: auto`."""
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Keys that a user wrote, at any value: an entry of compare.strategies does not set the others."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -179,6 +186,6 @@ class Section:
                 words = f"unknown key{meant(key, valid, cutoff=0.5) or '.'} Valid here: {', '.join(valid)}"
                 raise refusal(words, key=key)
         made = handler(value)
-        if hasattr(cls, "given") and isinstance(value, dict):
+        if isinstance(value, dict):
             object.__setattr__(made, "given", frozenset(value))
         return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -187,9 +187,6 @@ class StrategyConfig(Section):
     """How the gradients of the two tasks become one update. A bare name is enough: `strategy: auto`."""
 
     shorthand = "name"
-    given: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a configuration names, at any value: an entry of compare.strategies does not set the others."""
-
     name: Annotated[str, known("strategy")] = "auto"
     """a strategy's name (`attittud train --help` lists them), or custom with eta below"""
     eta: EtaWeights | None = None

@@ -58,30 +58,30 @@ class Column:
     @classmethod
     def fit(cls, name: str, values: Any, config: TableConfig, where: str, *, guess: bool) -> Self | str:
         """The column, or the reason why it is no feature. `guess`: the file does not tell numbers from text."""
-        said, kind = f"{where}: column {name!r}", values.type
+        culprit, kind = f"{where}: column {name!r}", values.type
         if name in config.categorical:
-            return cls._category(name, texts(values, said), said)
+            return cls._category(name, texts(values, culprit), culprit)
         if is_list(kind):
-            return cls._numbers(name, "list", _lists(values, None, said), said)
+            return cls._numbers(name, "list", _lists(values, None, culprit), culprit)
         found = numbers(values, guess=guess)
         if found is not None:
-            return cls._numbers(name, "number", _finite(found, said)[:, None], said)
-        cells = texts(values, said)
+            return cls._numbers(name, "number", _finite(found, culprit)[:, None], culprit)
+        cells = texts(values, culprit)
         if guess:
-            _check_mixed(values, said)
+            _check_mixed(values, culprit)
         if all(text[:1] + text[-1:] == "[]" for text in cells if text):
             cure = "write a list into a parquet or jsonl file, or each number into a column of its own"
-            raise InputError(f"{said} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
+            raise InputError(f"{culprit} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
         named = config.columns is not None and name in config.columns
         if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
             return f"its text is a different one in each of the {len(cells)} training examples, as that of an id is"
-        return cls._category(name, cells, said)
+        return cls._category(name, cells, culprit)
 
     @classmethod
-    def _numbers(cls, name: str, kind: Literal["number", "list"], values: Numbers, said: str) -> Self | str:
+    def _numbers(cls, name: str, kind: Literal["number", "list"], values: Numbers, culprit: str) -> Self | str:
         gaps = np.isnan(values)
         if gaps.all():
-            raise InputError(f"{said} is empty in all {len(values)} training examples; fill it, or {_EXCLUDE}")
+            raise InputError(f"{culprit} is empty in all {len(values)} training examples; fill it, or {_EXCLUDE}")
         mean, scale = _statistics(values)
         indicator = bool(gaps.any())
         if not indicator and not scale.any():
@@ -89,34 +89,34 @@ class Column:
         return cls(name, kind, mean.tolist(), scale.tolist(), indicator)
 
     @classmethod
-    def _category(cls, name: str, cells: Sequence[str], said: str) -> Self | str:
+    def _category(cls, name: str, cells: Sequence[str], culprit: str) -> Self | str:
         if not any(cells):
-            raise InputError(f"{said} is empty in all {len(cells)} training examples; fill it, or {_EXCLUDE}")
+            raise InputError(f"{culprit} is empty in all {len(cells)} training examples; fill it, or {_EXCLUDE}")
         counts = Counter(cells)
         if len(counts) == 1:
             return CONSTANT
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
         if len(counts) > MOST_LEVELS:
-            found = f"{said} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
+            found = f"{culprit} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
             warn_once(f"{found} are told apart")
         return cls(name, "category", levels=sorted(frequent))
 
     def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
         """The features of some rows, n x `width`."""
-        said = f"{where}: column {self.name!r}"
+        culprit = f"{where}: column {self.name!r}"
         if self.kind == "category":
             numbered = {text: number for number, text in enumerate(self.levels)}
-            chosen = [numbered.get(text, len(self.levels)) for text in texts(values, said)]
+            chosen = [numbered.get(text, len(self.levels)) for text in texts(values, culprit)]
             return np.eye(self.width, dtype=np.float32)[chosen]
         if self.kind == "list":
-            found = _lists(values, len(self.mean), said)
+            found = _lists(values, len(self.mean), culprit)
         else:
             read = None if is_list(values.type) else numbers(values, guess=True)
             if read is None:
                 what = repr(short(_first_text(values) or "")) if _is_text(values.type) else str(values.type)[:60]
-                reason = f"{said} holds {what}, but numbers in the primary training examples"
+                reason = f"{culprit} holds {what}, but numbers in the primary training examples"
                 raise InputError(f"{reason}; correct it, or name the column in data.table.categorical")
-            found = _finite(read, said)[:, None]
+            found = _finite(read, culprit)[:, None]
         mean, scale = np.array(self.mean), np.array(self.scale)
         with np.errstate(all="ignore"):  # numbers near the largest may overflow, and are cut
             standard = np.where(scale > 0, (found - mean) / scale, 0)
@@ -285,12 +285,12 @@ def _first_text(values: Any) -> str | None:
     return odd[0].as_py() if len(odd) else None
 
 
-def _check_mixed(values: Any, said: str) -> None:
+def _check_mixed(values: Any, culprit: str) -> None:
     """Refuse text among numbers: it is rather a mistake than a category."""
     _, number, missing = _parsed(values)
     if 2 * compute.sum(number).as_py() >= len(values) - compute.sum(missing).as_py():
         cure = "correct it, name the column in data.table.categorical if its numbers only name something"
-        found = f"{said} has numbers, and other text such as {short(_first_text(values) or '')!r}"
+        found = f"{culprit} has numbers, and other text such as {short(_first_text(values) or '')!r}"
         raise InputError(f"{found}; {cure}, or {_EXCLUDE}")
 
 
@@ -303,7 +303,7 @@ def is_numbered(values: Any, *, guess: bool) -> bool:
     return bool((found == np.round(found)).all() and ((steps > 0).all() or (steps < 0).all()))
 
 
-def texts(values: Any, said: str) -> list[str]:
+def texts(values: Any, culprit: str) -> list[str]:
     """A column as texts, empty where it is missing; numbers as csv files write them."""
     kind = values.type
     if pa.types.is_boolean(kind):
@@ -314,36 +314,38 @@ def texts(values: Any, said: str) -> list[str]:
         values = values.cast(pa.string())
     elif not _is_text(kind):
         words = "a feature is a number, a text or a list of numbers, so write it as one of these"
-        raise InputError(f"{said} holds {str(kind)[:60]}; {words}, or {_EXCLUDE}")
+        raise InputError(f"{culprit} holds {str(kind)[:60]}; {words}, or {_EXCLUDE}")
     return [text or "" for text in compute.utf8_trim_whitespace(values).to_pylist()]
 
 
-def _lists(values: Any, length: int | None, said: str) -> Numbers:
+def _lists(values: Any, length: int | None, culprit: str) -> Numbers:
     """Lists of numbers, all of one length, as n x length; NaN where a list or a number is missing."""
     if pa.types.is_null(values.type):  # all of them are missing
         values = values.cast(pa.list_(pa.float64()))
     if not is_list(values.type):
-        raise InputError(f"{said} holds {str(values.type)[:60]}, but lists of numbers in the primary training examples")
+        raise InputError(
+            f"{culprit} holds {str(values.type)[:60]}, but lists of numbers in the primary training examples"
+        )
     there = compute.drop_null(values)
     lengths = {*compute.list_value_length(there).unique().to_pylist()}
     if length is None and len(lengths) == 1:
         length = next(iter(lengths))
     if not length or lengths - {length}:
         expected = f"all must have {length} numbers" if length else "give each as many numbers, one at least"
-        raise InputError(f"{said} has lists of {listed(sorted(lengths), 5) or 'no'} numbers; {expected}")
-    check_memory(32 * len(values) * length, f"{said} with {len(values):,} lists of {length:,} numbers")
+        raise InputError(f"{culprit} has lists of {listed(sorted(lengths), 5) or 'no'} numbers; {expected}")
+    check_memory(32 * len(values) * length, f"{culprit} with {len(values):,} lists of {length:,} numbers")
     flat = numbers(compute.list_flatten(there), guess=False)
     if flat is None:
-        raise InputError(f"{said} holds {str(values.type)[:60]}; a list of features has numbers only, or {_EXCLUDE}")
+        raise InputError(f"{culprit} holds {str(values.type)[:60]}; a list of features has numbers only, or {_EXCLUDE}")
     out = np.full((len(values), length), np.nan)
-    out[values.is_valid().to_numpy()] = _finite(flat, said).reshape(-1, length)
+    out[values.is_valid().to_numpy()] = _finite(flat, culprit).reshape(-1, length)
     return out
 
 
-def _finite(values: Numbers, said: str) -> Numbers:
+def _finite(values: Numbers, culprit: str) -> Numbers:
     if np.isinf(values).any():
         cure = "correct it, or leave the cell empty, which counts as missing"
-        raise InputError(f"{said} has an infinite number, or one beyond 1.8e308; {cure}")
+        raise InputError(f"{culprit} has an infinite number, or one beyond 1.8e308; {cure}")
     return values
 
 

@@ -42,6 +42,7 @@ class Part:
         return None if groups is None else [groups[row] for row in self.rows]
 
     def raws(self) -> Sequence[Raw]:
+        """The inputs as the source has them: files, bytes, texts or arrays, which are decoded later."""
         return self.listing.fetch(self.rows)
 
     def take(self, positions: Rows) -> Part:
@@ -301,22 +302,22 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
 def _check_classes(train: Part, where: str) -> None:
     """Refuse training examples from which some class cannot be learned."""
     assert train.labels is not None
-    said, labels = f"{where}: the primary training set has", train.labels
+    culprit, labels = f"{where}: the primary training set has", train.labels
     cure = "raise data.primary.train, or leave them out by data.primary.exclude"
     if labels.ndim == 2:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
             if count in (0, len(labels)):
                 what = "no positive" if count == 0 else "only positive"
-                raise InputError(f"{said} {what} examples of {name}, so there is nothing to learn; {cure}")
+                raise InputError(f"{culprit} {what} examples of {name}, so there is nothing to learn; {cure}")
         return
     counts = np.bincount(labels, minlength=len(train.classes))
     missing = [name for name, count in zip(train.classes, counts, strict=True) if not count]
     if len(train.classes) - len(missing) < 2:
         only = f"one class only ({train.classes[labels[0]]!r})" if len(labels) else "no labelled example"
         cure = "give at least two classes, or check data.primary.classes and the label column"
-        raise InputError(f"{said} {only}, so there is nothing to learn; {cure}")
+        raise InputError(f"{culprit} {only}, so there is nothing to learn; {cure}")
     if missing:
-        raise InputError(f"{said} no example of {listed(missing, 10)}; {cure}")
+        raise InputError(f"{culprit} no example of {listed(missing, 10)}; {cure}")
 
 
 def _check_groups(parts: Mapping[str, Part], where: str) -> None:
@@ -331,17 +332,17 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
 
 
 def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: int, table: TableConfig | None) -> Part:
-    said = f"data.auxiliary.{name}"
-    objective = find_objective(config.objective, f"{said}.objective")
+    culprit = f"data.auxiliary.{name}"
+    objective = find_objective(config.objective, f"{culprit}.objective")
     split = config.split or ("train" if "train" in source.splits else None)
     listing = open_listing(config, source, split, table)
     if listing.kind not in objective.kinds:
         needed = " or ".join(f"{kind}s" for kind in objective.kinds)
-        raise InputError(f"{said}: {config.objective} needs {needed}, but {config.path} holds {listing.kind}s")
+        raise InputError(f"{culprit}: {config.objective} needs {needed}, but {config.path} holds {listing.kind}s")
     part = chosen(listing, config, labelled=objective.labelled)
     if not len(part.rows):
-        raise InputError(f"{said}: no example has a label of {listed(part.classes)}; check label: and classes:")
-    return part.drawn(amount(config.examples, len(part.rows), f"{said}.examples"), seed)[0]
+        raise InputError(f"{culprit}: no example has a label of {listed(part.classes)}; check label: and classes:")
+    return part.drawn(amount(config.examples, len(part.rows), f"{culprit}.examples"), seed)[0]
 
 
 def with_noise(labels: Labels | None, classes: int, noise: LabelNoise, seed: int, name: str) -> Labels:

@@ -23,7 +23,7 @@ from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw, check_memory
-from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, objective_for
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
 
@@ -71,7 +71,7 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     parts = read_parts(config, seed)
     train = parts.primary["train"]
     encoder = _Encoder.of(config, parts, reader)
-    objective = "multi_label" if train.listing.multi_label else "classify"
+    objective = objective_for(several=train.listing.multi_label)
     record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(config, parts, encoder)
     primary = Task("primary", objective, train.classes, encoder.examples(train))
     auxiliary = {}
@@ -128,7 +128,7 @@ class _Encoder:
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
         """The task of an auxiliary source; `decoded` are its examples if they are known already."""
         source, classes = self.config.auxiliary[name], part.classes
-        objective = source.objective if part.labels is None or part.labels.ndim == 1 else "multi_label"
+        objective = objective_for(several=part.labels is not None and part.labels.ndim > 1, name=source.objective)
         rules = OBJECTIVES[objective]
         examples = decoded or self.examples(part, blocks=rules.blocks)
         if rules.make is not None:

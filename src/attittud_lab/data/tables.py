@@ -230,10 +230,10 @@ def _raw(value: Any, where: str, column: str) -> Raw:
 
 def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]]:
     """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean: no label."""
-    values, names, said = plain(table[column]), class_names(table, column), f"{where}: column {column!r}"
+    values, names, culprit = plain(table[column]), class_names(table, column), f"{where}: column {column!r}"
     kind = values.type
     if is_list(kind):
-        return _multi_label(values.to_pylist(), names, said)
+        return _multi_label(values.to_pylist(), names, culprit)
     if cells_are_text(table) and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
         values = compute.utf8_trim_whitespace(values).cast(pa.int64())
     if pa.types.is_boolean(kind):
@@ -241,22 +241,25 @@ def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]
     if pa.types.is_integer(values.type):
         distinct = sorted(number for number in values.unique().to_pylist() if number is not None and number >= 0)
         if names is not None and distinct and distinct[-1] >= len(names):
-            raise InputError(f"{said} has the class number {distinct[-1]}, but there are only {len(names)} class names")
+            raise InputError(
+                f"{culprit} has the class number {distinct[-1]}, but there are only {len(names)} class names"
+            )
         index = {number: number if names else position for position, number in enumerate(distinct)}
         classes = names or [str(number) for number in distinct]
     elif _is(values, "string"):
         classes = sorted(name for name in values.unique().to_pylist() if name)
         index = {name: number for number, name in enumerate(classes)}
     else:
-        raise InputError(f"{said} holds {str(kind)[:60]}; a label is a whole number, a text or a list of 0 and 1")
+        raise InputError(f"{culprit} holds {str(kind)[:60]}; a label is a whole number, a text or a list of 0 and 1")
     return np.array([index.get(value, -1) for value in values.to_pylist()], dtype=np.int64), classes
 
 
-def _multi_label(rows: list[Any], names: list[str] | None, said: str) -> tuple[Labels, list[str]]:
+def _multi_label(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[Labels, list[str]]:
+    """Rows of 0 and 1, one column for each label, and the names of the labels: their numbers where the file has none."""
     if any(not row or len(row) != len(rows[0]) for row in rows):
-        raise InputError(f"{said} has lists that are empty or have different lengths; give 0 or 1 for each label")
+        raise InputError(f"{culprit} has lists that are empty or have different lengths; give 0 or 1 for each label")
     if not all(label in (0, 1) for row in rows for label in row):
-        raise InputError(f"{said} has lists of other values; they must hold 0 and 1 only")
+        raise InputError(f"{culprit} has lists of other values; they must hold 0 and 1 only")
     count = len(rows[0])
     return np.array(rows, dtype=np.int64), names if names and len(names) == count else [str(i) for i in range(count)]
 

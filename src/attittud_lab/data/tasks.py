@@ -79,6 +79,11 @@ class Task:
     def head(self) -> str:
         return "primary" if self.shares_head else self.name
 
+    @property
+    def several(self) -> bool:
+        """Whether an example may have several labels at once."""
+        return OBJECTIVES[self.objective].several
+
 
 @dataclass
 class Order:
@@ -165,6 +170,10 @@ class Objective:
     """Whether texts are read whole, in blocks; otherwise only the beginning of each text is read."""
     make: Callable[[Examples], tuple[Examples, list[str]]] | None = None
     """Makes targets, and the names of their classes, from examples without labels."""
+    several: bool = False
+    """Whether an example may have several labels at once, which are a list of 0 and 1."""
+    metric: str = "accuracy"
+    """The figure that chooses a model where the configuration names none."""
     derived: bool = False
     """Whether it stands in for another objective, so that a configuration cannot name it."""
 
@@ -187,10 +196,15 @@ def _masked(model: nn.Module, task: Task, inputs: Tensor, _targets: Tensor | Non
 
 OBJECTIVES: dict[str, Objective] = {
     "classify": Objective(_classified),
-    "multi_label": Objective(_labelled, derived=True),  # stands in for classify where labels are lists of 0 and 1
+    "multi_label": Objective(_labelled, several=True, metric="auc", derived=True),
     "masked_lm": Objective(_masked, labelled=False, kinds=("text",), blocks=True),
 }
 """Each objective is one entry here; from outside of the package, one assignment."""
+
+
+def objective_for(*, several: bool, name: str = "classify") -> str:
+    """The objective `name`, or the one that stands in for it where examples have several labels at once."""
+    return next(other for other, found in OBJECTIVES.items() if found.derived and found.several) if several else name
 
 
 def find_objective(name: str, where: str) -> Objective:

@@ -28,7 +28,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModelEntry:
     """A registered model. Functions may be given as "module:name", which is imported when it is called."""
 
     about: str
@@ -47,16 +47,16 @@ class Entry:
     """Made by another library: trying it on two examples shows the number of its features."""
 
 
-_ENTRIES: dict[str, Entry] = {}
+_ENTRIES: dict[str, ModelEntry] = {}
 
 
 def register(
     name: str, about: str, build: Callable[..., Any] | str, *reads: Kind, pattern: str | None = None, **more: Any
 ) -> None:
-    """Add a model that reads data of these kinds; without a pattern it has this one name. See `Entry` for the rest."""
+    """Add a model that reads data of these kinds; without a pattern it has this one name. See `ModelEntry` for the rest."""
     if name in _ENTRIES:
         raise ValueError(f"there is a model {name!r} already; choose another name")
-    _ENTRIES[name] = Entry(about, build, reads, pattern or re.escape(name), **more)
+    _ENTRIES[name] = ModelEntry(about, build, reads, pattern or re.escape(name), **more)
 
 
 def names(kind: Kind | None = None) -> dict[str, str]:
@@ -64,7 +64,7 @@ def names(kind: Kind | None = None) -> dict[str, str]:
     return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
 
 
-def find(name: str) -> tuple[Entry, tuple[str, ...]]:
+def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
     """The entry of a name, and the variable parts of the name. A missing folder is noticed when it is opened."""
     for entry in _ENTRIES.values():
         match = re.fullmatch(entry.pattern, name, re.DOTALL)

@@ -36,7 +36,8 @@ BYTES = 20
 class Network(nn.Module):
     """`model(inputs, head="primary")`; images come as uint8, texts as token numbers, tables as features.
 
-    The body is a module with a number of `features`. A head without a number of outputs names masked words.
+    The body is a module with a number of `features`, which are given for a body of another library. A head without a number
+    of outputs names masked words.
     """
 
     mean: Tensor
@@ -47,13 +48,14 @@ class Network(nn.Module):
         body: nn.Module,
         heads: Mapping[str, int | None],
         *,
+        features: int | None = None,
         normalise: tuple[Tensor, Tensor] | None = None,
         head_init: Literal["default", "kaiming", "zero"] = "default",
     ) -> None:
         super().__init__()
         self.body, self.head_init, self.images = body, head_init, normalise is not None
-        features: Any = body.features
-        made = {name: nn.Linear(features, count) if count else _masked_head(body) for name, count in heads.items()}
+        wide: Any = body.features if features is None else features
+        made = {name: nn.Linear(wide, count) if count else _masked_head(body, wide) for name, count in heads.items()}
         self.heads = nn.ModuleDict(made)
         for head in self.heads.values():
             if isinstance(head, nn.Linear):
@@ -85,9 +87,9 @@ class Network(nn.Module):
         return masked_losses(body, cast(MaskedHead, self.heads[head]), hide(inputs, body))
 
 
-def _masked_head(body: nn.Module) -> MaskedHead:
+def _masked_head(body: nn.Module, features: int) -> MaskedHead:
     """A new head for masked words, or the head that came with the body."""
-    head = MaskedHead(cast(TextBody, body).features, cast(TextBody, body).table, getattr(body, "eps", 1e-5))
+    head = MaskedHead(features, cast(TextBody, body).table, getattr(body, "eps", 1e-5))
     stored = getattr(body, "stored_head", {})
     if stored:
         head.load_state_dict(stored)
@@ -117,14 +119,13 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
             body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_texts(cast(TextBody, body), config.name, data)
-        if entry.foreign:
-            widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
-            body.features = _tried(body, config.name, widest[:2].cpu(), data.kind)  # type: ignore[assignment]  # a number, where Module expects tensors and modules
+        widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
+        features = _tried(body, config.name, widest[:2].cpu(), data.kind) if entry.foreign else None
         tasks = (data.primary, *data.auxiliary.values())
         outputs = {task.head: len(task.classes) or None for task in tasks}
         largest = max((task.examples.inputs for task in tasks), key=len)
         normalise = statistics(largest) if data.kind == "image" else None
-        network = Network(body, outputs, normalise=normalise, head_init=config.head_init)
+        network = Network(body, outputs, features=features, normalise=normalise, head_init=config.head_init)
     if config.weights is not None:
         load_body(network, config.weights.replace("{seed}", str(seed)))
     for parameter in matching(network, config.freeze, "model.freeze"):
@@ -155,10 +156,9 @@ def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights
     count, features = weights["heads.primary.weight"].shape
     with torch.random.fork_rng(devices=[]), _tensors_alone():
         body: nn.Module = call(entry.build, Wanted(replace(config, pretrained=False), tuple(shape), kind), *parts)
-        if entry.foreign:
-            body.features = features  # type: ignore[assignment]  # as above
         normalise = (weights["mean"], weights["std"]) if kind == "image" else None
-        network = Network(body, {"primary": count}, normalise=normalise)
+        known = features if entry.foreign else None
+        network = Network(body, {"primary": count}, features=known, normalise=normalise)
     network.load_state_dict({name: tensor for name, tensor in weights.items() if predicts(name)})
     return network
 

@@ -118,7 +118,7 @@ class Guided(Strategy):
         self.guide.load_state_dict(state)
 
 
-class Auto(Guided):
+class AutoGuided(Guided):
     """Weights that held-out primary examples decide while the model is trained."""
 
     uses_held_out = True
@@ -131,7 +131,7 @@ class Auto(Guided):
 
 
 _AUTO = "held-out primary examples (of the validation set) decide the weight of every part: no weights to choose"
-register("auto", _AUTO, Auto, inherits=SETTINGS)
+register("auto", _AUTO, AutoGuided, inherits=SETTINGS)
 for _name, _about in {
     "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
     "flip": "Eta(1, 1, -1): reverse that part",

@@ -209,14 +209,21 @@ class Symmetric(Strategy):
     needs_shared = True
 
     def __init__(
-        self, name: str, kind: str, arguments: Mapping[str, Any], model: nn.Module, weights: Mapping[str, float]
-    ):
+        self,
+        name: str,
+        kind: str,
+        arguments: Mapping[str, Any],
+        model: nn.Module,
+        weights: Mapping[str, float],
+        *,
+        resumable: bool,
+    ) -> None:
         aggregation = optional("torchjd.aggregation", "torchjd", f"strategy {name!r}", "torchjd")
         try:
             self.aggregator = getattr(aggregation, kind)(**arguments)
         except (ImportError, AttributeError) as error:
             raise InputError(f"strategy {name!r}: TorchJD cannot provide {kind} here: {one_line(error)}") from None
-        self.model, self.weights = model, weights
+        self.model, self.weights, self.resumable = model, weights, resumable
 
     def step(self, losses: StepLosses) -> Telemetry:
         import torch
@@ -243,9 +250,7 @@ def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any
 
     def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], _seed: int) -> Strategy:
         given = {key: value(weights) if callable(value) else value for key, value in arguments.items()}
-        strategy = Symmetric(config.name, kind, given, model, weights)
-        strategy.resumable = resumable
-        return strategy
+        return Symmetric(config.name, kind, given, model, weights, resumable=resumable)
 
     register(name, f"symmetric baseline {kind} of TorchJD (needs the extra torchjd)", build)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
 from attittud_lab.models.compiling import eagerly
 
 HOTTEST = 100.0
@@ -47,7 +47,7 @@ def evaluate(
     outputs = outputs_of(model, examples, device, batch_size=batch_size, head=task.head)
     assert examples.targets is not None
     targets = examples.targets.cpu()
-    if task.objective == "multi_label":
+    if task.several:
         loss = F.binary_cross_entropy_with_logits(outputs, targets.float())
         predicted = outputs > 0
         aucs = _aucs(targets.numpy(), outputs.numpy())
@@ -104,7 +104,7 @@ def seconds_each(model: nn.Module, examples: Examples, device: torch.device) -> 
 
 
 def default_metric(task: Task) -> str:
-    return "auc" if task.objective == "multi_label" else "accuracy"
+    return OBJECTIVES[task.objective].metric
 
 
 def _f1(targets: np.ndarray, predicted: np.ndarray, labels: list[int] | None = None) -> float:

@@ -170,6 +170,7 @@ class Phase:
 
     def finish(self) -> dict[str, float]:
         """Load the chosen model; returns its figures on validation."""
+        self.captured = None  # graphs hold as much memory as a step needs
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
             return self.state.best_values
@@ -195,7 +196,8 @@ class Phase:
             update, replayed = self.captured.run(name, self._update)
             if replayed and kind is not None:
                 strategy.replayed(kind)
-            streams.values, telemetry = dict(update.values), update.telemetry
+            streams.values.update(update.values)
+            telemetry = update.telemetry
         self.state.step += 1
         return telemetry
 

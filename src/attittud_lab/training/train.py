@@ -110,7 +110,7 @@ class _Job:
             compile_body(self.model)
         wanted = config.training.metric
         self.metric = default_metric(data.primary) if wanted == "auto" else wanted
-        if self.metric == "auc" and data.primary.objective != "multi_label":
+        if self.metric == "auc" and not data.primary.several:
             raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
         targets = data.validation.targets
         if self.metric == "auc" and targets is not None and not has_both(targets.cpu().numpy()).any():
@@ -141,7 +141,6 @@ class _Job:
             self.progress.phase(phase.name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()
-            phase.captured = None  # graphs hold as much memory as a step needs
             name, seconds, stopped = phase.name, state.seconds, state.stopped
             self.summaries.append(
                 PhaseSummary(name=name, steps=state.step, best_step=state.best_step, seconds=seconds, stopped=stopped)
@@ -177,7 +176,7 @@ class _Job:
             kind=data.kind,
             shape=list(data.primary.examples.inputs.shape[1:]),
             classes=data.primary.classes,
-            several=data.primary.objective == "multi_label",
+            several=data.primary.several,
             temperature=temperature,
             calibrated_on=0 if temperature is None else len(data.validation),
             network=keep_description(self.config.model, self.folder.path),

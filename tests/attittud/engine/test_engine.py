@@ -6,6 +6,8 @@ from torch import nn
 
 import attittud
 from attittud import engine
+from attittud.engine.auto import Auto
+from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
 from tests.helpers.rooms import run_digits
 
@@ -30,3 +32,17 @@ def test_an_engine_from_outside():
         assert Counted.rows > 2
     finally:
         engine._ENGINES.pop("counted", None)
+
+
+def test_no_other_engine_replaces_one_from_outside():
+    """On shards and for the implicit basis it is refused, though it inherits from an engine that is not."""
+    kinds = [type("Mine", (kind,), {"name": "mine"}) for kind in (Loop, Hooks, Auto)]
+    assert [(kind.on_shards, kind.with_graph) for kind in kinds] == [(None, None)] * 3
+    assert (Loop.on_shards, Hooks.on_shards, Auto.on_shards) == ("loop", None, "loop")
+    assert (Loop.with_graph, Hooks.with_graph, Auto.with_graph) == (None, "hooks", "hooks")
+    attittud.register_engine(kinds[1])
+    try:
+        with pytest.raises(ValueError, match="engine='mine' cannot do"):
+            attittud.Guide(nn.Linear(4, 3), eta="flip", rank=2, basis="implicit", engine="mine")
+    finally:
+        engine._ENGINES.pop("mine", None)

@@ -12,7 +12,7 @@ from torch import nn
 from attittud import Eta, Guide
 from attittud.decompose import decompose
 from attittud.report import SCORED
-from attittud.step.auto import Scores
+from attittud.step.auto import TaskScores
 from tests.helpers.oracle import error, expected, flatten, gradients
 from tests.helpers.watch import LiveMemory, Waits
 from tests.helpers.zoo import Problem, problem
@@ -95,8 +95,8 @@ def test_a_step_applies_what_was_earned_before(basis, dtype):
 # ------------------------------------------------------------------------------------------------ the rule
 
 
-def record_of(*cosines: list[float]) -> Scores:
-    record = Scores(torch.device("cpu"))
+def record_of(*cosines: list[float]) -> TaskScores:
+    record = TaskScores(torch.device("cpu"))
     for found in cosines:
         record.add(torch.tensor(found, dtype=torch.float64))
     return record
@@ -132,7 +132,7 @@ def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(par
 def test_judges_like_the_auxiliary_data_drop_nothing(seed, primary, noise):
     """Their gradient then is the auxiliary one up to noise: every part points with it, more than the primary one does."""
     random = torch.Generator().manual_seed(seed)
-    record = Scores(torch.device("cpu"))
+    record = TaskScores(torch.device("cpu"))
     split = torch.tensor([0.8, 0.5, 0.4, 1.0], dtype=torch.float64)  # norms of the parts of a gradient of norm 1
     for _ in range(12):
         found = (split + noise * torch.randn(4, generator=random, dtype=torch.float64)).clamp(-1, 1)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
-from attittud.step.shared import GraphMemory, Listing
+from attittud.step.shared import GraphMemory, ParameterListing
 
 STEPS = 8
 
@@ -191,7 +191,7 @@ CHANGES: list[Callable[[Run, int], None]] = [
 def nothing_remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GraphMemory, "recall", lambda self, losses: None)
-        patch.setattr(Listing, "_changed", lambda self: True)
+        patch.setattr(ParameterListing, "_changed", lambda self: True)
         yield
 
 
