@@ -28,6 +28,7 @@ from attittud_lab.models.network import build_model, check_shared
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.result import provenance
 from attittud_lab.statistics import ALPHA, PROPORTION, SignTest, Summary, batch_means, sign_test
+from attittud_lab.strategies import find
 from attittud_lab.strategies.guided import PARTS, groups, guide_arguments
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.evaluate import default_metric
@@ -51,6 +52,8 @@ def diagnose(
     """Train the first steps of the guided phase, measure each, and write `folder`/diagnose.json. `data` belongs to `config`."""
     if not config.data.auxiliary:
         raise InputError("data.auxiliary is empty, so there is nothing to diagnose; name a source there")
+    if find(config.strategy.name).trains_others:  # it has no gradients of its own
+        config = replace(config, strategy=replace(config.strategy, name="auto"))
     device = choose_device(config.device)
     prepared = on_device(data or load_data(config), device)
     started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.perf_counter()

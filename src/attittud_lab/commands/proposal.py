@@ -158,7 +158,7 @@ def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     same = any(found.config.path == first.config.path for found in others.values())
     own = "null  # the source has its own split"
-    judges = "0.2  # chooses the model; up to 64 of these at a time judge the auxiliary data (strategy auto)"
+    judges = "0.2  # chooses the model; a portfolio also trains on these, and holds every label out once"
     lines = [
         "data:",
         "  primary:",
@@ -232,7 +232,7 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
     model, lr, reason = _model(kind, first.size or 0, largest)
     rate = "the paper has 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
-    auto = "auto  # every part of a gradient earns its weight; `attittud compare` tells whether that pays"
+    chosen = "portfolio  # tries several strategies, keeps the best, and tells what the other data are worth"
     macro = "  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"
     metric = [macro] if kind == "text" and not parts.primary["train"].listing.multi_label else []
     return [
@@ -251,12 +251,12 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
         f"    steps: {finetune}  # about 50 passes over the primary set, between 100 and 2000",
         f"    primary_batch: {batch}  # as above",
         "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
-        "    patience: 10  # stop after 10 evaluations without improvement",
+        "    patience: 10  # stop after 10 evaluations without improvement; a portfolio finds the step by its folds",
         "strategy:",
-        f"  name: {auto if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
-        "  rank: 5  # few primary examples span few reliable directions"
+        f"  name: {chosen if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
+        "  rank: 5  # of strategies with a basis, such as auto: few examples span few reliable directions"
         if left < 200
-        else "  rank: 10  # the usual value",
+        else "  rank: 10  # of strategies with a basis, such as auto: the usual value",
         *{"text": _TEXT, "table": _TABLE}.get(kind, _IMAGE),
         "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
         "output: runs  # run folders go below it",

@@ -11,10 +11,12 @@ from typing import Annotated
 import typer
 
 from attittud_lab.commands import CONFIG, key_values, read
+from attittud_lab.errors import InputError
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Bars, EvaluationLines, Progress
+from attittud_lab.output.progress import Bars, EvaluationLines, Progress, Says
+from attittud_lab.strategies import find
 from attittud_lab.strategies import names as strategies
 
 
@@ -30,24 +32,45 @@ def train(
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
+        from attittud_lab.portfolio.run import run as run_portfolio
         from attittud_lab.runs.model import cost
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
-    run_dir = default_run_dir(settings, config.stem)
-    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
+    run_dir, several = default_run_dir(settings, config.stem), find(settings.strategy.name).trains_others
+    if several and log:
+        raise InputError(f"--log {log[0]}: a portfolio has many short runs and reports to no dashboard; leave it out")
+    lines = Says() if several else EvaluationLines()
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else lines
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
-        result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
-    for part, values in {"validation": result.validation, "test": result.test}.items():
+        if several:
+            result = run_portfolio(settings, run_dir, progress=progress, fresh=fresh)
+        else:
+            result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
+    for part, values in {"out-of-fold" if several else "validation": result.validation, "test": result.test}.items():
         words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
-        typer.echo(f"{part:<10} " + "  ".join(words))
+        chose = "" if result.test else " (these figures chose the model, and there is no test set)"
+        if values:
+            typer.echo(f"{part:<10} " + "  ".join(words) + chose)
     note = " (was finished before; --fresh trains again)" if result.skipped else ""
     typer.echo(
         f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
     )
     if size := cost(run_dir):
         typer.echo(f"model: {size}")
+    if several:
+        typer.echo("\n".join(_decided(run_dir)))
     typer.echo(str(run_dir))
+
+
+def _decided(run_dir: Path) -> list[str]:
+    """What a portfolio says at its end."""
+    from attittud_lab.files import read_json
+    from attittud_lab.portfolio.leaderboard import NAME, chance_words
+
+    found = read_json(run_dir / NAME)
+    disk = f"{found['runs']:.1f} full runs in trials, at most {found['peak_disk'] / 1e6:.3g} MB on disk"
+    return [line for line in (disk, chance_words(found["chance"]), found["decision"]) if line]
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:
@@ -55,6 +78,8 @@ def _kept(run_dir: Path, *, fresh: bool) -> str:
     again = "the same command without --fresh" if fresh else "the same command"
     if (run_dir / "result.json").exists():
         return f"the run was at its end, {again} shows it"
+    if (run_dir / "trials").exists():
+        return f"{again} continues with the trials in {run_dir}"
     if (run_dir / "checkpoint.safetensors").exists():
         return f"{again} continues from the last checkpoint in {run_dir}"
     return "there is no checkpoint yet, the same command starts from the beginning"

@@ -15,7 +15,7 @@ from attittud_lab.config.load import changed
 from attittud_lab.config.schema import CompareConfig, Config, EtaWeights, StrategyConfig
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.strategies import find, make_strategy
+from attittud_lab.strategies import completed, find, make_strategy
 
 PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
 """The simple baselines, which always take part."""
@@ -70,7 +70,7 @@ def seeds(config: Config) -> list[int]:
 
 
 def candidates(config: Config) -> list[Candidate]:
-    """primary_only, multitask, the configured strategy and the strategies to compare it with.
+    """primary_only, multitask, the configured strategy (unless it is a portfolio) and the strategies to compare it with.
 
     Each is first tried on a toy model, since hours may pass before it runs.
     """
@@ -81,20 +81,19 @@ def candidates(config: Config) -> list[Candidate]:
     weights = {name: source.weight for name, source in config.data.auxiliary.items()}
     simple = [StrategyConfig(name=name) for name in (PRIMARY_ONLY, MULTITASK)]
     found: dict[str, Candidate] = {}
-    for entry in [*simple, config.strategy, *config.compare.strategies]:
-        strategy = _completed(entry, config.strategy)
+    own = [] if find(config.strategy.name).trains_others else [config.strategy]
+    for entry in [*simple, *own, *config.compare.strategies]:
+        if find(entry.name).trains_others:
+            raise InputError(
+                f"compare.strategies: {entry.name} cannot be a row: it trains on validation labels too, and takes about a dozen "
+                "runs for each seed; leave it out here, and compare its leaderboard (`attittud train`) with this table"
+            )
+        strategy = completed(entry, config.strategy)
         small = replace(strategy, rank=1)  # the toy model has only two parameters
         tuned = make_strategy(small, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
-        label = _label(strategy, _completed(StrategyConfig(name=strategy.name), config.strategy))
+        label = _label(strategy, completed(StrategyConfig(name=strategy.name), config.strategy))
         found.setdefault(label, Candidate(label, strategy, tuned))
     return list(found.values())
-
-
-def _completed(entry: StrategyConfig, common: StrategyConfig) -> StrategyConfig:
-    """Settings of the basis that an entry does not name come from `strategy:`, as far as its strategy allows that."""
-    default, names = StrategyConfig(), find(entry.name).inherits
-    left_open = [n for n in names if n not in entry.given and getattr(entry, n) == getattr(default, n)]
-    return replace(entry, **{name: getattr(common, name) for name in left_open}) if left_open else entry
 
 
 def _label(strategy: StrategyConfig, usual: StrategyConfig) -> str:

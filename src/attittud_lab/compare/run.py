@@ -33,6 +33,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, without_nan, write_atomically, write_json
 from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.runs.result import RunResult
+from attittud_lab.strategies import find
 from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import load_data
 from attittud_lab.training.train import run as train
@@ -163,6 +164,10 @@ class Comparison:
             f"{at_steps + at_seconds} runs of {many} strategies: {at_steps} at equal steps, to tune and to compare{last}. "
             "Finished ones are kept."
         )
+        if find(self.config.strategy.name).trains_others:
+            self.progress.say(
+                f"strategy: {self.config.strategy.name} is no row here: it tries strategies itself; `attittud train` does that"
+            )
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
         self.forecast = Forecast(self.progress, self.variants, steps, at_budget)
         self.forecast.plan(at_steps + at_seconds)

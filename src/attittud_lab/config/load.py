@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from attittud_lab.config.options import TYPED, Scalar, got, meant
-from attittud_lab.config.schema import Config, StrategyConfig, to_dict
+from attittud_lab.config.schema import CandidateConfig, Config, to_dict
 from attittud_lab.errors import InputError, one_line, short
 
 Names = Mapping[str, Callable[[str], object]]
@@ -52,9 +52,11 @@ def changed(config: Config, overrides: Sequence[str]) -> Config:
 
 def dump(config: Config) -> str:
     """A configuration as YAML that `load` reads back as the same object."""
-    plain, usual = to_dict(config), to_dict(StrategyConfig(name=""))
-    for entry, values in zip(config.compare.strategies, plain["compare"]["strategies"], strict=True):
-        for key in [key for key in usual if values[key] == usual[key] and key not in entry.given]:
+    plain, usual = to_dict(config), to_dict(CandidateConfig(name=""))
+    entries = [*config.compare.strategies, *(config.portfolio.candidates or ())]
+    written = [*plain["compare"]["strategies"], *(plain["portfolio"]["candidates"] or ())]
+    for entry, values in zip(entries, written, strict=True):
+        for key in [key for key, value in values.items() if value == usual[key] and key not in entry.given]:
             del values[key]  # not set by this entry
     # Other letters are escaped: PyYAML would lose some of Unicode's line breaks when it writes them as they are.
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)

@@ -372,6 +372,66 @@ class CompareConfig(Section):
 
 
 @dataclass(frozen=True)
+class CandidateConfig(StrategyConfig):
+    """A strategy of a portfolio. A bare name is enough: `candidates: [primary_only, multitask, drop_harmful]`."""
+
+    sources: list[str] | None = None
+    """auxiliary sources that it trains on; null takes all"""
+    head: Literal["data", "own", "shared"] = "data"
+    """output layer of sources that predict the primary classes: as data.auxiliary says, one of their own, or the primary one"""
+
+
+@dataclass(frozen=True)
+class RungConfig(Section):
+    """A moment at which some candidates stop."""
+
+    at: Annotated[float, Limits(0, 1, above="candidates have to be trained before they are compared")] = 0.5
+    """share of the steps"""
+    keep: Annotated[float, Limits(0, 1, above="somebody has to go on")] = 0.5
+    """share of the candidates that go on"""
+
+
+_RUNGS = ((0.2, 0.4), (0.5, 0.5))
+
+
+@dataclass(frozen=True)
+class PortfolioConfig(Section):
+    """strategy: portfolio only: which strategies are tried on folds of the labels, and what becomes of them."""
+
+    candidates: list[CandidateConfig] | None = None
+    """strategies to try, in addition to primary_only; null: multitask with three weights, with an output layer of its own
+    where a source predicts the primary classes, pretrain, and each of several sources alone"""
+    folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
+    """parts of the training and validation labels; each of them is held out once"""
+    one_split_above: Annotated[int, Limits(0, 10**12)] = 5000
+    """with more labels than this, one part is held out and the others always train"""
+    rungs: list[RungConfig] = field(default_factory=lambda: [RungConfig(at=at, keep=keep) for at, keep in _RUNGS])
+    """when candidates stop, and how many go on; primary_only always does"""
+    looks: Annotated[int, Limits(1, 1000)] = 15
+    """how often a run is looked at on its held-out labels, evenly over its steps"""
+    averaging: Annotated[float, Limits(0, 1)] = 0.1
+    """weights are averaged by an exponential mean over this share of the run; 0 takes them as they are"""
+    final: Literal["single", "ensemble"] = "single"
+    """single: the best candidate, trained on all labels; ensemble: a mean of several, larger, slower and often better"""
+    members: Literal["folds", "refit"] = "folds"
+    """final: ensemble only: its networks are those of the folds, or one for each candidate, trained on all labels"""
+    picks: Annotated[int, Limits(1, 100)] = 12
+    """final: ensemble only: how often a candidate is picked; one may be picked several times"""
+    budget: str | None = None
+    """time such as 30m, or such as 12 runs; where the plan takes longer, it gets fewer steps, then fewer candidates. null: 30m on
+    a CPU, no limit on other devices"""
+
+    def check(self) -> None:
+        """Refuse what does not go together; a message begins with the path of the culprit."""
+        shares = [rung.at for rung in self.rungs]
+        if shares != sorted(set(shares)) or 1 in shares:
+            raise InputError(f"portfolio.rungs: shares of the steps have to rise and stay below 1, got {shares}")
+        if len(self.candidates or ()) > _MOST:
+            found = f"portfolio.candidates: has {len(self.candidates or ())} entries, at most {_MOST} are allowed"
+            raise InputError(f"{found}: each of them is tried by training")
+
+
+@dataclass(frozen=True)
 class Config(Section):
     """A whole job: data, model, training and the strategy."""
 
@@ -389,8 +449,13 @@ class Config(Section):
     """how long and how fast"""
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     """how the two gradients become one"""
+    portfolio: PortfolioConfig = field(default_factory=PortfolioConfig, metadata=LATER)
+    """for strategy: portfolio alone"""
     compare: CompareConfig = field(default_factory=CompareConfig)
     """for `attittud compare` alone"""
+    threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
+    """threads of a CPU that a run uses, on which its last digits depend; null: as many as torch takes, in a portfolio of small
+    networks 1"""
     log_every: Steps = 20
     """steps between two lines of metrics.jsonl (each waits for the device)"""
     log_layers: Flag = True
@@ -400,6 +465,7 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         self.data.check()
+        self.portfolio.check()
         self.compare.check()
 
 

@@ -65,15 +65,19 @@ class Parts:
     """How many primary examples are in two parts, such as `test in train`."""
 
 
-def read_parts(config: DataConfig, seed: int) -> Parts:
-    """Split the primary data and leave their examples out of the auxiliary data; refuses data that cannot be trained on."""
+def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
+    """Split the primary data and leave their examples out of the auxiliary data; refuses data that cannot be trained on.
+
+    `pooled`: every training example will be held out once, so none of them may be in an auxiliary source, and validation and
+    test may be empty.
+    """
     if len(config.auxiliary) > MOST_SOURCES:
         found = f"data.auxiliary: {len(config.auxiliary):,} sources are more than {MOST_SOURCES:,}"
         raise InputError(f"{found}, and each has a batch in every step; put several into one file or folder")
     opened = cache(open_source)
     test_seed = seed if config.test_seed is None else config.test_seed
     table = config.table if config.kind == "table" else None
-    primary = _primary_parts(config.primary, opened(config.primary.path), seed, test_seed, table)
+    primary = _primary_parts(config.primary, opened(config.primary.path), seed, test_seed, table, pooled=pooled)
     kind = primary["train"].listing.kind
     if config.kind not in ("auto", kind):
         raise InputError(f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s")
@@ -87,7 +91,7 @@ def read_parts(config: DataConfig, seed: int) -> Parts:
         if part.listing.kind != kind:
             raise InputError(f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s")
         _check_columns(part, name, primary["train"])
-        auxiliary[name] = part = _without_primary(part, name, seen)
+        auxiliary[name] = part = _without_primary(part, name, seen, pooled=pooled)
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
             part.labels = with_noise(part.labels, len(part.classes), source.label_noise, noise_seed, name)
@@ -117,14 +121,14 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
         )
 
 
-def _without_primary(part: Part, name: str, seen: Mapping[str, Digests]) -> Part:
+def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, pooled: bool) -> Part:
     """Leave out the examples that the primary task has.
 
     A labelled example of the primary task is of no further use. Plain text may be used again for language modelling, but
-    never the text of validation and test.
+    never a text that is held out.
     """
     own = digests(part.listing, part.rows)
-    forbidden = [seen["validation"], seen["test"], *([] if part.labels is None else [seen["train"]])]
+    forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
     kept = ~np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
     for held_out in ("validation", "test"):
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
@@ -139,7 +143,7 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests]) -> Part
 
 
 def _primary_parts(
-    config: PrimaryConfig, source: Source, seed: int, test_seed: int, table: TableConfig | None
+    config: PrimaryConfig, source: Source, seed: int, test_seed: int, table: TableConfig | None, *, pooled: bool
 ) -> dict[str, Part]:
     train_split, own = _own_splits(config, source.splits)
     left = chosen(open_listing(config, source, train_split, table), config)
@@ -148,6 +152,9 @@ def _primary_parts(
     parts: dict[str, Part] = {}
     for name, wanted, first in (("test", config.test, test_seed), ("validation", config.validation, seed)):
         what, split = f"data.primary.{name}", own[name]
+        if wanted == 0 and isinstance(wanted, int) and pooled:
+            parts[name] = left.take(np.arange(0))
+            continue
         if wanted == 0 and isinstance(wanted, int):
             purpose = "measures the result" if name == "test" else "chooses the model and judges for strategy auto"
             raise InputError(f"{what}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2")
@@ -165,7 +172,7 @@ def _primary_parts(
     size = amount(config.train, len(left.rows), "data.primary.train", total)
     parts["train"], _ = left.drawn(size, mix(seed, "train"))
     for name, part in parts.items():
-        if not len(part.rows):
+        if not len(part.rows) and not (pooled and name != "train" and getattr(config, name) == 0):
             whole = "" if part.groups is None else "; groups stay whole, and none is small enough"
             raise InputError(f"data.primary: no example is left for {name}{whole}; lower the others, or give more data")
     _check_classes(parts["train"], config.path)

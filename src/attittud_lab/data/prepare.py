@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
+from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
@@ -45,11 +46,14 @@ class Prepared:
     test: Examples
     auxiliary: dict[str, Task]
     record: dict[str, Any] = field(default_factory=dict)
+    groups: list[str] | None = None
+    """The groups of the primary training examples, where they are pooled and the source has any."""
 
     @property
     def all_examples(self) -> list[Examples]:
+        """All sets of examples that are not empty."""
         tasks = (task.examples for task in self.auxiliary.values())
-        return [self.primary.examples, self.validation, self.test, *tasks]
+        return [part for part in (self.primary.examples, self.validation, self.test, *tasks) if len(part)]
 
     @property
     def bytes(self) -> int:
@@ -62,13 +66,21 @@ def split_seed(config: DataConfig, seed: int) -> int:
     return first if config.subsets is None else first + seed % config.subsets
 
 
-def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: Sequence[Prepared] = ()) -> Prepared:
+def prepare(
+    config: DataConfig,
+    seed: int,
+    reader: Reader | None = None,
+    known: Sequence[Prepared] = (),
+    *,
+    pooled: bool = False,
+) -> Prepared:
     """Read everything. `seed` is the run's seed, for splits that follow it (data.seed: null, data.subsets).
 
-    Decoded auxiliary images are reused from `known`, which holds other splits of the same data.
+    Decoded auxiliary images are reused from `known`, which holds other splits of the same data. `pooled`: training and
+    validation examples become one set, which will be divided into folds.
     """
     seed = split_seed(config, seed)
-    parts = read_parts(config, seed)
+    parts = read_parts(config, seed, pooled=pooled)
     train = parts.primary["train"]
     encoder = _Encoder.of(config, parts, reader)
     objective = objective_for(several=train.listing.multi_label)
@@ -78,8 +90,16 @@ def prepare(config: DataConfig, seed: int, reader: Reader | None = None, known: 
     for name, part in parts.auxiliary.items():
         decoded = next((found for other in known if (found := _decoded(other, part, record))), None)
         auxiliary[name] = encoder.task(name, part, primary, decoded)
-    validation, test = (encoder.examples(parts.primary[name]) for name in ("validation", "test"))
-    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record)
+    validation, test = (
+        encoder.examples(part) if len(part.rows) else primary.examples.rows(torch.arange(0))
+        for part in (parts.primary["validation"], parts.primary["test"])
+    )
+    groups = None
+    if pooled:
+        groups = [*(train.groups or ()), *(parts.primary["validation"].groups or ())] or None
+        primary = replace(primary, examples=encoder.joined(primary.examples, validation))
+        validation = validation.rows(torch.arange(0))
+    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups)
     record["sha256"] = _checksum(prepared)
     return prepared
 
@@ -124,6 +144,17 @@ class _Encoder:
         assert self.reader is not None
         inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)([str(raw) for raw in part.raws()])
         return Examples(inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1)
+
+    def joined(self, first: Examples, second: Examples) -> Examples:
+        """Two sets of primary examples as one; shorter texts are padded."""
+        inputs, width = [first.inputs, second.inputs], max(first.inputs.shape[-1], second.inputs.shape[-1])
+        if self.reader is not None:
+            pad = self.reader.words.pad
+            inputs = [F.pad(part, (0, width - part.shape[1]), value=pad) for part in inputs]
+        targets = [part.targets for part in (first, second) if part.targets is not None]
+        lengths = [part.lengths for part in (first, second) if part.lengths is not None]
+        joined = Examples(torch.cat(inputs), torch.cat(targets), torch.cat(lengths) if lengths else None, first.bucket)
+        return joined if len(second) else first
 
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
         """The task of an auxiliary source; `decoded` are its examples if they are known already."""

@@ -46,6 +46,11 @@ class Examples:
         inputs = self.inputs if width is None else self.inputs[:, :width]
         return inputs[rows], None if self.targets is None else self.targets[rows]
 
+    def rows(self, rows: Tensor) -> Examples:
+        """Some examples (their rows in main memory), as a set of their own."""
+        inputs, targets = self.take(rows.to(self.inputs.device))
+        return Examples(inputs, targets, None if self.lengths is None else self.lengths[rows], self.bucket)
+
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All inputs in batches, with their rows; texts come from short to long, and are cut accordingly."""
         if self.lengths is None:

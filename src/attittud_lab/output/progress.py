@@ -47,6 +47,14 @@ class Progress:
         pass
 
 
+class Says(Progress):
+    """Only what is said: a line for each rung of a portfolio."""
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
 class EvaluationLines(Progress):
     """A line for each evaluation: steps done, time left and the figures."""
 

@@ -214,7 +214,11 @@ class Model:
 def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     """The model in the folder of a finished run."""
     folder, where = Path(run).expanduser(), choose_device(device)
-    about, config = read_model(folder)
+    return assembled(folder, *read_model(folder), where)
+
+
+def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
+    """The model of a folder from its weights and what is known about it."""
     settings = config.model
     if about.network is not None:
         settings = replace(settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}")

@@ -104,7 +104,7 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     if result is not None:
         metric, subtitle = result["metric"], _examples(result["examples"])
         columns = ["figure", "validation", "test"]
-        figures = {name: (value, result["test"][name]) for name, value in result["validation"].items()}
+        figures = {name: (value, result["test"].get(name)) for name, value in result["validation"].items()}
         texts = {n: ["undefined" if v is None else f"{v:.4f}" for v in pair] for n, pair in figures.items()}
         rows = [{"cells": [name, *pair], "interval": None} for name, pair in texts.items()]
         lines = [

@@ -7,6 +7,9 @@ metrics.jsonl          one line for each logged step and each evaluation
 checkpoint.safetensors while the run is unfinished
 weights.safetensors    the chosen model
 model.json             what predictions need to know about it, its temperature, its size and its speed
+plan.json, trials/     of a portfolio: what its budget decided, and while it is unfinished its trials
+leaderboard.json       of a portfolio: its candidates; out_of_fold.safetensors has their predictions for held-out labels
+member-N.safetensors   of a portfolio whose model is a mean of several networks: these, instead of weights.safetensors
 network/               with hf: models, the description and the tokenizer of the network
 result.json            the final figures; it is written last, its presence means that the run is complete
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,7 +40,9 @@ from attittud_lab.runs.result import RunResult, provenance
 
 # The result first: an interrupted removal leaves nothing to trust.
 _FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "model.json")
+_FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json")
 _FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
+_MEMBERS = "member-*.safetensors"
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
 _OVER = "start over with --fresh"
 _TENSOR = "$tensor"
@@ -58,7 +64,10 @@ class RunFolder:
         self.path, self.config = path, config
         self.about_path, self.result_path = path / "run.json", path / "result.json"
         self.checkpoint_path, self.metrics_path = path / "checkpoint.safetensors", path / "metrics.jsonl"
-        for file in (path / name for name in _FILES):
+        self.trials_path = path / "trials"
+        if self.trials_path.is_symlink():
+            raise InputError(f"{self.trials_path}: is a link; run folders hold their own files, remove it")
+        for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
                 what = "a link" if link else "no plain file"
@@ -66,12 +75,18 @@ class RunFolder:
         # A run that left nothing to continue from does not block another run.
         if fresh or (self.about_path.exists() and not self._holds_results()):
             with _writing(path):
-                for name in _FILES:
-                    (path / name).unlink(missing_ok=True)
+                for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
+                    file.unlink(missing_ok=True)
+                self.remove_trials()
         self._check_same_config()
 
     def _holds_results(self) -> bool:
-        return self.result_path.exists() or self.checkpoint_path.exists()
+        return self.result_path.exists() or self.checkpoint_path.exists() or self.trials_path.exists()
+
+    def remove_trials(self) -> None:
+        """Remove the trials of a portfolio, which nobody needs after its end."""
+        if self.trials_path.exists():
+            shutil.rmtree(self.trials_path)
 
     def _check_same_config(self) -> None:
         other = "choose another output=FOLDER"
@@ -97,8 +112,9 @@ class RunFolder:
         except ValueError as error:
             said = f"{self.result_path}: is not what a run writes ({one_line(error, 200)})"
             raise InputError(f"{said}; {_OVER}") from None
-        with suppress(OSError):  # a process that was killed right after the result leaves it
+        with suppress(OSError):  # a process that was killed right after the result leaves these
             self.checkpoint_path.unlink(missing_ok=True)
+            self.remove_trials()
         return found
 
     def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
@@ -151,6 +167,7 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         write_json(self.result_path, result)
         self.checkpoint_path.unlink(missing_ok=True)
+        self.remove_trials()
 
 
 def _is_object(line: bytes) -> bool:

@@ -60,7 +60,9 @@ class RunResult:
                 for part in ("validation", "test")
             }
             found = cls(**typed(cls, {**values, **figures}), run_dir=run_dir, skipped=True)
-            if not {found.metric, "loss"} <= found.validation.keys() & found.test.keys():
+            # A portfolio may have no test set.
+            known = found.validation.keys() & (found.test or found.validation).keys()
+            if not {found.metric, "loss"} <= known:
                 raise ValueError(f"the figures {found.metric} and loss are not in it")
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from attittud_lab.errors import unknown
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from attittud_lab.config.schema import PhaseConfig, StrategyConfig
 
+AnyStrategy = TypeVar("AnyStrategy", bound="StrategyConfig")
 Telemetry = Callable[[], Mapping[str, float]]
 """Reads the figures of a step, which waits for the device; called only for steps that are logged."""
 
@@ -114,6 +115,8 @@ class Entry:
     """Whether a comparison may tune strategy.primary_weight."""
     trains_head: bool = True
     """As of the strategy itself: tables of results say so without building one."""
+    trains_others: bool = False
+    """Whether it is no update of its own, but trains several other strategies on folds of the labels."""
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -136,6 +139,13 @@ def find(name: str) -> Entry:
     if name not in _ENTRIES:
         raise unknown("strategy", name, _ENTRIES)
     return _ENTRIES[name]
+
+
+def completed(entry: AnyStrategy, common: StrategyConfig) -> AnyStrategy:
+    """Settings of the basis that an entry does not name come from `strategy:`, as far as its strategy allows that."""
+    default, inherited = type(entry)(), find(entry.name).inherits
+    left_open = [n for n in inherited if n not in entry.given and getattr(entry, n) == getattr(default, n)]
+    return replace(entry, **{name: getattr(common, name) for name in left_open}) if left_open else entry
 
 
 def make_strategy(config: StrategyConfig, model: nn.Module, *, weights: Mapping[str, float], seed: int) -> Strategy:

@@ -40,13 +40,17 @@ def outputs_of(
 def evaluate(
     model: nn.Module, task: Task, examples: Examples, device: torch.device, batch_size: int = 512
 ) -> dict[str, float]:
+    """The figures of a model on some examples."""
+    outputs = outputs_of(model, examples, device, batch_size=batch_size, head=task.head)
+    assert examples.targets is not None
+    return figures(task, outputs, examples.targets.cpu())
+
+
+def figures(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
     """Loss, accuracy and macro-F1; for several labels at once also the area under the ROC curve: `auc`, and `auc/LABEL`.
 
     The area of a label without positive or without negative examples is NaN (null in files), and not part of the mean.
     """
-    outputs = outputs_of(model, examples, device, batch_size=batch_size, head=task.head)
-    assert examples.targets is not None
-    targets = examples.targets.cpu()
     if task.several:
         loss = F.binary_cross_entropy_with_logits(outputs, targets.float())
         predicted = outputs > 0
@@ -93,12 +97,12 @@ def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
     return 1 / math.sqrt(low * high)
 
 
-def seconds_each(model: nn.Module, examples: Examples, device: torch.device) -> float:
+def seconds_each(model: nn.Module, examples: Examples, device: torch.device, **options: Any) -> float:
     """Seconds that one prediction takes in a small batch, the fastest of three tries."""
     some, times = Examples(examples.inputs[:TIMED], None), []
     for _ in range(4):  # libraries choose their kernels in the first try
         began = time.perf_counter()
-        outputs_of(model, some, device, head="primary")
+        outputs_of(model, some, device, **options)
         times.append(time.perf_counter() - began)
     return min(times[1:]) / len(some)
 

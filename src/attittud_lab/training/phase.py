@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Set
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.data.tasks import mix
+from attittud_lab.data.tasks import Examples, mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.compiling import clock
 from attittud_lab.models.network import Network, check_shared, matching
@@ -70,6 +72,45 @@ class PhaseState:
         return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
 
+class AveragedWeights:
+    """An exponential mean of a model's weights and buffers over about `window` steps.
+
+    The mean after step t has the weights w_i of the steps 1 to t in proportion to (1 - 1 / window) ** (t - i), so what the
+    model was before the first step has no part in it. Whole numbers, such as BatchNorm's count, are not averaged.
+    """
+
+    def __init__(self, model: nn.Module, window: float, device: torch.device) -> None:
+        self.model, self.values = model, dict[str, Tensor]()
+        self._kept = 1 - 1 / max(1.0, window)
+        # The share of the newest weights. A captured step would repeat a Python number for ever.
+        self._share = torch.ones((), device=device)
+
+    def load(self, step: int) -> None:
+        """Go to a step, counted from 0."""
+        self._share.fill_((1 - self._kept) / (1 - self._kept ** (step + 1)))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Add the model as it is now."""
+        for name, tensor in self.model.state_dict().items():
+            if name not in self.values:
+                self.values[name] = tensor.clone()
+            elif tensor.is_floating_point():
+                self.values[name].lerp_(tensor, self._share.to(tensor.dtype))
+            else:
+                self.values[name].copy_(tensor)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside, the model has the mean weights."""
+        kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        self.model.load_state_dict(self.values)
+        try:
+            yield
+        finally:
+            self.model.load_state_dict(kept)
+
+
 class Phase:
     """One phase of a job. It runs steps from the state that it has."""
 
@@ -83,15 +124,25 @@ class Phase:
         metric: str,
         *,
         captured: bool = False,
+        judges: Examples | None = None,
+        looks: Container[int] | None = None,
+        measure: Callable[[], dict[str, float]] | None = None,
+        window: float = 0.0,
     ) -> None:
-        """Build a phase. `captured`: its steps become CUDA graphs."""
+        """Build a phase. `captured`: its steps become CUDA graphs.
+
+        `judges` are the examples that decide for strategy auto, by default those of validation. `looks` are the steps after
+        which the model is evaluated, instead of training.PHASE.evaluations; `measure` evaluates it. With a `window` the
+        model that is evaluated, and that leaves the phase, has the weights averaged over so many steps.
+        """
         config: PhaseConfig = getattr(job.training, name)
         chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
         sources = {source: job.data.auxiliary[source] for source in data.auxiliary}
         weights = {source: about.weight for source, about in sources.items()}
         batches = {source: about.batch_size or config.batch_size for source, about in sources.items()}
         strategy = make_strategy(chosen, model, weights=weights, seed=mix(job.seed, name, "guide"))
-        _check(name, config, chosen, strategy, data, batches)
+        judges = data.validation if judges is None else judges
+        _check(name, config, chosen, strategy, data, batches, len(judges))
         matching(model, chosen.exclude, "strategy.exclude")
         if strategy.needs_shared:
             check_shared(model, chosen.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
@@ -109,7 +160,7 @@ class Phase:
             name,
             job.seed,
             device,
-            judges=data.validation if strategy.uses_held_out else None,
+            judges=judges if strategy.uses_held_out else None,
             bf16=job.training.precision == "bf16",
             accumulate=config.accumulate,
             held=captured,
@@ -118,12 +169,10 @@ class Phase:
         self.optimizer = _optimizer(model, config, device if captured else None)
         self.state = PhaseState()
         self.best_weights: dict[str, Tensor] | None = None
+        self.average = AveragedWeights(model, window, device) if window else None
+        self.looks = looks
 
-        def look() -> dict[str, float]:
-            with self.streams.autocast():
-                return evaluate(model, data.primary, data.validation, device)
-
-        self._evaluate = look
+        self.measure = measure or partial(evaluate, model, data.primary, data.validation, device)
 
     @property
     def done(self) -> bool:
@@ -134,15 +183,19 @@ class Phase:
         record: Callable[[Mapping[str, Any]], None],
         checkpoint: Callable[[], None],
         advanced: Callable[[int, Mapping[str, float]], None],
+        until: int | None = None,
     ) -> None:
-        """Run to the end. `record` takes a line of metrics; `checkpoint` is called when the state is consistent."""
+        """Run to the end, or `until` a step. `record` takes a line of metrics; `checkpoint` is called in consistent states."""
         state, job, device = self.state, self.job, self.streams.device
         started, reported, shown = clock(), state.step, dict[str, float]()
-        while not self.done:
+        end = self.steps if until is None else min(until, self.steps)
+        while not self.done and state.step < end:
             telemetry = self.step()
-            last = state.step == self.steps
+            last = state.step == end
             logging = state.step % job.log_every == 0 or last
-            evaluating = state.step % self.evaluate_every == 0 or last
+            evaluating = (
+                state.step % self.evaluate_every == 0 or last if self.looks is None else state.step in self.looks
+            )
             saving = job.checkpoint_every is not None and state.step % job.checkpoint_every == 0
             if not (logging or evaluating or saving):
                 continue
@@ -171,6 +224,8 @@ class Phase:
     def finish(self) -> dict[str, float]:
         """Load the chosen model; returns its figures on validation."""
         self.captured = None  # graphs hold as much memory as a step needs
+        if self.average is not None:
+            self.model.load_state_dict(self.average.values)
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
             return self.state.best_values
@@ -180,6 +235,8 @@ class Phase:
         """One update of the model; returns a function that reads its figures."""
         number, streams, strategy = self.state.step, self.streams, self.strategy
         streams.load(number)
+        if self.average is not None:
+            self.average.load(number)
         lr = learning_rate(self.config, number, self.steps, self.state.scale)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):  # a captured step reads it there
@@ -218,6 +275,8 @@ class Phase:
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return _Update(telemetry, self.streams.values)
 
     def read(self, telemetry: Telemetry) -> dict[str, float]:
@@ -234,7 +293,8 @@ class Phase:
     def _look(self) -> dict[str, float]:
         """Evaluate; keep the best model, lower the learning rate or stop."""
         state, config = self.state, self.config
-        found = self._evaluate()
+        with self.streams.autocast(), nullcontext() if self.average is None else self.average.in_use():
+            found = self.measure()
         value = -found["loss"] if self.metric == "loss" else found[self.metric]
         finite = math.isfinite(found["loss"])
         if not finite and not (self.done and self.best_weights):
@@ -256,12 +316,13 @@ class Phase:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        found = {
             "state": asdict(self.state),
             "best": self.best_weights,
             "optimizer": self.optimizer.state_dict(),
             "strategy": self.strategy.state_dict(),
         }
+        return found if self.average is None else found | {"average": self.average.values}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
@@ -274,6 +335,9 @@ class Phase:
         if self.config.select == "best" and self.state.best is not None:
             check_like(best, self.model.state_dict(), "best")
             self.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
+        if self.average is not None and self.state.step:
+            check_like(saved["average"], self.model.state_dict(), "average")
+            self.average.values = {name: tensor.to(device) for name, tensor in saved["average"].items()}
         # Groups hold only settings, which come from this run, and the learning rate, which every step sets.
         moments, groups = saved["optimizer"]["state"], self.optimizer.state_dict()["param_groups"]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -326,15 +390,16 @@ def _check(
     strategy: Strategy,
     data: Prepared,
     batches: Mapping[str, int],
+    judges: int,
 ) -> None:
     """Refuse a strategy without data, and batches that are too large or cannot be taken in equal micro-batches."""
     if strategy.needs_auxiliary and not data.auxiliary:
         found = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
         raise InputError(f"{found}; name a source there, or use strategy: primary_only")
-    if strategy.uses_held_out and len(data.validation) < FEW_JUDGES:
+    if strategy.uses_held_out and judges < FEW_JUDGES:
         found = f"strategy {chosen.name}: the validation examples decide the weights, and there are only"
         cure = "Raise data.primary.validation, or use strategy: primary_only or multitask"
-        logger.warning("%s %d; so few can hardly tell what helps. %s", found, len(data.validation), cure)
+        logger.warning("%s %d; so few can hardly tell what helps. %s", found, judges, cure)
     strategy.check_batches(name, config)
     primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
     for key, size in {primary: config.primary_batch, "strategy.basis_batch": chosen.basis_batch or 0}.items():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import Prepared, prepare
@@ -16,7 +17,7 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder, only_one_process
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
-from attittud_lab.models.network import build_model, keep_description, predicts, reader, save_weights
+from attittud_lab.models.network import Network, build_model, keep_description, predicts, reader, save_weights
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.folder import RunFolder, check_like
@@ -39,14 +40,65 @@ def default_run_dir(config: Config, name: str) -> Path:
     return Path(config.output) / name / config.strategy.name / f"seed-{config.seed}"
 
 
-def load_data(config: Config, seed: int | None = None, known: Sequence[Prepared] = ()) -> Prepared:
+def load_data(
+    config: Config, seed: int | None = None, known: Sequence[Prepared] = (), *, pooled: bool = False
+) -> Prepared:
     """The data of a job; compare several runs on one object to read and decode them once.
 
-    `known` are data of the same folders whose images need not be decoded again.
+    `known` are data of the same folders whose images need not be decoded again. `pooled`: for a portfolio.
     """
     cache = Path(config.output) / "tokens" if config.data.cache is None else Path(config.data.cache)
     used = reader(config.model, config.data, cache)
-    return prepare(config.data, config.seed if seed is None else seed, used, known)
+    return prepare(config.data, config.seed if seed is None else seed, used, known, pooled=pooled)
+
+
+@contextmanager
+def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator[None]:
+    """Inside, models are built and trained as configured; afterwards torch is as it was before."""
+    training, threads = config.training, torch.get_num_threads()
+    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    streamed = own_stream(device) if captures(config, data, device) else nullcontext()
+    compiled = compiling(training.compile, deterministic=training.deterministic)
+    with enough_memory(device), forked, repeatable(training.deterministic, device), streamed, compiled:
+        try:
+            torch.set_num_threads(config.threads or threads)
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def new_model(config: Config, data: Prepared, device: torch.device) -> Network:
+    """The network before the first step, on its device."""
+    model = build_model(config.model, data, config.seed).to(device).train()
+    if config.training.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
+    if config.training.compile:
+        compile_body(model)
+    return model
+
+
+def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> str:
+    """The figure that chooses the model; refuses one that is not defined for the task or for these held-out targets."""
+    wanted = config.training.metric
+    metric = default_metric(data.primary) if wanted == "auto" else wanted
+    if metric == "auc" and not data.primary.several:
+        raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
+    if metric == "auc" and held_out is not None and not has_both(held_out.cpu().numpy()).any():
+        found = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
+        cure = "raise data.primary.validation, or use training.metric: macro_f1"
+        raise InputError(f"{found} that chooses the model is not defined; {cure}")
+    return metric
+
+
+def begin_phase(phase: Phase) -> None:
+    """What happens to the model before the first step of a phase."""
+    if phase.name == "finetune" and phase.job.training.reset_head and phase.state.step == 0:
+        torch.manual_seed(mix(phase.job.seed, "head"))
+        phase.model.reset_head(phase.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear
+
+
+def phase_names(config: Config) -> list[str]:
+    return ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
 
 
 def run(
@@ -80,12 +132,7 @@ def run(
             return finished
         device = choose_device(config.device)
         prepared = on_device(data or load_data(config), device)
-        forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-        streamed = own_stream(device) if captures(config, prepared, device) else nullcontext()
-        training = config.training
-        compiled = compiling(training.compile, deterministic=training.deterministic)
-        exact, bounded = repeatable(training.deterministic, device), enough_memory(device)
-        with bounded, forked, exact, streamed, compiled, ExitStack() as opened:
+        with conditions(config, prepared, device), ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Progress())
             # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
@@ -103,26 +150,16 @@ class _Job:
         self.config, self.data, self.device, self.folder = config, data, device, folder
         self.progress = progress
         self.logs: Sequence[Log] = ()
-        self.model = build_model(config.model, data, config.seed).to(device).train()
-        if config.training.channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
-        if config.training.compile:
-            compile_body(self.model)
-        wanted = config.training.metric
-        self.metric = default_metric(data.primary) if wanted == "auto" else wanted
-        if self.metric == "auc" and not data.primary.several:
-            raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
-        targets = data.validation.targets
-        if self.metric == "auc" and targets is not None and not has_both(targets.cpu().numpy()).any():
-            found = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
-            cure = "raise data.primary.validation, or use training.metric: macro_f1"
-            raise InputError(f"{found} that chooses the model is not defined; {cure}")
+        self.model = new_model(config, data, device)
+        self.metric = chosen_metric(config, data, data.validation.targets)
         self.summaries: list[PhaseSummary] = []
         self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be built makes no folder.
-        names = ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
         captured = captures(config, data, device)
-        self.phases = [Phase(name, config, data, self.model, device, self.metric, captured=captured) for name in names]
+        self.phases = [
+            Phase(name, config, data, self.model, device, self.metric, captured=captured)
+            for name in phase_names(config)
+        ]
         self.phase = self.phases[0]
 
     def run(self) -> RunResult:
@@ -135,9 +172,7 @@ class _Job:
         for phase in self.phases[len(self.summaries) :]:
             self.phase = phase
             state = phase.state
-            if phase.name == "finetune" and self.config.training.reset_head and state.step == 0:
-                torch.manual_seed(mix(self.config.seed, "head"))
-                self.model.reset_head(self.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear
+            begin_phase(phase)
             self.progress.phase(phase.name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
             self.validation = phase.finish()
@@ -181,7 +216,7 @@ class _Job:
             calibrated_on=0 if temperature is None else len(data.validation),
             network=keep_description(self.config.model, self.folder.path),
             bytes=sum(tensor.nbytes for tensor in used),
-            seconds=seconds_each(model, data.test, self.device),
+            seconds=seconds_each(model, data.test, self.device, head="primary"),
         )
 
     def restore(self, saved: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ def test_every_part_needs_examples(part: str, value: str, message: str, capsys: 
 
 @pytest.mark.parametrize(
     ("counts", "auxiliary", "strategy", "batch"),
-    [([3, 3], True, "auto", 4), ([2, 2, 2], True, "auto", 4), ([9, 9], False, "primary_only", 10)],
+    [([3, 3], True, "portfolio", 4), ([2, 2, 2], True, "portfolio", 4), ([9, 9], False, "primary_only", 10)],
 )
 def test_what_init_writes_for_few_images_can_be_trained(
     counts: list[int], auxiliary: bool, strategy: str, batch: int

@@ -51,7 +51,17 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write(Path("a.csv"), made_up(120, 0))
     write(Path("b.parquet"), made_up(120, 1))
     assert call("init", "table", "--primary", "a.csv", "--auxiliary", "b.parquet") == 0
-    assert call("train", "attittud.yaml", "training.guided.steps=40", "training.finetune.steps=10", "--quiet") == 0
+    assert (
+        call(
+            "train",
+            "attittud.yaml",
+            "training.guided.steps=40",
+            "training.finetune.steps=10",
+            "strategy.name=auto",
+            "--quiet",
+        )
+        == 0
+    )
     yield folder
     os.chdir(before)
 

@@ -36,7 +36,7 @@ def test_the_metric_chooses_the_model_and_the_loss_among_equals(job: Config, met
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return {**others, metric: figure, "loss": loss}
 
-    phase._evaluate = look
+    phase.measure = look
     phase.run(lambda _: None, lambda: None, lambda *_: None)
     assert phase.finish() == {**others, metric: 0.8, "loss": 0.7} and phase.state.best_step == 6
     assert all(torch.equal(tensor, seen[2][name]) for name, tensor in model.state_dict().items())
@@ -106,7 +106,7 @@ def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, ca
         data = load_data(config)
         phase = Phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
         looks = iter([{"accuracy": 0.5 + 0.1 * n, "loss": math.nan if n == broken else 1.0} for n in range(3)])
-        phase._evaluate = looks.__next__
+        phase.measure = looks.__next__
         if broken == 2 and select == "best":
             phase.run(lambda _: None, lambda: None, lambda *_: None)
             assert phase.finish() == {"accuracy": 0.6, "loss": 1.0} and phase.state.best_step == 8

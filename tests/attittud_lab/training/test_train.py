@@ -11,7 +11,7 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
-from attittud_lab.strategies import names
+from attittud_lab.strategies import find, names
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.train import load_data, run
 from tests.helpers.runs import JOB, job, own
@@ -21,7 +21,7 @@ __all__ = ["job"]  # fixtures
 
 @pytest.mark.filterwarnings("ignore:.*(ECOS|not DPP):UserWarning")  # cvxpy's, about how TorchJD's Nash-MTL uses it
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate:UserWarning")
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if not find(name).trains_others])
 def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
     if name.startswith("torchjd_"):
         pytest.importorskip("torchjd", reason="the extra torchjd is not installed")

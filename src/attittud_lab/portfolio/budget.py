@@ -1,0 +1,186 @@
+"""How long a portfolio will take, and what is left out where that is longer than allowed."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.errors import InputError
+from attittud_lab.files import read_json, write_json
+from attittud_lab.output.progress import parse_duration, readable
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate, config_for, data_for
+from attittud_lab.portfolio.choose import kept_count
+from attittud_lab.portfolio.trial import look_steps, phase_lengths
+from attittud_lab.runs.result import typed
+from attittud_lab.training.evaluate import outputs_of
+from attittud_lab.training.phase import Phase
+from attittud_lab.training.train import conditions, new_model, phase_names
+
+NAME = "plan.json"
+TIMED = 3
+"""Steps of each candidate that are timed."""
+SHORTEST = 0.25
+"""Steps are cut to this share before candidates are left out."""
+ON_CPU = "30m"
+SMALL = 1_000_000
+"""Networks with fewer parameters are trained with one thread: several only wait for each other."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the clock decided, once: a run that goes on later reads it again."""
+
+    steps: dict[str, int]
+    """Steps of each phase."""
+    candidates: list[str]
+    threads: int
+    runs: float
+    """Full runs that all trials and the last training take together, about."""
+    seconds: float
+    """The forecast."""
+    left_out: list[str] = field(default_factory=list)
+    decided: str = ""
+    """What the budget changed, in words; empty where it was enough."""
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / NAME, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Plan | None:
+        path = folder / NAME
+        if not path.exists():
+            return None
+        try:
+            return cls(**typed(cls, read_json(path)))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path}: is not what a portfolio writes ({error}); start over with --fresh") from None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a step of each phase by candidate, and of a look."""
+
+    steps: Mapping[str, Mapping[str, float]]
+    look: float
+
+    def run(self, label: str, lengths: Mapping[str, int], looks: int) -> float:
+        """Seconds of a full run."""
+        return sum(self.steps[label][name] * count for name, count in lengths.items()) + self.look * looks
+
+
+def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device) -> Costs:
+    """Time the first steps of every candidate on the data of a fold."""
+    found: dict[str, dict[str, float]] = {}
+    look = 0.0
+    with conditions(config, data, device):
+        for entry in (entries[0], *entries):  # the first one twice: libraries choose their kernels
+            own, settings = data_for(entry, data), config_for(entry, config, config.seed)
+            model = new_model(settings, own, device)
+            found[entry.label] = {
+                name: _seconds(Phase(name, settings, own, model, device, "loss", judges=own.primary.examples), device)
+                for name in phase_names(settings)
+            }
+            if entry.label == PRIMARY_ONLY:
+                began = time.perf_counter()
+                outputs_of(model, data.validation, device, head="primary")
+                look = time.perf_counter() - began
+    return Costs(found, look)
+
+
+def _seconds(phase: Phase, device: torch.device) -> float:
+    began = time.perf_counter()
+    for _ in range(TIMED):
+        phase.step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - began) / TIMED
+
+
+def expected_runs(count: int, folds: int, config: Config) -> float:
+    """Full runs of `count` candidates, with those that stop early, and the last training; primary_only goes on to the end."""
+    shares = [*(rung_share(config, rung.at) for rung in config.portfolio.rungs), 1.0]
+    total, before, alive = 0.0, 0.0, count
+    for number, share in enumerate(shares):
+        total, before = total + alive * (share - before), share
+        if number < len(shares) - 1:
+            alive = min(alive, kept_count(alive, config.portfolio.rungs[number].keep) + (1 if number == 0 else 0))
+    last = 1.0 if config.portfolio.final == "single" else float(config.portfolio.members == "refit") * alive
+    return total * folds + last
+
+
+def rung_share(config: Config, at: float) -> float:
+    """The share of the steps after which a rung is: that of the look before it."""
+    steps = look_steps(config)
+    return steps[rung_look(config, at)] / steps[-1]
+
+
+def rung_look(config: Config, at: float) -> int:
+    """The look after which candidates stop, counted from 0."""
+    looks = len(look_steps(config))
+    return min(looks - 1, max(1, math.floor(at * looks + 1e-9)) - 1)
+
+
+def plan(entries: Sequence[PortfolioCandidate], config: Config, folds: int, costs: Costs, device: torch.device) -> Plan:
+    """Fewer steps first, then fewer candidates, then fewer steps again; never without primary_only."""
+    lengths, looks = phase_lengths(config), len(look_steps(config))
+    seconds, runs = _allowed(config, device)
+
+    def needed(count: int, share: float) -> float:
+        each = fmean(costs.run(entry.label, lengths, 0) for entry in entries[:count]) * share + costs.look * looks
+        return each * expected_runs(count, folds, config)
+
+    count, share = len(entries), 1.0
+    while runs is not None and count > 2 and expected_runs(count, folds, config) > runs:
+        count -= 1
+    if seconds is not None and needed(count, share) > seconds:
+        share = max(SHORTEST, _share(needed, count, seconds))
+        while count > 2 and needed(count, share) > seconds:
+            count -= 1
+        share = min(share, _share(needed, count, seconds))
+    left_out, words = [entry.label for entry in entries[count:]], []
+    if share < 1:
+        words.append(f"steps are cut to {share:.0%} of those configured")
+    if left_out:
+        words.append(f"left out: {', '.join(left_out)}")
+    steps = {name: max(1, round(length * share)) for name, length in lengths.items()} if share < 1 else lengths
+    kept = [entry.label for entry in entries[:count]]
+    decided = f"portfolio.budget: {'; '.join(words)}" if words else ""
+    total = expected_runs(count, folds, config)
+    return Plan(steps, kept, config.threads or 1, total, needed(count, share), left_out, decided)
+
+
+def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:
+    """The share of the steps that fits."""
+    fixed, all_steps = needed(count, 0.0), needed(count, 1.0)
+    return min(1.0, max(0.01, (seconds - fixed) / max(all_steps - fixed, 1e-9)))
+
+
+def _allowed(config: Config, device: torch.device) -> tuple[float | None, float | None]:
+    """The budget: seconds, or runs."""
+    text = config.portfolio.budget
+    if text is None:
+        return (parse_duration(ON_CPU), None) if device.type == "cpu" else (None, None)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*runs?\s*", text)
+    if match:
+        return None, float(match[1])
+    try:
+        return parse_duration(text), None
+    except InputError:
+        found = f"portfolio.budget: {text[:40]!r} is neither a time nor a number of runs"
+        raise InputError(f"{found}; write for example 30m, 1h30m or 12 runs") from None
+
+
+def forecast(found: Plan, folds: int) -> str:
+    """The plan in words."""
+    many = f"{len(found.candidates)} candidate{'s' if len(found.candidates) > 1 else ''}"
+    parts = f"{folds} folds" if folds > 1 else "one split"
+    return f"{many} x {parts}, about {found.runs:.0f} full runs, {readable(max(found.seconds, 1))}"

@@ -1,0 +1,160 @@
+"""The strategies that a portfolio tries, and how each of them changes a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import nn
+
+from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import Task
+from attittud_lab.errors import InputError, listed
+from attittud_lab.strategies import completed, find, make_strategy
+from attittud_lab.training.train import phase_names
+
+PRIMARY_ONLY = "primary_only"
+"""The candidate that is never dropped: what the auxiliary data are worth is measured against it."""
+MOST_ALONE = 3
+"""With more sources than this, a sum of the best of them is tried too."""
+
+_SHARED = (
+    CandidateConfig(name="multitask"),
+    CandidateConfig(name="pretrain"),
+    CandidateConfig(name="multitask", auxiliary_weight=0.1),
+    CandidateConfig(name="multitask", auxiliary_weight=4.0),
+)
+_OWN = (
+    CandidateConfig(name="multitask", head="own"),
+    CandidateConfig(name="multitask", auxiliary_weight=4.0, head="own"),
+)
+_ALONE = CandidateConfig(name="multitask")
+
+
+@dataclass(frozen=True)
+class PortfolioCandidate:
+    """A strategy with its settings, and its name in tables."""
+
+    label: str
+    strategy: CandidateConfig
+
+
+def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
+    """primary_only, and the others in the order in which a budget keeps them.
+
+    Each is first tried on a toy model, since hours may pass before it runs.
+    """
+    wanted = config.portfolio.candidates
+    others = _default(data) if wanted is None else wanted
+    found = [named(CandidateConfig(name=PRIMARY_ONLY), config)]
+    for entry in others if data.auxiliary else ():
+        candidate = named(entry, config)
+        _check(candidate, data)
+        if candidate.label not in [known.label for known in found]:
+            found.append(candidate)
+    return found
+
+
+def _default(data: Prepared) -> list[CandidateConfig]:
+    """Where a source predicts the primary classes, its labels are tried with the primary output layer and with their own."""
+    sharing = any(can_share(task, data.primary) for task in data.auxiliary.values())
+    plain = [replace(entry, head="shared") if sharing else entry for entry in _SHARED]
+    found = [plain[0], *(_OWN[:1] if sharing else ()), *plain[1:], *(_OWN[1:] if sharing else ())]
+    alone = replace(_ALONE, head="shared") if sharing else _ALONE
+    return found + [replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1]
+
+
+def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
+    """A candidate with the settings of the basis that `strategy:` has, and a label that tells what is unusual about it."""
+    strategy = completed(entry, config.strategy)
+    usual = completed(CandidateConfig(name=entry.name), config.strategy)
+    words = [strategy.name if strategy.auxiliary_weight == 1 else f"{strategy.name} {strategy.auxiliary_weight:g}"]
+    words += ["own head"] if strategy.head == "own" else []
+    words += [f"only {' + '.join(strategy.sources)}"] if strategy.sources is not None else []
+    for name in (entry.name for entry in fields(strategy)):
+        value = getattr(strategy, name)
+        if name not in ("auxiliary_weight", "head", "sources") and value != getattr(usual, name):
+            words.append(f"{name}={value}")
+    return PortfolioCandidate(", ".join(words), strategy)
+
+
+def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
+    strategy, where = candidate.strategy, f"portfolio.candidates: {candidate.label}"
+    for name in strategy.sources or ():
+        if name not in data.auxiliary:
+            raise InputError(f"{where}: there is no auxiliary source {name!r}; they are {listed(data.auxiliary)}")
+    if strategy.sources == []:
+        raise InputError(f"{where}: sources is empty; name some of {listed(data.auxiliary)}, or null for all")
+    if find(strategy.name).trains_others:
+        raise InputError(f"{where}: cannot be part of a portfolio; name other strategies")
+    weights = dict.fromkeys(strategy.sources or data.auxiliary, 1.0)
+    made = make_strategy(replace(strategy, rank=1), nn.Linear(1, 1), weights=weights, seed=0)
+    if not made.resumable or not made.trains_head:
+        why = "trains no output layer" if made.resumable else "cannot stop and go on later"
+        raise InputError(f"{where}: {why}, which a portfolio needs; name another strategy")
+
+
+def can_share(task: Task, primary: Task) -> bool:
+    """Whether an auxiliary task predicts the primary classes."""
+    return (task.classes, task.objective) == (primary.classes, primary.objective)
+
+
+def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> PortfolioCandidate | None:
+    """The sum of the sources that beat primary_only alone; None where that is nothing new. `losses` are by label."""
+    alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
+    if len(alone) <= MOST_ALONE or config.portfolio.candidates is not None or PRIMARY_ONLY not in losses:
+        return None
+    good = [name for name, label in alone.items() if losses.get(label, float("inf")) < losses[PRIMARY_ONLY]]
+    return named(replace(_default(data)[-1], sources=good), config) if 1 < len(good) < len(alone) else None
+
+
+def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
+    """The data that a candidate trains on: its sources, with the output layers that it gives them."""
+    strategy = candidate.strategy
+    wanted = data.auxiliary if strategy.sources is None else strategy.sources
+    tasks = {name: task for name, task in data.auxiliary.items() if name in wanted}
+    if strategy.head != "data":
+        shared = strategy.head == "shared"
+        tasks = {
+            name: replace(task, shares_head=shared and can_share(task, data.primary)) for name, task in tasks.items()
+        }
+    return replace(data, auxiliary=tasks)
+
+
+def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Config:
+    """The job of a candidate: no choice of the best step inside of a run, no early end, and one seed."""
+    phases: dict[str, Any] = {name: _plain(getattr(config.training, name)) for name in phase_names(config)}
+    weights = config.model.weights
+    model = (
+        config.model if weights is None else replace(config.model, weights=weights.replace("{seed}", str(config.seed)))
+    )
+    training = replace(config.training, **phases)
+    return replace(config, seed=seed, strategy=candidate.strategy, model=model, training=training, log_layers=False)
+
+
+def _plain(phase: PhaseConfig) -> PhaseConfig:
+    schedule = "constant" if phase.schedule == "plateau" else phase.schedule
+    return replace(phase, select="last", patience=None, seconds=None, schedule=schedule)
+
+
+def fitted(config: Config, smallest: int, steps: dict[str, int]) -> Config:
+    """The job with so many steps in each phase, and batches that the smallest training fold can fill."""
+    phases = dict[str, Any]()
+    for name, count in steps.items():
+        phase: PhaseConfig = getattr(config.training, name)
+        batch = min(phase.primary_batch, smallest)
+        batch = max(phase.accumulate, batch - batch % phase.accumulate)
+        phases[name] = replace(phase, steps=count, epochs=None, primary_batch=batch, warmup=min(phase.warmup, count))
+    return replace(config, training=replace(config.training, **phases))
+
+
+def smaller_basis(entries: Sequence[PortfolioCandidate], smallest: int) -> list[PortfolioCandidate]:
+    """The candidates with a basis from at most as many examples as the smallest training fold has."""
+    return [
+        replace(entry, strategy=replace(entry.strategy, basis_batch=min(entry.strategy.basis_batch, smallest)))
+        if entry.strategy.basis_batch is not None
+        else entry
+        for entry in entries
+    ]

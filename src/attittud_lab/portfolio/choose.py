@@ -1,0 +1,139 @@
+"""What out-of-fold predictions decide: which candidates go on, after how many steps a model is best, and what to mix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from attittud_lab.data.source import Rows
+from attittud_lab.data.tasks import Task
+from attittud_lab.training.evaluate import figures
+
+Numbers = npt.NDArray[np.float64]
+_TINY = 1e-12
+"""A probability that is not taken for 0: a single certain error would decide everything."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The examples that are held out once, fold by fold, and what is to be predicted for them."""
+
+    task: Task
+    targets: Tensor
+    folds: Rows
+    """The fold of each of them."""
+    metric: str
+
+    def figures(self, outputs: Tensor) -> dict[str, float]:
+        """The figures of out-of-fold outputs (n x classes).
+
+        Areas under the ROC curve are means over the folds in which they are defined: the scores of two models have no common
+        order.
+        """
+        found = figures(self.task, outputs, self.targets)
+        if not self.task.several:
+            return found
+        parts = [torch.from_numpy(self.folds == fold) for fold in np.unique(self.folds)]
+        by_fold = [figures(self.task, outputs[part], self.targets[part]) for part in parts]
+        for name in [name for name in found if name.startswith("auc")]:
+            defined = [values[name] for values in by_fold if not math.isnan(values[name])]
+            found[name] = fmean(defined) if defined else math.nan
+        return found
+
+    def likely(self, outputs: Tensor) -> Numbers:
+        """Probabilities, n x classes."""
+        found = outputs.double().sigmoid() if self.task.several else outputs.double().softmax(1)
+        return np.asarray(found.numpy())
+
+    def loss(self, likely: Numbers) -> float:
+        """The mean log-loss of probabilities."""
+        targets = self.targets.numpy()
+        several = targets.ndim == 2
+        right = np.where(targets == 1, likely, 1 - likely) if several else likely[np.arange(len(targets)), targets]
+        return float(-np.log(np.maximum(right, _TINY)).mean())
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The out-of-fold score and log-loss of a candidate at each look."""
+
+    scores: Sequence[float]
+    losses: Sequence[float]
+
+    @classmethod
+    def of(cls, looks: Sequence[Tensor], held_out: HeldOut) -> Curve:
+        found = [held_out.figures(outputs) for outputs in looks]
+        scores = [values[held_out.metric] for values in found]
+        return cls([-math.inf if math.isnan(score) else score for score in scores], [v["loss"] for v in found])
+
+    @property
+    def best(self) -> int:
+        """The look with the best score, smoothed over its neighbours; among equal ones the lowest loss, then the first."""
+        return self.best_of(len(self.scores))
+
+    def best_of(self, count: int) -> int:
+        """The same among the first looks; the next look does not change it unless it is the neighbour of one of them."""
+        values = self.smoothed
+        return max(range(max(1, count)), key=lambda look: (*values[look], -look))
+
+    @property
+    def lowest_loss(self) -> float:
+        """The lowest log-loss, smoothed."""
+        return min(_smooth(self.losses))
+
+    @property
+    def smoothed(self) -> list[tuple[float, float]]:
+        """(score, -loss) of each look, as means over the look and its neighbours."""
+        return [(a, -b) for a, b in zip(_smooth(self.scores), _smooth(self.losses), strict=True)]
+
+    @property
+    def value(self) -> tuple[float, float]:
+        """What candidates are ranked by: larger is better."""
+        return self.smoothed[self.best]
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    return [fmean(values[max(0, i - 1) : i + 2]) for i in range(len(values))]
+
+
+def survivors(values: Mapping[str, tuple[float, float]], keep: float, always: str) -> list[str]:
+    """The best share of the candidates (at least one), from the best to the worst; `always` goes on in addition to them."""
+    order = sorted(values, key=lambda label: values[label], reverse=True)
+    kept = order[: kept_count(len(order), keep)]
+    return kept + [label for label in order if label == always and label not in kept]
+
+
+def kept_count(count: int, keep: float) -> int:
+    return max(1, math.floor(count * keep + 0.5))
+
+
+def greedy(likely: Mapping[str, Numbers], held_out: HeldOut, first: str, picks: int) -> dict[str, int]:
+    """How often each candidate is picked for a mean of probabilities (Caruana et al. 2004, with replacement).
+
+    It begins with the best candidate, then always takes the one that lowers the log-loss of the mean most. The shortest series
+    of picks with the lowest loss is kept, so that nothing is added that does not help.
+    """
+    series, total = [first], likely[first].copy()
+    losses = [held_out.loss(total)]
+    while len(series) < picks:
+        after = {label: held_out.loss((total + part) / (len(series) + 1)) for label, part in likely.items()}
+        best = min(after, key=lambda label: after[label])
+        series.append(best)
+        losses.append(after[best])
+        total += likely[best]
+    chosen = series[: losses.index(min(losses)) + 1]
+    return {label: chosen.count(label) for label in likely if label in chosen}
+
+
+def mixed(likely: Mapping[str, Numbers], picks: Mapping[str, int], *, several: bool) -> Tensor:
+    """Scores of the weighted mean of probabilities, as a model of several members gives them."""
+    mean = sum(likely[label] * count for label, count in picks.items()) / sum(picks.values())
+    found = torch.from_numpy(np.asarray(mean)).float()
+    return torch.logit(found, 1e-7) if several else found.clamp(min=1e-30).log()

@@ -1,0 +1,118 @@
+"""From the trials to one model: the winner trained on all labels, or a mean of several networks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.files import write_atomically
+from attittud_lab.models.network import keep_description, load_weights, predicts, save_weights
+from attittud_lab.portfolio.choose import HeldOut
+from attittud_lab.portfolio.leaderboard import Standing
+from attittud_lab.portfolio.trial import look_file, look_steps, phase_lengths
+from attittud_lab.predict.model import AT_ONCE, assembled
+from attittud_lab.runs.folder import save_checkpoint
+from attittud_lab.runs.model import WEIGHTS, Member, ModelFile
+from attittud_lab.training.evaluate import figures, fitted_temperature, outputs_of, seconds_each
+
+OUT_OF_FOLD = "out_of_fold.safetensors"
+VERSION = 1
+
+
+def refitted(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
+    """The members of a model whose networks were trained on all labels, from their files and shares."""
+    if len(weights) == 1:
+        write_atomically(folder / WEIGHTS, next(iter(weights)).read_bytes())
+        return [Member(weights=WEIGHTS, share=1.0)]
+    return _members(folder, weights)
+
+
+def of_folds(
+    folder: Path, standings: Mapping[str, Standing], picks: Mapping[str, int], trials: Mapping[str, Sequence[Path]]
+) -> list[Member]:
+    """The members of an ensemble: the network of every fold of each candidate that was picked, after its best look."""
+    weights = dict[Path, float]()
+    for label, count in picks.items():
+        curve = standings[label].curve
+        assert curve is not None
+        weights |= {look_file(path, curve.best): count / len(trials[label]) for path in trials[label]}
+    return _members(folder, weights)
+
+
+def _members(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
+    found = []
+    for number, (path, share) in enumerate(weights.items()):
+        name = f"member-{number}.safetensors"
+        save_weights(folder / name, {key: tensor for key, tensor in load_weights(path).items() if predicts(key)})
+        found.append(Member(weights=name, share=share / sum(weights.values())))
+    return found
+
+
+def describe(
+    folder: Path, config: Config, data: Prepared, members: list[Member], scores: Tensor, held_out: HeldOut
+) -> ModelFile:
+    """model.json, all but the size and the time; `scores` are the model's out-of-fold ones."""
+    return ModelFile(
+        kind=data.kind,
+        shape=list(data.primary.examples.inputs.shape[1:]),
+        classes=data.primary.classes,
+        several=data.primary.several,
+        members=members,
+        temperature=fitted_temperature(scores, held_out.targets),
+        calibrated_on=len(held_out.targets),
+        network=keep_description(config.model, folder),
+    )
+
+
+def tested(
+    folder: Path, config: Config, data: Prepared, about: ModelFile, device: torch.device
+) -> tuple[ModelFile, dict[str, float]]:
+    """Write model.json with size and time, and evaluate the test set (if there is one) as `attittud predict` would."""
+    module = assembled(folder, about, config, device).module
+    size = sum(tensor.nbytes for tensor in module.state_dict().values())
+    some = data.test if len(data.test) else data.primary.examples
+    about = replace(about, bytes=size, seconds=seconds_each(module, some, device))
+    about.write(folder)
+    if not len(data.test) or data.test.targets is None:
+        return about, {}
+    scores = outputs_of(module, data.test, device, batch_size=AT_ONCE, raw=True)
+    return about, figures(data.primary, scores, data.test.targets.cpu())
+
+
+def where(config: Config, look: int) -> dict[str, Any]:
+    """The phase and the step of a look."""
+    step, lengths = look_steps(config)[look], phase_lengths(config)
+    first, *later = lengths
+    behind = bool(later) and step > lengths[first]
+    return {"phase": later[0] if behind else first, "step": step - lengths[first] if behind else step}
+
+
+def write_metrics(folder: Path, config: Config, lines: Sequence[Mapping[str, Any]], standing: Standing) -> None:
+    """metrics.jsonl: the logged steps of the last training, and the out-of-fold figures of the best candidate."""
+    assert standing.curve is not None
+    found = [dict(line) for line in lines]
+    order = list(phase_lengths(config))
+    for look, (score, loss) in enumerate(zip(standing.curve.scores, standing.curve.losses, strict=True)):
+        place = where(config, look)
+        before = [line["seconds"] for line in lines if (line["phase"], line["step"]) <= (place["phase"], place["step"])]
+        seconds = before[-1] if before else 0.0
+        found.append({**place, "seconds": seconds, "validation/score": score, "validation/loss": loss})
+    found.sort(key=lambda line: (order.index(line["phase"]), line["step"]))
+    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in found).encode())
+
+
+def write_predictions(
+    folder: Path, standings: Sequence[Standing], held_out: HeldOut, rows: Tensor, final: Tensor
+) -> None:
+    """out_of_fold.safetensors: the outputs of each candidate at its best look, and of the model, for the held-out labels."""
+    outputs = {standing.candidate.label: standing.outputs for standing in standings if standing.curve is not None}
+    state = {"version": VERSION, "rows": rows, "targets": held_out.targets, "folds": torch.from_numpy(held_out.folds)}
+    save_checkpoint(folder / OUT_OF_FOLD, state | {"candidates": outputs, "model": final})

@@ -1,0 +1,124 @@
+"""Folds of the labels: every class in proportion, groups whole, and rare classes always among the training examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from attittud_lab.config.schema import PortfolioConfig
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.source import Labels, Rows
+from attittud_lab.data.splits import strata
+from attittud_lab.errors import InputError
+
+NEVER = -1
+"""The fold of examples that are never held out."""
+HELD_OUT = 5
+"""Where there is one split, one part of so many is held out."""
+
+
+@dataclass(frozen=True)
+class Folds:
+    """In which fold each example is held out."""
+
+    of: Rows
+    count: int
+    """How many folds there are: 1 where one part is held out and the others always train."""
+    not_validated: list[str]
+    """Classes that are too rare to be held out."""
+
+    def held_out(self, fold: int) -> Rows:
+        return np.flatnonzero(self.of == fold)
+
+    @property
+    def validated(self) -> Rows:
+        """All examples that are held out once, fold by fold."""
+        return np.concatenate([self.held_out(fold) for fold in range(self.count)])
+
+    @property
+    def smallest(self) -> int:
+        """Training examples of the fold that has the fewest."""
+        return min(len(self.of) - len(self.held_out(fold)) for fold in range(self.count))
+
+
+def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
+    """The folds of pooled data; fewer than configured where otherwise most labels would be too rare to be held out."""
+    targets = data.primary.examples.targets
+    assert targets is not None
+    labels = targets.cpu().numpy()
+    one = len(labels) > config.one_split_above
+    wanted = [HELD_OUT] if one else range(config.folds, 1, -1)
+    for count in wanted:
+        rare = rare_examples(labels, data.groups, count)
+        if 2 * rare.sum() <= len(labels) or count == 2:
+            break
+    if rare.all():
+        found = f"data.primary: there are {len(labels)} labels, and no class has two examples"
+        raise InputError(f"{found} (in two groups), so nothing can be held out; give more labels")
+    of = assign(labels, data.groups, rare, count, seed)
+    if one:
+        of = np.where(of == 0, 0, NEVER)
+    classes = data.primary.classes
+    if labels.ndim == 1:
+        missing = [name for number, name in enumerate(classes) if not ((labels == number) & (of != NEVER)).any()]
+    else:
+        missing = [name for number, name in enumerate(classes) if not labels[of != NEVER, number].any()]
+    return Folds(of, 1 if one else count, missing)
+
+
+def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> np.ndarray:
+    """The examples that have a class (or one of several labels) with fewer than `count` examples, or groups of them.
+
+    Whole groups: if one of its examples is rare, so are all.
+    """
+    units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    columns = labels[:, None] == np.unique(labels) if labels.ndim == 1 else labels == 1
+    rare = np.zeros(len(labels), dtype=bool)
+    for has in columns.T:
+        if len(np.unique(units[has])) < count:
+            rare |= has
+    return np.isin(units, units[rare])
+
+
+def assign(labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count: int, seed: int) -> Rows:
+    """The fold of each example; `NEVER` for the rare ones.
+
+    Without groups, folds differ by at most one example in each class (with several labels at once: in each stratum of their
+    rarest label) and in all.
+    """
+    generator, of = np.random.default_rng(seed), np.full(len(labels), NEVER, dtype=np.int64)
+    layers = strata(labels, len(labels))
+    if groups is None:
+        shuffled = generator.permutation(np.flatnonzero(~rare))
+        # One class after the other, dealt out like cards without a break between two classes.
+        of[shuffled[np.argsort(layers[shuffled], kind="stable")]] = np.arange(len(shuffled)) % count
+        return of
+    names, number = np.unique(groups, return_inverse=True)
+    layer = np.unique(layers, return_inverse=True)[1]
+    held = np.zeros((len(names), layer.max() + 1))
+    np.add.at(held, (number[~rare], layer[~rare]), 1)
+    total, filled = np.maximum(held.sum(0), 1), np.zeros((count, held.shape[1]))
+    chosen = np.full(len(names), NEVER, dtype=np.int64)
+    order = generator.permutation(len(names))
+    for group in order[np.argsort(-held[order].sum(1), kind="stable")]:  # large groups first
+        if held[group].any():
+            after = filled + held[group]
+            # How far the classes, and the sizes, would be from equal parts.
+            cost = ((after**2 - filled**2) / total).sum(1) + (after.sum(1) ** 2 - filled.sum(1) ** 2) / total.sum()
+            chosen[group] = int(cost.argmin())
+            filled[chosen[group]] += held[group]
+    of[:] = chosen[number]
+    return of
+
+
+def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:
+    """The pooled data with one fold as validation; None trains on all labels, and holds none out."""
+    examples = data.primary.examples
+    if fold is None:
+        return replace(data, validation=examples.rows(torch.arange(0)))
+    held = folds.of == fold
+    train, validation = (examples.rows(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
+    return replace(data, primary=replace(data.primary, examples=train), validation=validation)

@@ -1,0 +1,217 @@
+"""leaderboard.json: how good each candidate is, how sure that is, and what the auxiliary data were worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from attittud_lab.config.schema import to_dict
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate
+from attittud_lab.portfolio.choose import Curve, HeldOut, Numbers
+
+NAME = "leaderboard.json"
+VERSION = 1
+RESAMPLES = 500
+"""Draws of the held-out examples behind an interval."""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The chance that auxiliary data help, from the log-losses after the first rung."""
+
+    intercept: float
+    slope: float
+    calibrated: bool
+
+    def of(self, gain: float) -> float:
+        """`gain`: log-loss of primary_only minus the lowest log-loss of a candidate with auxiliary data."""
+        return 1 / (1 + math.exp(-max(-50.0, min(50.0, self.intercept + self.slope * gain))))
+
+
+CHANCE = Chance(intercept=-0.5, slope=10.0, calibrated=False)
+"""Rough values, until an experiment has calibrated them."""
+
+
+@dataclass
+class Standing:
+    """A candidate, as far as it was trained."""
+
+    candidate: PortfolioCandidate
+    rung: int = 0
+    """Rungs that it has reached; the last one is the end of training."""
+    steps: int = 0
+    """Steps of each of its runs."""
+    seconds: float = 0.0
+    """Training time of all its runs."""
+    diverged: str | None = None
+    looks: list[Tensor] = field(default_factory=list)
+    """Out-of-fold outputs at each look, n x classes."""
+    curve: Curve | None = None
+    """None where it diverged."""
+
+    @property
+    def outputs(self) -> Tensor:
+        """The out-of-fold outputs at the best look."""
+        assert self.curve is not None
+        return self.looks[self.curve.best]
+
+
+def lowest_losses(standings: Mapping[str, Standing]) -> dict[str, float]:
+    """The lowest smoothed log-loss of each candidate that has not diverged."""
+    return {label: standing.curve.lowest_loss for label, standing in standings.items() if standing.curve is not None}
+
+
+def chance(standings: Mapping[str, Standing]) -> dict[str, Any] | None:
+    """The chance that auxiliary data help; None where nothing can be compared."""
+    losses = lowest_losses(standings)
+    others = [loss for label, loss in losses.items() if label != PRIMARY_ONLY]
+    if PRIMARY_ONLY not in losses or not others:
+        return None
+    gain = losses[PRIMARY_ONLY] - min(others)
+    return {"value": CHANCE.of(gain), "gain": gain, "calibrated": CHANCE.calibrated}
+
+
+def chance_words(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    rough = "" if found["calibrated"] else " (a rough figure: not yet calibrated by experiment)"
+    return f"chance that the auxiliary data help: {found['value']:.0%}{rough}"
+
+
+class Intervals:
+    """95 % intervals of out-of-fold scores, from draws of the held-out examples (of their groups, where there are any).
+
+    All candidates get the same draws, so that differences are paired. They are about other examples of the same kind, and
+    leave out that the best candidate was chosen by the same examples.
+    """
+
+    def __init__(self, held_out: HeldOut, groups: Sequence[str] | None, seed: int) -> None:
+        generator, count = np.random.default_rng(seed), len(held_out.targets)
+        self.held_out = held_out
+        if groups is None:
+            self.draws = [generator.integers(count, size=count) for _ in range(RESAMPLES)]
+            return
+        number = np.unique(groups, return_inverse=True)[1]
+        members = [np.flatnonzero(number == group) for group in range(number.max() + 1)]
+        drawn = (generator.integers(len(members), size=len(members)) for _ in range(RESAMPLES))
+        self.draws = [np.concatenate([members[group] for group in chosen]) for chosen in drawn]
+
+    def scores(self, outputs: Tensor) -> Numbers:
+        """The score in each draw."""
+        score = {"accuracy": _accuracy, "macro_f1": _macro_f1, "auc": _auc}[self.held_out.metric]
+        return score(outputs.double().numpy(), self.held_out.targets.numpy(), self.held_out.folds, self.draws)
+
+    @staticmethod
+    def ends(scores: Numbers) -> tuple[float, float]:
+        defined = scores[np.isfinite(scores)]
+        if not len(defined):
+            return math.nan, math.nan
+        low, high = np.quantile(defined, [0.025, 0.975])
+        return float(low), float(high)
+
+
+def _predicted(outputs: Numbers, targets: np.ndarray) -> np.ndarray:
+    return outputs.argmax(1) if targets.ndim == 1 else (outputs > 0).astype(np.int64)
+
+
+def _accuracy(outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]) -> Numbers:
+    right = (_predicted(outputs, targets) == targets).astype(np.float64).reshape(len(targets), -1).mean(1)
+    return np.array([right[rows].mean() for rows in draws])
+
+
+def _macro_f1(outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]) -> Numbers:
+    predicted, classes = _predicted(outputs, targets), np.arange(outputs.shape[1])
+    is_, said = (v == 1 if targets.ndim == 2 else v[:, None] == classes for v in (targets, predicted))
+    both = is_ & said
+    found = []
+    for rows in draws:
+        hits, total = both[rows].sum(0), is_[rows].sum(0) + said[rows].sum(0)
+        found.append((2 * hits / np.maximum(total, 1))[total > 0].mean() if total.any() else math.nan)
+    return np.array(found)
+
+
+def _auc(outputs: Numbers, targets: np.ndarray, folds: np.ndarray, draws: Sequence[np.ndarray]) -> Numbers:
+    from scipy.stats import rankdata
+
+    def area(rows: np.ndarray) -> float:
+        ranks, wanted = rankdata(outputs[rows], axis=0), targets[rows]
+        positive, negative = wanted.sum(0), (1 - wanted).sum(0)
+        both = (positive > 0) & (negative > 0)
+        if not both.any():
+            return math.nan
+        sums = (ranks * wanted).sum(0)[both] - positive[both] * (positive[both] + 1) / 2
+        return float((sums / (positive[both] * negative[both])).mean())
+
+    def one(rows: np.ndarray) -> float:
+        areas = np.array([area(rows[folds[rows] == fold]) for fold in np.unique(folds[rows])])
+        return float(np.nanmean(areas)) if np.isfinite(areas).any() else math.nan
+
+    return np.array([one(rows) for rows in draws])
+
+
+Named = Callable[[int], dict[str, Any]]
+"""The phase and the step of a look."""
+
+
+def rows(
+    standings: Sequence[Standing], intervals: Intervals, where: Named, picks: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """A row for each candidate, from the best to the worst; those that diverged are last."""
+    order = sorted(standings, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0), reverse=True)
+    found = []
+    for standing in order:
+        row: dict[str, Any] = {
+            "label": standing.candidate.label,
+            "settings": to_dict(standing.candidate.strategy),
+            "rungs": standing.rung,
+            "steps": standing.steps,
+            "seconds": standing.seconds,
+            "diverged": standing.diverged,
+            "picks": picks.get(standing.candidate.label, 0),
+        }
+        if standing.curve is not None:
+            best = standing.curve.best
+            figures = intervals.held_out.figures(standing.outputs)
+            low, high = intervals.ends(intervals.scores(standing.outputs))
+            row |= {"score": figures[intervals.held_out.metric], "low": low, "high": high, "loss": figures["loss"]}
+            row |= {"best": {"look": best, **where(best)}}
+            row["curve"] = {"score": list(standing.curve.scores), "loss": list(standing.curve.losses)}
+        found.append(row)
+    return found
+
+
+def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
+    """The best candidate with auxiliary data minus primary_only, in the out-of-fold score."""
+    usable = [standing for standing in standings if standing.curve is not None]
+    plain = next((standing for standing in usable if standing.candidate.label == PRIMARY_ONLY), None)
+    others = [standing for standing in usable if standing is not plain]
+    if plain is None or not others:
+        return None
+    best = max(others, key=lambda standing: standing.curve.value if standing.curve else (-math.inf, 0.0))
+    metric = intervals.held_out.metric
+    figures = [intervals.held_out.figures(standing.outputs)[metric] for standing in (best, plain)]
+    low, high = intervals.ends(intervals.scores(best.outputs) - intervals.scores(plain.outputs))
+    return {"best": best.candidate.label, "difference": figures[0] - figures[1], "low": low, "high": high}
+
+
+def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[str, Any] | None, metric: str) -> str:
+    """One sentence: what was trained, and whether the auxiliary data helped."""
+    if final == "ensemble":
+        parts = ", ".join(f"{label} ({count} of {sum(picks.values())})" for label, count in picks.items())
+        model = f"The model is a mean of {parts}"
+    else:
+        model = f"The model is {winner}, trained on all labels"
+    if found is None:
+        return f"{model}; there was nothing to compare primary_only with."
+    gain = f"{found['difference']:+.4f} of out-of-fold {metric} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
+    against = f"{found['best']} to {PRIMARY_ONLY}: {gain}"
+    if found["low"] > 0:
+        return f"{model}; the auxiliary data helped: {against}."
+    if found["high"] < 0:
+        return f"{model}; the auxiliary data did not help: {against}."
+    return f"{model}; whether the auxiliary data helped is not sure: {against}."

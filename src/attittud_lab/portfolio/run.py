@@ -1,0 +1,342 @@
+"""A whole portfolio: folds, a plan, trials rung by rung, the final model, and a run folder that holds everything about it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import mix
+from attittud_lab.errors import InputError, listed
+from attittud_lab.files import make_folder, only_one_process, read_json, without_nan, write_json
+from attittud_lab.output.progress import Progress
+from attittud_lab.portfolio import budget, final
+from attittud_lab.portfolio.budget import Plan
+from attittud_lab.portfolio.candidates import (
+    PRIMARY_ONLY,
+    PortfolioCandidate,
+    candidates,
+    fitted,
+    greedy_sum,
+    smaller_basis,
+)
+from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed, survivors
+from attittud_lab.portfolio.folds import Folds, fold_data, make_folds
+from attittud_lab.portfolio.leaderboard import (
+    NAME,
+    VERSION,
+    Intervals,
+    Standing,
+    chance,
+    chance_words,
+    decision,
+    lowest_losses,
+    rows,
+    worth,
+)
+from attittud_lab.portfolio.trial import (
+    CHECKPOINT,
+    TrialJob,
+    TrialResult,
+    look_file,
+    look_steps,
+    phase_lengths,
+    pooled_data,
+    run_trial,
+)
+from attittud_lab.runs.folder import RunFolder
+from attittud_lab.runs.model import WEIGHTS, Member
+from attittud_lab.runs.result import PhaseSummary, RunResult
+from attittud_lab.training.devices import choose_device, on_device
+from attittud_lab.training.phase import phase_steps
+from attittud_lab.training.train import chosen_metric, default_run_dir, new_model, phase_names
+
+Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
+"""Runs trials, here or elsewhere, and gives their results in the order of the jobs."""
+
+
+def run(
+    config: Config,
+    run_dir: str | Path | None = None,
+    *,
+    data: Prepared | None = None,
+    progress: Progress | None = None,
+    fresh: bool = False,
+    execute: Execute | None = None,
+) -> RunResult:
+    """Train a portfolio and write its run folder.
+
+    A folder with the finished run is not trained again; an unfinished run goes on from its trials, and ends as if it had never
+    been interrupted. `data` are pooled ones of the same configuration. `execute` runs trials elsewhere.
+    """
+    path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
+    make_folder(path)
+    with only_one_process(path):
+        folder = RunFolder(path, config, fresh=fresh)
+        finished = folder.result()
+        if finished is not None:
+            return finished
+        device = choose_device(config.device)
+        pooled = on_device(pooled_data(config) if data is None else data, device)
+        result = _Portfolio(config, pooled, device, folder, progress or Progress(), execute).run()
+        folder.finish(result.plain())
+        return result
+
+
+def _steps(config: Config, data: Prepared) -> dict[str, int]:
+    """The steps of each phase, from all labels."""
+    guided = config.training.guided
+    batches = {name: config.data.auxiliary[name].batch_size or guided.batch_size for name in data.auxiliary}
+    names = phase_names(config)
+    return {name: phase_steps(name, getattr(config.training, name), data, batches) for name in names}
+
+
+class _Portfolio:
+    """The trials of one portfolio, and what they decide."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: Prepared,
+        device: torch.device,
+        folder: RunFolder,
+        progress: Progress,
+        execute: Execute | None,
+    ) -> None:
+        self.data, self.device, self.folder, self.progress = data, device, folder, progress
+        self.execute, self.jobs = execute or self.here, 0
+        self.folds: Folds = make_folds(data, config.portfolio, mix(config.seed, "folds"))
+        targets = data.primary.examples.targets
+        assert targets is not None
+        self.rows = torch.from_numpy(self.folds.validated)
+        held, folds = targets.cpu()[self.rows], self.folds.of[self.folds.validated]
+        self.held_out = HeldOut(data.primary, held, folds, chosen_metric(config, data, held))
+        self.entries = smaller_basis(candidates(config, data), self.folds.smallest)
+        self.config = fitted(config, self.folds.smallest, _steps(config, data))
+        self.standings: dict[str, Standing] = {}
+        self.chance: dict[str, Any] | None = None
+        self.rungs: list[dict[str, Any]] = []
+        self.peak = 0
+
+    def run(self) -> RunResult:
+        self.folder.begin(self.data.record, self.device)
+        make_folder(self.folder.trials_path)
+        self.plan = plan = self.planned()
+        self.config = replace(fitted(self.config, self.folds.smallest, plan.steps), threads=plan.threads)
+        names = self.folds.not_validated
+        rare = f"not validated, as they have too few examples: {listed(names)}" if names else ""
+        for words in (budget.forecast(plan, self.folds.count), plan.decided, rare):
+            if words:
+                self.progress.say(words)
+        self.climb()
+        return self.finish()
+
+    def planned(self) -> Plan:
+        """What the budget allows; a run that goes on reads what was decided before."""
+        known = Plan.read(self.folder.path)
+        if known is None:
+            config = self.config
+            if config.threads is None:
+                count = sum(parameter.numel() for parameter in new_model(config, self.data, self.device).parameters())
+                config = replace(config, threads=1 if count < budget.SMALL else torch.get_num_threads())
+            costs = budget.measure(self.entries, config, fold_data(self.data, self.folds, 0), self.device)
+            known = budget.plan(self.entries, config, self.folds.count, costs, self.device)
+            known.write(self.folder.path)
+        self.entries = [entry for entry in self.entries if entry.label in known.candidates]
+        return known
+
+    def climb(self) -> None:
+        """Train rung by rung; after each but the last, the worst candidates stop."""
+        steps, settings = look_steps(self.config), self.config.portfolio
+        looks = [*(budget.rung_look(self.config, rung.at) for rung in settings.rungs), len(steps) - 1]
+        alive = list(self.entries)
+        for number, look in enumerate(looks):
+            self.train(alive, number, steps[look])
+            if number == 0:
+                self.chance = chance(self.standings)
+                extra = greedy_sum(self.config, lowest_losses(self.standings), self.data)
+                if extra is not None:
+                    self.train([extra], number, steps[look])
+                    alive.append(extra)
+            curves = {entry.label: self.standings[entry.label].curve for entry in alive}
+            values = {label: curve.value for label, curve in curves.items() if curve is not None}
+            if not values:
+                why = next(iter(self.standings.values())).diverged
+                raise InputError(f"every candidate of the portfolio diverged: {why}")
+            keep = 1.0 if number == len(looks) - 1 else settings.rungs[number].keep
+            order = survivors(values, keep, PRIMARY_ONLY)
+            self.rungs.append({"look": look, "step": steps[look], "candidates": len(alive), "kept": order})
+            self.say(number, len(looks), values)
+            alive = [entry for entry in alive if entry.label in order]
+            for label in self.standings.keys() - {entry.label for entry in alive}:
+                self.prune(label, stopped=True)
+
+    def say(self, number: int, rungs: int, values: Mapping[str, tuple[float, float]]) -> None:
+        """A line about a rung."""
+        rung, last = self.rungs[-1], number == rungs - 1
+        best = rung["kept"][0]
+        go_on = "all steps are done" if last else f"{len(rung['kept'])} go on ({', '.join(rung['kept'])})"
+        score = f"best so far {best} with out-of-fold {self.held_out.metric} {values[best][0]:.4f}"
+        self.progress.say(f"rung {number + 1} of {rungs}: {rung['candidates']} candidates, {go_on}; {score}")
+        if number == 0 and self.chance is not None:
+            self.progress.say(chance_words(self.chance))
+
+    def train(self, entries: Sequence[PortfolioCandidate], rung: int, until: int) -> None:
+        """Train all folds of some candidates up to a step."""
+        keeps = self.config.portfolio.final == "ensemble" and self.config.portfolio.members == "folds"
+        jobs = [
+            TrialJob(self.config, entry, fold, until, self.trial(entry.label, fold), keeps)
+            for entry in entries
+            for fold in range(self.folds.count)
+        ]
+        results = iter(self.execute(jobs))
+        for entry in entries:
+            found = [next(results) for _ in range(self.folds.count)]
+            diverged = next((result.diverged for result in found if result.diverged), None)
+            looks = [torch.cat(parts) for parts in zip(*(result.outputs for result in found), strict=False)]
+            curve = None if diverged else Curve.of(looks, self.held_out)
+            steps, seconds = max(result.steps for result in found), sum(result.seconds for result in found)
+            self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, looks, curve)
+            self.prune(entry.label)
+
+    def here(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
+        """Run trials one after the other in this process."""
+        self.jobs += len(jobs)
+        self.progress.comparison(self.jobs)
+        for job in jobs:
+            fold = "all labels" if job.fold is None else f"fold {job.fold + 1}"
+            self.progress.begin(f"{job.candidate.label}, {fold}")
+            yield run_trial(job, self.data, self.progress)
+            self.progress.end()
+
+    def trial(self, label: str, fold: int | None) -> Path:
+        """The folder of a trial."""
+        return self.folder.trials_path / re.sub(r"[^\w.=-]+", "-", label) / ("all" if fold is None else f"fold-{fold}")
+
+    def prune(self, label: str, *, stopped: bool = False) -> None:
+        """Remove what nothing later needs: looks that cannot become the best, and the state of a candidate that stops."""
+        self.peak = peak_size(self.folder)
+        curve, last, keep = self.standings[label].curve, -1, set[int]()
+        if curve is not None:
+            # The score of the last look is not final before the next one, over which it is smoothed.
+            last = len(curve.scores) - 1
+            keep = {curve.best} if stopped else {curve.best_of(last), last}
+        for fold in range(self.folds.count):
+            folder = self.trial(label, fold)
+            if stopped:
+                (folder / CHECKPOINT).unlink(missing_ok=True)
+            # A run that goes on after it was killed may already have later looks.
+            for look in {*range(last + 1)} - keep:
+                look_file(folder, look).unlink(missing_ok=True)
+
+    def finish(self) -> RunResult:
+        """Choose, make the model, test it, and write all that is known."""
+        ends = [s for s in self.standings.values() if s.rung == len(self.rungs) and s.curve is not None]
+        winner = max(ends, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
+        picks, scores, ensemble = {winner.candidate.label: 1}, winner.outputs, self.config.portfolio.final == "ensemble"
+        if ensemble:
+            likely = {n: self.held_out.likely(s.outputs) for n, s in self.standings.items() if s.curve is not None}
+            picks = greedy(likely, self.held_out, winner.candidate.label, self.config.portfolio.picks)
+            scores = mixed(likely, picks, several=self.data.primary.several)
+        members, refits = self.members(picks)
+        folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
+        final.write_metrics(folder, self.config, lines, winner)
+        about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
+        about, test = final.tested(folder, self.config, self.data, about, self.device)
+        self.peak = peak_size(self.folder)
+        final.write_predictions(folder, [*self.standings.values()], self.held_out, self.rows, scores)
+        found = self.leaderboard(winner.candidate.label, picks, scores)
+        found["model"] = {"members": len(members), "bytes": about.bytes, "seconds_per_prediction": about.seconds}
+        write_json(folder / NAME, without_nan(found))
+        trials = sum(s.steps for s in self.standings.values()) * self.folds.count
+        phases = [_summary("trials", trials, sum(s.seconds for s in self.standings.values()))]
+        phases += (
+            [_summary("all labels", sum(r.steps for r in refits), sum(r.seconds for r in refits))] if refits else []
+        )
+        counts = {"train": len(self.folds.of), "validation": len(self.rows), "test": len(self.data.test)}
+        return RunResult(
+            strategy=self.config.strategy.name,
+            seed=self.config.seed,
+            metric=self.held_out.metric,
+            validation=self.held_out.figures(scores),
+            test=test,
+            phases=phases,
+            parameters=sum(p.numel() for p in new_model(self.config, self.data, self.device).parameters()),
+            examples=counts | {f"auxiliary/{n}": len(task.examples) for n, task in self.data.auxiliary.items()},
+            run_dir=folder,
+        )
+
+    def members(self, picks: Mapping[str, int]) -> tuple[list[Member], list[TrialResult]]:
+        """The networks of the model; those that are trained on all labels also have a result."""
+        settings, count = self.config.portfolio, range(self.folds.count)
+        if settings.final == "ensemble" and settings.members == "folds":
+            trials = {label: [self.trial(label, fold) for fold in count] for label in picks}
+            return final.of_folds(self.folder.path, self.standings, picks, trials), []
+        steps, jobs = look_steps(self.config), list[TrialJob]()
+        for label in picks:
+            standing = self.standings[label]
+            assert standing.curve is not None
+            until, where = steps[standing.curve.best], self.trial(label, None)
+            jobs.append(TrialJob(self.config, standing.candidate, None, until, where))
+        results = list(self.execute(jobs))
+        for result in results:
+            if result.diverged:
+                raise InputError(f"the last training, on all labels, diverged: {result.diverged}")
+        weights = {job.folder / WEIGHTS: float(picks[job.candidate.label]) for job in jobs}
+        return final.refitted(self.folder.path, weights), results
+
+    def leaderboard(self, winner: str, picks: Mapping[str, int], scores: Tensor) -> dict[str, Any]:
+        settings, metric = self.config.portfolio, self.held_out.metric
+        names = None if self.data.groups is None else [self.data.groups[row] for row in self.rows.tolist()]
+        intervals = Intervals(self.held_out, names, mix(self.config.seed, "intervals"))
+        standings = [*self.standings.values()]
+        value = worth(standings, intervals)
+        low, high = intervals.ends(intervals.scores(scores))
+        own = {"score": self.held_out.figures(scores)[metric], "low": low, "high": high}
+        return {
+            "version": VERSION,
+            "metric": metric,
+            "seed": self.config.seed,
+            "decision": decision(settings.final, winner, picks, value, metric),
+            "chance": self.chance,
+            "worth": value,
+            "final": {"kind": settings.final, "winner": winner, "picks": dict(picks), "out_of_fold": own},
+            "tested": len(self.data.test) > 0,
+            "labels": len(self.folds.of),
+            "validated": len(self.rows),
+            "not_validated": self.folds.not_validated,
+            "folds": self.folds.count,
+            "looks": [final.where(self.config, look) for look in range(len(look_steps(self.config)))],
+            "rungs": self.rungs,
+            "candidates": rows(standings, intervals, lambda look: final.where(self.config, look), picks),
+            "plan": asdict(self.plan),
+            "runs": spent_runs(standings, self.folds.count, sum(phase_lengths(self.config).values())),
+            "peak_disk": self.peak,
+        }
+
+
+def peak_size(folder: RunFolder) -> int:
+    """The largest size of a run folder so far, in bytes; kept in a file, as a run may be killed and go on."""
+    path = folder.trials_path / "peak.json"
+    size = sum(file.stat().st_size for file in folder.path.rglob("*") if file.is_file())
+    before = int(read_json(path)) if path.exists() else 0
+    if size > before:
+        write_json(path, size)
+    return max(size, before)
+
+
+def spent_runs(standings: Sequence[Standing], folds: int, steps: int) -> float:
+    """Full runs that the trials took together."""
+    return sum(standing.steps for standing in standings) * folds / steps
+
+
+def _summary(name: str, steps: int, seconds: float) -> PhaseSummary:
+    return PhaseSummary(name=name, steps=steps, best_step=steps, seconds=seconds, stopped=None)

@@ -1,0 +1,228 @@
+"""One candidate on one fold, up to a step: it can stop there, and go on later as if it had never stopped.
+
+A trial has a folder of its own. checkpoint.safetensors is the state to go on from, result.safetensors what is known so far,
+and look-N.safetensors the averaged weights after look N, where an ensemble may want them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import mix
+from attittud_lab.errors import InputError, one_line
+from attittud_lab.files import make_folder
+from attittud_lab.models.network import predicts, save_weights
+from attittud_lab.output.progress import Progress
+from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for
+from attittud_lab.portfolio.folds import fold_data, make_folds
+from attittud_lab.runs.folder import check_like, load_checkpoint, save_checkpoint
+from attittud_lab.runs.model import WEIGHTS
+from attittud_lab.training.devices import captures, choose_device, on_device
+from attittud_lab.training.evaluate import figures, outputs_of
+from attittud_lab.training.phase import DivergedError, Phase
+from attittud_lab.training.train import begin_phase, chosen_metric, conditions, load_data, new_model, phase_names
+
+CHECKPOINT, RESULT = "checkpoint.safetensors", "result.safetensors"
+SAVED_EVERY = 2.0
+"""Seconds between two checkpoints of a trial: small networks train faster than a disk writes."""
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """All that another process needs to run a trial."""
+
+    config: Config
+    """The job with the planned steps and batches; `seed` is the portfolio's."""
+    candidate: PortfolioCandidate
+    fold: int | None
+    """The fold that is held out; None trains on all labels, without looks."""
+    until: int
+    """The step to stop after, counted over all phases."""
+    folder: Path
+    keeps: bool = False
+    """Whether the weights of every look are kept."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a trial has found up to the step that its job asked for."""
+
+    steps: int
+    seconds: float
+    diverged: str | None
+    outputs: list[Tensor]
+    """Outputs for the held-out examples at each look, n x classes."""
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """Logged steps, for a trial on all labels."""
+
+
+def look_steps(config: Config) -> list[int]:
+    """After which steps a trial is looked at, counted over all phases."""
+    total = sum(phase_lengths(config).values())
+    looks = min(config.portfolio.looks, total)
+    return [max(1, round(total * (number + 1) / looks)) for number in range(looks)]
+
+
+def phase_lengths(config: Config) -> dict[str, int]:
+    return {name: getattr(config.training, name).steps for name in phase_names(config)}
+
+
+def look_file(folder: Path, look: int) -> Path:
+    """The averaged weights after a look, counted from 0."""
+    return folder / f"look-{look}.safetensors"
+
+
+def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | None = None) -> TrialResult:
+    """Run a trial up to its step, from its last checkpoint if there is one. Safe to repeat: a finished trial is read."""
+    known = _stored(job)
+    if known is not None:
+        return known
+    make_folder(job.folder)
+    device = choose_device(job.config.device)
+    data = on_device(pooled_data(job.config) if data is None else data, device)
+    with conditions(job.config, data, device):
+        trial = _Trial(job, data, device, progress or Progress())
+        try:
+            trial.run()
+        except DivergedError as error:
+            trial.diverged = str(error)
+        result = trial.result()
+    values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None}
+    save_checkpoint(job.folder / RESULT, values)
+    if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
+        (job.folder / CHECKPOINT).unlink(missing_ok=True)
+    return result
+
+
+def _stored(job: TrialJob) -> TrialResult | None:
+    """The result of a trial that was at this step before."""
+    path = job.folder / RESULT
+    if not path.exists():
+        return None
+    found = load_checkpoint(path)
+    if found["steps"] < job.until and found["diverged"] is None:
+        return None
+    count = sum(step <= job.until for step in look_steps(job.config))
+    return TrialResult(**found | {"outputs": [] if found["outputs"] is None else list(found["outputs"])[:count]})
+
+
+_DATA: dict[str, Prepared] = {}
+
+
+def pooled_data(config: Config) -> Prepared:
+    """The data of a portfolio, read once in a process."""
+    key = json.dumps([to_dict(config.data), config.seed, to_dict(config.model)])
+    if key not in _DATA:
+        _DATA.clear()
+        _DATA[key] = load_data(config, pooled=True)
+    return _DATA[key]
+
+
+class _Trial:
+    """The phases of a trial, from the step that its checkpoint has."""
+
+    def __init__(self, job: TrialJob, pooled: Prepared, device: torch.device, progress: Progress) -> None:
+        self.job, self.device, self.progress = job, device, progress
+        folds = make_folds(pooled, job.config.portfolio, mix(job.config.seed, "folds"))
+        data = self.data = data_for(job.candidate, fold_data(pooled, folds, job.fold))
+        seed = job.config.seed if job.fold is None else mix(job.config.seed, "fold", job.fold)
+        config = self.config = config_for(job.candidate, job.config, seed)
+        self.metric = chosen_metric(config, data, None)
+        self.model = new_model(config, data, device)
+        self.outputs, self.lines, self.finished = list[Tensor](), list[dict[str, Any]](), list[float]()
+        self.diverged: str | None = None
+        self.saved = time.monotonic()
+        lengths, self.starts, start = phase_lengths(config), list[int](), 0
+        self.phases = list[Phase]()
+        for name, steps in lengths.items():
+            looks = {} if job.fold is None else {step - start for step in look_steps(config)}
+            phase = Phase(
+                name,
+                config,
+                data,
+                self.model,
+                device,
+                self.metric,
+                captured=captures(config, data, device),
+                judges=data.primary.examples,
+                looks=looks,
+                measure=self.look,
+                window=config.portfolio.averaging * sum(lengths.values()),
+            )
+            self.phases.append(phase)
+            self.starts.append(start)
+            start += steps
+        self.path = job.folder / CHECKPOINT
+        if self.path.exists():
+            self.restore(load_checkpoint(self.path))
+
+    @property
+    def number(self) -> int:
+        """The current phase."""
+        return len(self.finished)
+
+    def run(self) -> None:
+        while True:
+            phase, until = self.phases[self.number], self.job.until - self.starts[self.number]
+            begin_phase(phase)
+            self.progress.phase(phase.name, min(until, phase.steps), phase.state.step)
+            phase.run(self.record, self.checkpoint, self.progress.advance, until)
+            if until <= phase.steps:
+                break
+            phase.finish()
+            self.finished.append(phase.state.seconds)
+        if self.job.fold is None:
+            phase.finish()
+            save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
+        else:
+            self.save()
+
+    def look(self) -> dict[str, float]:
+        """Predict the held-out examples; the model has its averaged weights here."""
+        examples = self.data.validation
+        assert examples.targets is not None
+        if self.job.keeps:
+            kept = {name: tensor for name, tensor in self.model.state_dict().items() if predicts(name)}
+            save_weights(look_file(self.job.folder, len(self.outputs)), kept)
+        self.outputs.append(outputs_of(self.model, examples, self.device, head="primary"))
+        return figures(self.data.primary, self.outputs[-1], examples.targets.cpu())
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        if self.job.fold is None:
+            self.lines.append({"phase": self.phases[self.number].name, **values})
+
+    def result(self) -> TrialResult:
+        state = self.phases[self.number].state
+        steps, seconds = self.starts[self.number] + state.step, sum(self.finished) + state.seconds
+        return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines)
+
+    def checkpoint(self) -> None:
+        if time.monotonic() - self.saved >= SAVED_EVERY:
+            self.save()
+            self.saved = time.monotonic()
+
+    def save(self) -> None:
+        state: dict[str, Any] = {"finished": self.finished, "lines": self.lines, "model": self.model.state_dict()}
+        state["outputs"] = torch.stack(self.outputs) if self.outputs else None
+        save_checkpoint(self.path, state | {"phase": self.phases[self.number].state_dict()})
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        try:
+            self.finished, self.lines = saved["finished"], saved["lines"]
+            self.outputs = [] if saved["outputs"] is None else list(saved["outputs"])
+            check_like(saved["model"], self.model.state_dict(), "model")
+            self.model.load_state_dict(saved["model"])
+            self.phases[self.number].load_state_dict(saved["phase"])
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            found = f"{self.path}: the checkpoint does not fit this trial ({one_line(error, 200)})"
+            raise InputError(f"{found}; delete the folder of the trial, or start over with --fresh") from None

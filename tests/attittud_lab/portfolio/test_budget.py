@@ -1,0 +1,84 @@
+"""Forecasts, and what a budget leaves out: steps first, then candidates, never primary_only."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import CandidateConfig, Config
+from attittud_lab.errors import InputError
+from attittud_lab.portfolio.budget import Costs, Plan, expected_runs, forecast, plan, rung_look
+from attittud_lab.portfolio.candidates import PortfolioCandidate, named
+from tests.helpers.portfolios import job, train
+
+CPU = torch.device("cpu")
+
+
+def setting(budget: str | None, steps: int = 1000) -> tuple[Config, list[PortfolioCandidate]]:
+    text = f"training: {{mode: joint, guided: {{steps: {steps}}}}}\nportfolio: {{budget: {budget or 'null'}}}"
+    config = loads(text)
+    weights = [0.1, 0.5, 1, 2, 4]
+    entries = [named(CandidateConfig(name="multitask", auxiliary_weight=weight), config) for weight in weights]
+    return config, [named(CandidateConfig(name="primary_only"), config), *entries]
+
+
+def planned(budget: str | None, per_step: float = 0.1, device: torch.device = CPU) -> Plan:
+    config, entries = setting(budget)
+    costs = Costs({entry.label: {"guided": per_step} for entry in entries}, look=0.0)
+    return plan(entries, config, 3, costs, device)
+
+
+def test_a_budget_that_is_enough_changes_nothing() -> None:
+    for per_step in (0.001, 0.02, 0.05):  # whatever the clock says
+        found = planned("2h", per_step)
+        assert (found.steps, len(found.candidates), found.left_out, found.decided) == ({"guided": 1000}, 6, [], "")
+    assert planned(None, 100.0, torch.device("cuda")).decided == ""  # no limit but on a CPU
+    assert planned(None, 0.05).decided == "" and planned(None, 1.0).decided != ""
+
+
+@given(st.floats(1e-4, 30))
+def test_fewer_steps_first_then_fewer_candidates(per_step: float) -> None:
+    found = planned("10m", per_step)
+    assert found.candidates[0] == "primary_only" and len(found.candidates) >= 2
+    assert found.seconds <= 600 * 1.01 or found.steps["guided"] == 10  # one step of a hundred is the least
+    if found.left_out:
+        assert found.steps["guided"] <= 250 and "left out" in found.decided
+    assert (found.decided == "") == (found.steps["guided"] == 1000 and not found.left_out)
+
+
+def test_a_budget_in_runs() -> None:
+    assert len(planned("100 runs").candidates) == 6
+    few = planned("6 runs", 1000.0)
+    assert few.runs <= 6 and few.steps == {"guided": 1000} and few.candidates[0] == "primary_only"
+    for wrong in ("much", "3 walks", "0s", ""):
+        with pytest.raises(InputError, match=r"portfolio\.budget: .* is neither a time nor a number of runs"):
+            planned(f"'{wrong}'")
+
+
+def test_the_forecast() -> None:
+    config, entries = setting(None, steps=1500)
+    assert rung_look(config, 0.2) == 2 and rung_look(config, 0.5) == 6 and rung_look(config, 0.001) == 0
+    # 6 candidates to 3/15, of which 2 and primary_only go on to 7/15, 2 to the end, in 3 folds, and the last training.
+    assert expected_runs(6, 3, config) == pytest.approx(3 * (6 * 3 + 3 * 4 + 2 * 8) / 15 + 1)
+    words = forecast(Plan({}, [entry.label for entry in entries], 1, 11.4, 840.0), 3)
+    assert words == "6 candidates x 3 folds, about 11 full runs, 14 min"
+
+
+def test_a_plan_is_made_once(tmp_path: Path) -> None:
+    made = planned("10m")
+    made.write(tmp_path)
+    assert Plan.read(tmp_path) == made and Plan.read(tmp_path / "other") is None
+    (tmp_path / "plan.json").write_text('{"steps": 3}')
+    with pytest.raises(InputError, match=r"plan\.json: is not what a portfolio writes.*--fresh"):
+        Plan.read(tmp_path)
+
+
+def test_a_small_budget_is_kept_to(tmp_path: Path) -> None:
+    result = train(tmp_path, "portfolio.budget=0.2s", "portfolio.candidates=[multitask]")
+    found = Plan.read(tmp_path)
+    assert found is not None and found.decided.startswith("portfolio.budget: steps are cut to")
+    assert sum(found.steps.values()) < 36 and result.steps < 6 * 36
+    assert job().threads is None and found.threads == 1

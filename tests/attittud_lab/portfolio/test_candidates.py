@@ -1,0 +1,110 @@
+"""The candidates of a portfolio: the default list by rule, names of one's own, and what each changes in a job."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attittud_lab.config.load import dump, loads
+from attittud_lab.config.schema import CandidateConfig, Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.errors import InputError
+from attittud_lab.portfolio.candidates import candidates, config_for, data_for, fitted, greedy_sum, named, smaller_basis
+
+
+def prepared(*classes: list[str]) -> Prepared:
+    """Primary classes a and b, and an auxiliary source for each list of classes."""
+    examples = Examples(torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64))
+    tasks = {f"s{i}": Task(f"s{i}", "classify", names, examples) for i, names in enumerate(classes)}
+    return Prepared("table", Task("primary", "classify", ["a", "b"], examples), examples, examples, tasks)
+
+
+def labels(config: Config, data: Prepared) -> list[str]:
+    return [entry.label for entry in candidates(config, data)]
+
+
+BASE = ["primary_only", "multitask", "pretrain", "multitask 0.1", "multitask 4"]
+
+
+def test_the_default_list() -> None:
+    config = loads("strategy: portfolio")
+    assert labels(config, prepared(["x", "y"])) == BASE
+    same = labels(config, prepared(["a", "b"]))
+    assert same[2] == "multitask, own head" and same[-1] == "multitask 4, own head" and set(BASE) < set(same)
+    assert labels(config, prepared()) == ["primary_only"]
+    two = labels(config, prepared(["x", "y"], ["z", "w"]))
+    assert two == [*BASE, "multitask, only s0", "multitask, only s1"]
+
+
+def test_names_of_ones_own() -> None:
+    text = "strategy: {name: portfolio, rank: 4}\nportfolio: {candidates: [drop_harmful, {name: auto, rank: 2}, "
+    text += "{name: multitask, auxiliary_weight: 3, sources: [s1]}, drop_harmful]}"
+    config = loads(text)
+    found = candidates(config, prepared(["x", "y"], ["z", "w"]))
+    names = ["primary_only", "drop_harmful", "auto, rank=2", "multitask 3, only s1"]
+    assert [entry.label for entry in found] == names
+    assert [entry.strategy.rank for entry in found[1:3]] == [4, 2]  # from `strategy:` unless it is named
+    assert loads(dump(config)) == config
+    assert [entry.label for entry in candidates(loads(dump(config)), prepared(["x", "y"], ["z", "w"]))] == names
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("portfolio", "cannot be part of a portfolio"),
+        ("pretrain_as_released", "trains no output layer"),
+        ("{name: multitask, sources: [other]}", "there is no auxiliary source 'other'; they are s0"),
+        ("{name: multitask, sources: []}", "sources is empty"),
+        ("custom", "needs its three weights"),
+    ],
+)
+def test_what_cannot_be_a_candidate(entry: str, message: str) -> None:
+    config = loads(f"strategy: portfolio\nportfolio: {{candidates: [{entry}]}}")
+    with pytest.raises(InputError, match=message):
+        candidates(config, prepared(["x", "y"]))
+
+
+def test_heads_and_sources() -> None:
+    data, config = prepared(["a", "b"], ["x", "y"]), loads("")
+    for head, shared in (("shared", True), ("own", False), ("data", False)):
+        found = data_for(named(CandidateConfig(name="multitask", head=head), config), data)  # type: ignore[arg-type]
+        assert [task.shares_head for task in found.auxiliary.values()] == [
+            shared,
+            False,
+        ]  # the second one has other classes
+    assert not any(task.shares_head for task in data.auxiliary.values())
+    alone = data_for(named(CandidateConfig(name="multitask", sources=["s1"]), config), data)
+    assert list(alone.auxiliary) == ["s1"] and alone.primary is data.primary
+
+
+def test_the_job_of_a_candidate_has_no_choice_of_its_own() -> None:
+    text = (
+        "training: {guided: {schedule: plateau, patience: 3, seconds: 9}}\nmodel: {weights: 'runs/{seed}.safetensors'}"
+    )
+    config = loads(text, ["seed=5"])
+    found = config_for(named(CandidateConfig(name="multitask"), config), config, 77)
+    for phase in (found.training.guided, found.training.finetune):
+        assert (phase.select, phase.patience, phase.seconds) == ("last", None, None)
+    assert found.training.guided.schedule == "constant" and found.seed == 77
+    assert found.model.weights == "runs/5.safetensors"  # of the portfolio's seed, not of the fold's
+
+
+def test_batches_follow_the_smallest_fold() -> None:
+    config = loads("training: {guided: {primary_batch: 32, accumulate: 4}, finetune: {primary_batch: 5, warmup: 9}}")
+    found = fitted(config, 10, {"guided": 7, "finetune": 3}).training
+    assert (found.guided.primary_batch, found.finetune.primary_batch) == (8, 5)
+    assert (found.guided.steps, found.finetune.steps, found.finetune.warmup) == (7, 3, 3)
+    entry = named(CandidateConfig(name="flip", basis_batch=64), config)
+    assert smaller_basis([entry], 10)[0].strategy.basis_batch == 10
+
+
+def test_a_sum_of_the_good_sources() -> None:
+    data, config = prepared(*[["x", "y"]] * 4), loads("")
+    losses = {"primary_only": 1.0} | {f"multitask, only s{i}": 0.8 + 0.3 * (i % 2) for i in range(4)}
+    found = greedy_sum(config, losses, data)
+    assert found is not None and found.strategy.sources == ["s0", "s2"]
+    assert found.label == "multitask, only s0 + s2"
+    assert greedy_sum(config, dict.fromkeys(losses, 0.5), data) is None  # none is better
+    assert greedy_sum(config, losses | {"primary_only": 9.0}, data) is None  # the sum of all is there already
+    assert greedy_sum(config, losses, replace(data, auxiliary=dict(list(data.auxiliary.items())[:3]))) is None

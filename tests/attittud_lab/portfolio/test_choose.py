@@ -1,0 +1,131 @@
+"""Choices from out-of-fold predictions, against slow and plain oracles."""
+
+import math
+from itertools import combinations_with_replacement
+from statistics import fmean
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, kept_count, mixed, survivors
+from attittud_lab.predict.model import Classifier
+from attittud_lab.training.evaluate import figures
+
+SCORES = st.lists(st.tuples(st.sampled_from([0.5, 0.6, 0.7]), st.floats(0.1, 2)), min_size=1, max_size=12)
+
+
+def held(targets: torch.Tensor, metric: str = "accuracy", folds: int = 2) -> HeldOut:
+    objective = "multi_label" if targets.ndim == 2 else "classify"
+    task = Task("primary", objective, ["a", "b", "c"], Examples(torch.zeros(len(targets), 1), targets))
+    return HeldOut(task, targets, np.arange(len(targets)) % folds, metric)
+
+
+@given(SCORES)
+def test_the_best_look_is_smoothed(looks: list[tuple[float, float]]) -> None:
+    curve = Curve([score for score, _ in looks], [loss for _, loss in looks])
+    values = []
+    for i in range(len(looks)):
+        near = looks[max(0, i - 1) : i + 2]
+        values.append((fmean(s for s, _ in near), -fmean(x for _, x in near)))
+    assert curve.best == values.index(max(values)) and curve.value == max(values)
+    assert curve.lowest_loss == pytest.approx(min(-loss for _, loss in values))
+
+
+@given(SCORES, st.integers(1, 11))
+def test_a_look_that_is_not_kept_never_becomes_the_best(looks: list[tuple[float, float]], reached: int) -> None:
+    """What a rung keeps: the best of the looks whose neighbours are known, and the last one."""
+    early = looks[:reached]
+    before = Curve([score for score, _ in early], [loss for _, loss in early])
+    after = Curve([score for score, _ in looks], [loss for _, loss in looks])
+    last = len(early) - 1
+    assert after.best > last or after.best in {before.best_of(last), last}
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.sampled_from([0.1, 0.2]), st.floats(-1, 0)), min_size=1),
+    st.floats(0.01, 1),
+)
+def test_halving(values: dict[str, tuple[float, float]], keep: float) -> None:
+    kept = survivors(values, keep, "a")
+    count = kept_count(len(values), keep)
+    assert 1 <= count <= len(values) and abs(count - keep * len(values)) <= max(0.5, 1 - keep * len(values))
+    assert len(kept) in (count, count + 1) and ("a" in kept) == ("a" in values)
+    for label in values.keys() - set(kept):
+        assert sum(values[other] >= values[label] for other in kept[:count]) == count
+
+
+def test_the_usual_halving() -> None:
+    assert [kept_count(8, 0.4), kept_count(7, 0.4), kept_count(3, 0.5), kept_count(1, 0.1)] == [3, 3, 2, 1]
+
+
+def slow_loss(likely: np.ndarray, targets: np.ndarray) -> float:
+    terms = []
+    for row, target in zip(likely, targets, strict=True):
+        if np.ndim(target):
+            terms += [-math.log(max(1e-12, p if t else 1 - p)) for p, t in zip(row, target, strict=True)]
+        else:
+            terms.append(-math.log(max(1e-12, row[target])))
+    return fmean(terms)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@given(seed=st.integers(0, 10_000))
+def test_greedy_picks_against_brute_force(several: bool, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = torch.from_numpy(random.normal(size=(3, 12, 3)) * 2)
+    targets = torch.from_numpy(random.integers(0, 2, (12, 3)) if several else random.integers(0, 3, 12))
+    held_out = held(targets)
+    likely = {name: held_out.likely(part) for name, part in zip("xyz", scores, strict=True)}
+    assert held_out.loss(likely["x"]) == pytest.approx(slow_loss(likely["x"], targets.numpy()))
+
+    def loss(names: tuple[str, ...]) -> float:
+        return slow_loss(np.mean([likely[name] for name in names], axis=0), targets.numpy())
+
+    picks = greedy(likely, held_out, "x", 5)
+    assert picks["x"] >= 1 and sum(picks.values()) <= 5
+    # Greedy: each pick is the best one after those before it; the best prefix counts.
+    series: tuple[str, ...] = ("x",)
+    prefixes = [series]
+    while len(series) < 5:
+        series = (*series, min("xyz", key=lambda name: loss((*series, name))))
+        prefixes.append(series)
+    best = min(map(loss, prefixes))
+    chosen = tuple(name for name, count in picks.items() for _ in range(count))
+    assert loss(chosen) == pytest.approx(best, rel=1e-9) and best <= loss(("x",))
+    # With two picks, greedy from x is the best of all mixtures that have x.
+    two = greedy(likely, held_out, "x", 2)
+    everything = [names for names in combinations_with_replacement("xyz", 2) if "x" in names] + [("x",)]
+    assert loss(tuple(n for n, count in two.items() for _ in range(count))) == pytest.approx(min(map(loss, everything)))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_scores_of_a_mixture_are_those_of_a_model_with_members(several: bool) -> None:
+    class Fixed(torch.nn.Module):
+        def __init__(self, outputs: torch.Tensor) -> None:
+            super().__init__()
+            self.outputs = outputs
+
+        def forward(self, inputs: torch.Tensor, head: str) -> torch.Tensor:
+            return self.outputs
+
+    parts = torch.randn(2, 6, 3)
+    held_out = held(torch.zeros(6, 3, dtype=torch.int64) if several else torch.zeros(6, dtype=torch.int64))
+    module = Classifier([Fixed(part) for part in parts], [0.75, 0.25], several=several, temperature=1.0)  # type: ignore[list-item]
+    likely = {"a": held_out.likely(parts[0]), "b": held_out.likely(parts[1])}
+    found = mixed(likely, {"a": 3, "b": 1}, several=several)
+    torch.testing.assert_close(module(torch.zeros(6, 1), raw=True), found, rtol=1e-5, atol=1e-5)
+
+
+def test_areas_are_means_over_folds() -> None:
+    targets = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 1]])
+    held_out, outputs = held(targets, "auc"), torch.randn(6, 3)
+    outputs[1::2] += 5  # another model with another scale
+    found = held_out.figures(outputs)
+    by_fold = [figures(held_out.task, outputs[i::2], targets[i::2]) for i in range(2)]
+    assert found["auc"] == pytest.approx(fmean(part["auc"] for part in by_fold))
+    assert found["auc/c"] == by_fold[1]["auc/c"] and math.isnan(by_fold[0]["auc/c"])  # defined in one fold only
+    assert found["loss"] == pytest.approx(figures(held_out.task, outputs, targets)["loss"])

@@ -1,0 +1,100 @@
+"""The leaderboard: intervals, the chance that auxiliary data help, what they were worth, and a sentence."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import CandidateConfig
+from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.portfolio.candidates import named
+from attittud_lab.portfolio.choose import Curve, HeldOut
+from attittud_lab.portfolio.leaderboard import CHANCE, Intervals, Standing, chance, chance_words, decision, rows, worth
+
+
+def held(targets: torch.Tensor, metric: str) -> HeldOut:
+    objective = "multi_label" if targets.ndim == 2 else "classify"
+    count = targets.shape[1] if targets.ndim == 2 else int(targets.max()) + 1
+    task = Task("primary", objective, [f"c{i}" for i in range(count)], Examples(torch.zeros(len(targets), 1), targets))
+    return HeldOut(task, targets, np.arange(len(targets)) % 3, metric)
+
+
+@pytest.mark.parametrize(
+    ("metric", "several"),
+    [("accuracy", False), ("macro_f1", False), ("accuracy", True), ("macro_f1", True), ("auc", True)],
+)
+def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) -> None:
+    targets = torch.randint(2, (60, 3)) if several else torch.randint(3, (60,))
+    held_out, outputs = held(targets, metric), torch.randn(60, 3)
+    intervals = Intervals(held_out, None, 0)
+    found = intervals.scores(outputs)[:20]
+    for score, drawn in zip(found, intervals.draws, strict=False):
+        some = HeldOut(held_out.task, targets[drawn], held_out.folds[drawn], metric)
+        assert score == pytest.approx(some.figures(outputs[drawn])[metric], abs=1e-6)
+
+
+def test_an_interval_is_that_of_a_proportion() -> None:
+    targets = torch.zeros(400, dtype=torch.int64)
+    targets[0] = 1
+    outputs = torch.tensor([[1.0, 0.0]]).repeat(400, 1)
+    outputs[:101] = torch.tensor([0.0, 1.0])  # three in four are right
+    low, high = Intervals.ends(Intervals(held(targets, "accuracy"), None, 0).scores(outputs))
+    half = 1.96 * math.sqrt(0.75 * 0.25 / 400)
+    assert low == pytest.approx(0.75 - half, abs=0.012) and high == pytest.approx(0.75 + half, abs=0.012)
+    groups = [f"g{i // 40}" for i in range(400)]  # ten patients say less than 400 examples
+    wide = Intervals.ends(Intervals(held(targets, "accuracy"), groups, 0).scores(outputs))
+    assert wide[1] - wide[0] > 2 * (high - low)
+    assert all(map(math.isnan, Intervals.ends(np.array([math.nan]))))
+
+
+def standing(name: str, right: float, losses: list[float], targets: torch.Tensor) -> Standing:
+    held_out, outputs = held(targets, "accuracy"), torch.nn.functional.one_hot(targets).float() * 4
+    outputs[: round((1 - right) * len(targets))] *= -1
+    entry = named(CandidateConfig(name=name), loads(""))
+    scores = [held_out.figures(outputs)["accuracy"]] * len(losses)
+    return Standing(entry, 1, 10, 1.0, None, [outputs] * len(losses), Curve(scores, losses))
+
+
+@given(st.floats(-5, 5), st.floats(-5, 5))
+def test_the_chance_rises_with_the_gain(first: float, second: float) -> None:
+    low, high = sorted((first, second))
+    assert 0 <= CHANCE.of(low) <= CHANCE.of(high) <= 1
+
+
+def test_the_chance_after_a_rung() -> None:
+    targets = torch.arange(90) % 2
+    found = {
+        "primary_only": standing("primary_only", 0.6, [1.0, 0.8], targets),
+        "multitask": standing("multitask", 0.7, [0.9, 0.5], targets),
+    }
+    said = chance(found)
+    assert said is not None and said["gain"] == pytest.approx(0.9 - 0.7) and said["value"] == CHANCE.of(said["gain"])
+    assert CHANCE.calibrated or "not yet calibrated" in chance_words(said)
+    assert chance({"primary_only": found["primary_only"]}) is None and chance_words(None) == ""
+
+
+def test_rows_worth_and_decision() -> None:
+    targets = torch.arange(300) % 2
+    all_ = [standing("primary_only", 0.6, [1.0], targets), standing("multitask", 0.9, [0.5], targets)]
+    all_.append(Standing(named(CandidateConfig(name="pretrain"), loads("")), diverged="training diverged"))
+    intervals = Intervals(held(targets, "accuracy"), None, 0)
+    table = rows(all_, intervals, lambda look: {"phase": "guided", "step": 7 + look}, {"multitask": 3})
+    assert [row["label"] for row in table] == ["multitask", "primary_only", "pretrain"]
+    assert table[0]["picks"] == 3 and table[0]["best"] == {"look": 0, "phase": "guided", "step": 7}
+    assert table[0]["low"] < table[0]["score"] < table[0]["high"] and "score" not in table[2]
+    found = worth(all_, intervals)
+    assert found is not None and found["best"] == "multitask" and found["difference"] == pytest.approx(0.3, abs=0.01)
+    # The same examples are wrong, so that the difference is surer than each score.
+    assert 0.2 < found["low"] < found["high"] < 0.4
+    sentence = decision("single", "multitask", {}, found, "accuracy")
+    assert sentence.startswith("The model is multitask, trained on all labels; the auxiliary data helped: ")
+    worse = found | {"low": -0.2, "high": -0.1}
+    assert "did not help" in decision("single", "primary_only", {}, worse, "accuracy")
+    assert "is not sure" in decision("single", "primary_only", {}, found | {"low": -0.1}, "accuracy")
+    mean = decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
+    assert mean == "The model is a mean of a (2 of 3), b (1 of 3); there was nothing to compare primary_only with."
+    assert worth(all_[:1], intervals) is None

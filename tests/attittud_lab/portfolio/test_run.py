@@ -1,0 +1,273 @@
+"""Whole portfolios: rungs, kill and resume, several sources and labels, texts and tables."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import attittud_lab
+from attittud_lab.config.load import load, loads
+from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Progress
+from attittud_lab.portfolio import run as module
+from attittud_lab.portfolio import trial
+from attittud_lab.portfolio.run import run
+from attittud_lab.runs.folder import load_checkpoint
+from tests.helpers.portfolios import job, outcome, train
+from tests.helpers.text_jobs import write_job
+
+
+class Told(Progress):
+    def __init__(self) -> None:
+        self.lines = list[str]()
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def board(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "leaderboard.json").read_text())
+    return found
+
+
+def test_a_portfolio_tells_what_it_does(tmp_path: Path) -> None:
+    told = Told()
+    result = train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]", progress=told)
+    assert told.lines[0].startswith("4 candidates x 3 folds, about ") and "full runs" in told.lines[0]
+    assert told.lines[1].startswith("rung 1 of 2: 4 candidates, ") and told.lines[2].startswith("chance that ")
+    assert told.lines[3].startswith("rung 2 of 2: ") and len(told.lines) == 4
+    found = board(tmp_path)
+    assert [rung["look"] for rung in found["rungs"]] == [1, 5] and found["version"] == 1
+    steps = {row["label"]: (row["steps"], row["rungs"]) for row in found["candidates"]}
+    first = found["rungs"][0]["kept"]
+    assert "primary_only" in first and len(first) in (1, 2)
+    assert all(steps[label] == ((36, 2) if label in first else (12, 1)) for label in steps)
+    assert found["final"]["winner"] in first and found["runs"] == sum(s for s, _ in steps.values()) * 3 / 36
+    assert result.steps == sum(s for s, _ in steps.values()) * 3 + _chosen(found)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert sum("validation/loss" in line for line in lines) == 6 and any("loss/primary" in line for line in lines)
+
+
+def _chosen(found: dict[str, Any]) -> int:
+    winner = next(row for row in found["candidates"] if row["label"] == found["final"]["winner"])
+    return int(winner["best"]["step"]) + (24 if winner["best"]["phase"] == "finetune" else 0)
+
+
+def test_what_is_recorded_out_of_fold(tmp_path: Path) -> None:
+    train(tmp_path)
+    kept, found = load_checkpoint(tmp_path / "out_of_fold.safetensors"), board(tmp_path)
+    assert sorted(kept["rows"].tolist()) == list(range(60)) and set(kept["folds"].tolist()) == {0, 1, 2}
+    for row in found["candidates"]:
+        outputs = kept["candidates"][row["label"]]
+        assert row["score"] == pytest.approx(float((outputs.argmax(1) == kept["targets"]).float().mean()))
+        assert row["low"] <= row["score"] <= row["high"] and len(row["curve"]["score"]) == row["steps"] // 6
+    plain, best = (kept["candidates"][name] for name in ("primary_only", found["worth"]["best"]))
+    gain = ((best.argmax(1) == kept["targets"]).float() - (plain.argmax(1) == kept["targets"]).float()).mean()
+    assert found["worth"]["difference"] == pytest.approx(float(gain), abs=1e-6)
+
+
+@pytest.mark.parametrize("final", ["single", "ensemble"])
+def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write of the run is the last one of some process."""
+    changes = [f"portfolio.final={final}", "portfolio.candidates=[multitask]", "portfolio.folds=2"]
+    monkeypatch.setattr(trial, "SAVED_EVERY", 0.0)
+    train(tmp_path / "whole", *changes)
+    from attittud_lab import files
+
+    write, count, kill_at = files.write_atomically, 0, 0
+
+    def killed(path: Path, content: bytes, *rest: str) -> None:
+        nonlocal count
+        count += 1
+        write(path, content, *rest)
+        if count > kill_at:
+            raise KeyboardInterrupt
+
+    for name in ("files", "runs.folder", "models.network", "portfolio.final"):
+        monkeypatch.setattr(f"attittud_lab.{name}.write_atomically", killed)
+    tries = 0
+    while not (tmp_path / "killed" / "result.json").exists():
+        count, kill_at, tries = 0, 1 + tries // 10, tries + 1
+        try:
+            train(tmp_path / "killed", *changes)
+        except KeyboardInterrupt:
+            assert tries < 200
+    assert tries > 10
+    result = run(job(*changes), tmp_path / "killed")
+    assert result.skipped
+    whole, parts = outcome(tmp_path / "whole"), outcome(tmp_path / "killed")
+    for one, other in zip(whole, parts, strict=True):
+        assert one == other
+
+
+def test_a_folder_of_another_configuration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = module.run_trial
+    calls = 0
+
+    def stopped(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "run_trial", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"another configuration \(portfolio.final"):
+        train(tmp_path, "portfolio.final=ensemble")
+    train(tmp_path, "portfolio.final=ensemble", fresh=True)
+    assert not (tmp_path / "weights.safetensors").exists() and (tmp_path / "member-0.safetensors").exists()
+    train(tmp_path, fresh=True)
+    assert (tmp_path / "weights.safetensors").exists() and not list(tmp_path.glob("member-*"))
+
+
+def test_trials_elsewhere_give_the_same(tmp_path: Path) -> None:
+    """Trials are independent jobs: any order, any process, and a folder that is brought back."""
+    train(tmp_path / "here")
+
+    def elsewhere(jobs: Any) -> Any:
+        found = {}
+        for one in reversed(jobs):
+            away = tmp_path / "away" / one.folder.relative_to(tmp_path)
+            if one.folder.exists():
+                shutil.copytree(one.folder, away, dirs_exist_ok=True)
+            trial._DATA.clear()
+            found[one.folder] = trial.run_trial(trial.TrialJob(**vars(one) | {"folder": away}))
+            shutil.copytree(away, one.folder, dirs_exist_ok=True)
+            shutil.rmtree(away)
+        return [found[one.folder] for one in jobs]
+
+    train(tmp_path / "there", execute=elsewhere)
+    assert outcome(tmp_path / "here") == outcome(tmp_path / "there")
+
+
+def test_candidates_that_diverge_are_left_behind(tmp_path: Path) -> None:
+    wild = "portfolio.candidates=[{name: multitask, auxiliary_weight: 1e10, head: own}, multitask]"
+    train(
+        tmp_path / "some",
+        wild,
+        "training.guided.clip=null",
+        "training.guided.lr=30",
+        "training.guided.optimizer=sgd",
+        "training.guided.momentum=0",
+        "training.finetune.lr=0.001",
+    )
+    found = {row["label"]: row["diverged"] for row in board(tmp_path / "some")["candidates"]}
+    assert found["multitask 1e+10, own head"] and not found["primary_only"]
+    with pytest.raises(InputError, match="every candidate of the portfolio diverged"):
+        train(tmp_path / "all", "training.guided.lr=1e30", "training.guided.clip=null")
+
+
+def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    for split, counts in {"train": [12, 12, 2], "test": [4, 4, 4]}.items():
+        random = np.random.default_rng(len(split))
+        rows = [
+            (label, random.normal(label, 1, 4).tolist()) for label, count in enumerate(counts) for _ in range(count)
+        ]
+        folder.mkdir(exist_ok=True)
+        table = pa.table({"v": [values for _, values in rows], "label": [f"c{label}" for label, _ in rows]})
+        pq.write_table(table, folder / f"{split}.parquet")
+    text = f"data: {{kind: table, primary: {{path: {folder}, validation: 0}}}}\nmodel: {{name: table-mlp, width: 8}}\n"
+    text += "training: {guided: {steps: 8, primary_batch: 32}, finetune: {steps: 4}}\nstrategy: portfolio\n"
+    told = Told()
+    run(loads(text), tmp_path / "run", progress=told)
+    found = board(tmp_path / "run")
+    assert found["not_validated"] == ["c2"] and (found["labels"], found["validated"]) == (26, 24)
+    assert "not validated, as they have too few examples: c2" in told.lines
+    assert [row["label"] for row in found["candidates"]] == ["primary_only"] and found["worth"] is None
+    assert attittud_lab.load(tmp_path / "run").predict([{"v": [0.0] * 4}])[0] in ("c0", "c1", "c2")
+
+
+def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    def write(name: str, count: int, classes: int) -> None:
+        x = random.normal(size=(count, 4))
+        labels = (x[:, :classes] + random.normal(size=(count, classes)) > 0).astype(int)
+        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"p{i // 3}" for i in range(count)]}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+
+    write("own", 120, 3)
+    for number in range(4):
+        write(f"s{number}", 60, 3 if number else 2)
+    sources = ", ".join(f"s{n}: {{path: {tmp_path}/s{n}.parquet, label: label}}" for n in range(4))
+    text = f"""
+data:
+  kind: table
+  table: {{columns: [v]}}
+  primary: {{path: {tmp_path}/own.parquet, group: patient, label: label}}
+  auxiliary: {{{sources}}}
+model: {{name: table-mlp, width: 8}}
+training: {{mode: joint, guided: {{steps: 10, primary_batch: 16, batch_size: 16}}}}
+strategy: portfolio
+portfolio: {{looks: 5}}
+"""
+    run(loads(text), tmp_path / "run")
+    found = board(tmp_path / "run")
+    assert found["metric"] == "auc" and all(0 <= row["score"] <= 1 for row in found["candidates"])
+    labels = {row["label"] for row in found["candidates"]}
+    assert {"multitask, own head", *(f"multitask, only s{n}" for n in range(4))} <= labels
+    kept = load_checkpoint(tmp_path / "run" / "out_of_fold.safetensors")
+    config = loads(text)
+    groups = trial.pooled_data(config).groups
+    assert groups is not None
+    homes: dict[str, set[int]] = {}
+    for row, fold in zip(kept["rows"].tolist(), kept["folds"].tolist(), strict=True):
+        homes.setdefault(groups[row], set()).add(fold)
+    assert all(len(folds) == 1 for folds in homes.values()) and len(homes) > 10
+    predicted = attittud_lab.load(tmp_path / "run").predict_proba([{"v": [0.1, 0.2, 0.3, 0.4]}])
+    assert predicted.shape == (1, 3)
+
+
+@pytest.mark.parametrize("final", ["single", "ensemble"])
+def test_texts_with_an_encoder(final: str, tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    config = load(path, ["strategy=portfolio", "portfolio.looks=4", f"portfolio.final={final}"])
+    result = run(config, tmp_path / "run")
+    found = board(tmp_path / "run")
+    assert found["metric"] == "macro_f1" and "multitask" in {row["label"] for row in found["candidates"]}
+    data = trial.pooled_data(config)
+    assert len(data.primary.examples) == 70 and data.record["auxiliary"]["lm"]["count"] <= 60
+    model = attittud_lab.load(tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "labelled.jsonl").read_text().splitlines()]
+    tested = [rows[number] for number in data.record["primary"]["test"]["rows"]]
+    said = model.predict([row["text"] for row in tested])
+    right = [str(row["label"]) == label for row, label in zip(tested, said, strict=True)]
+    assert result.test["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+def test_masked_texts_are_never_those_of_a_fold(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    own = [json.loads(line)["text"] for line in (tmp_path / "labelled.jsonl").read_text().splitlines()]
+    with (tmp_path / "plain.jsonl").open("a") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in own)
+    data = trial.pooled_data(load(path, ["strategy=portfolio"]))
+    assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == len(own)
+
+
+def test_threads_are_part_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
+    original = trial._Trial.run
+
+    def noted(self: Any) -> None:
+        seen.append(torch.get_num_threads())
+        original(self)
+
+    monkeypatch.setattr(trial._Trial, "run", noted)
+    torch.set_num_threads(2)
+    try:
+        run(job("portfolio.candidates=[]", "portfolio.folds=2"), tmp_path / "one")
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+        run(job("portfolio.candidates=[]", "portfolio.folds=2", "threads=2"), tmp_path / "two")
+        assert set(seen) == {1, 2}
+    finally:
+        torch.set_num_threads(1)

@@ -1,0 +1,58 @@
+"""A small portfolio on the embedded digits, and what it leaves behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.portfolio.run import run
+from attittud_lab.runs.folder import load_checkpoint
+
+# Dropout and BatchNorm's buffers, two phases, few looks: all that a trial which stops and goes on could get wrong.
+JOB = """
+data:
+  primary: {path: digits, train: 40, validation: 20, test: 100}
+  auxiliary: {more: {path: digits, examples: 200, label_noise: {kind: shifted, share: 0.5}}}
+model: {name: mlp, width: 16, dropout: 0.2}
+training:
+  guided: {steps: 24, primary_batch: 16, batch_size: 16, lr: 0.01}
+  finetune: {steps: 12, primary_batch: 16, lr: 0.003}
+  reset_head: true
+log_every: 4
+checkpoint_every: 3
+strategy: portfolio
+portfolio: {looks: 6, candidates: [multitask, {name: multitask, head: own}, pretrain]}
+"""
+
+
+def job(*changes: str) -> Config:
+    return loads(JOB, changes)
+
+
+def train(folder: Path, *changes: str, **options: Any) -> Any:
+    torch.set_num_threads(1)
+    return run(job(*changes), folder, **options)
+
+
+def outcome(folder: Path) -> tuple[Any, ...]:
+    """All that a portfolio leaves but the clock's readings."""
+    result, board = (json.loads((folder / f"{name}.json").read_text()) for name in ("result", "leaderboard"))
+    model = json.loads((folder / "model.json").read_text())
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for found in (*result["phases"], *lines, *board["candidates"], model, board["plan"]):
+        del found["seconds"]
+    del board["model"]["seconds_per_prediction"], board["peak_disk"]
+    weights = {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
+    del weights["out_of_fold.safetensors"]  # the order of its header is not always the same
+    kept = load_checkpoint(folder / "out_of_fold.safetensors")
+    kept = {name: _plain(value) for name, value in kept.items()}
+    return result, board, model, lines, weights, kept, sorted(path.name for path in folder.iterdir())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value.tolist() if isinstance(value, torch.Tensor) else value
