@@ -2,7 +2,7 @@
 
 Every row of a pair uses the same rate: the one at which the better of `primary_only` and plain multitask is best on
 validation. So the rate suits the references, and nothing of the portfolio is looked at. The seeds are not those of the
-suite, and no test figure is read.
+suite, and no test figure is read. Pairs that have a rate are skipped unless they are named.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RATES, help="default: %(default)s")
     given = parser.parse_args()
     half = FILES / (DEVELOPMENT if given.development else HELD_OUT)
-    names = given.pairs or sorted(folder.name for folder in half.iterdir())
+    known = rates(given.out)
+    names = given.pairs or sorted(folder.name for folder in half.iterdir() if folder.name not in known)
     found: dict[str, list[dict[tuple[float, str], float]]] = {name: [] for name in names}
     for name, values in spread(((one, (half / name, seed)) for name in names for seed in SEEDS), given.workers):
         found[name].append(values)
