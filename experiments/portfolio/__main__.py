@@ -11,10 +11,12 @@ from pathlib import Path
 
 from .prepare import DEVELOPMENT, FILES, HELD_OUT
 from .record import RESULTS, header, start
-from .rows import ABLATION, CORE, lines
+from .rows import ABLATION, CORE, FINALS, PORTFOLIO, lines
 from .unit import Unit, work
 
 spread = import_module("experiments.never-regret.__main__").spread
+CATS, CATS_FILE = "cat_vs_dog", "cat-vs-dog"
+CAT_VS_DOG = Path(__file__).parent / "cat-vs-dog.yaml"
 SHARED_MEMORY = Path("/dev/shm")
 SEEDS, ABLATION_SEEDS = 20, 7
 
@@ -27,6 +29,9 @@ def arguments() -> argparse.Namespace:
         "`python -m experiments.portfolio.page` makes docs/portfolio-never-regret.md from the results.",
     )
     parser.add_argument("--held-out", action="store_true", help="the held-out pairs: once, when everything is frozen")
+    parser.add_argument(
+        "--cat-vs-dog", action="store_true", help="the paper's Cat-vs-Dog, which wants a GPU (--workers 1)"
+    )
     parser.add_argument("--pairs", nargs="+", metavar="PAIR", help="only these pairs")
     parser.add_argument("--rows", choices=(CORE, ABLATION, "all"), default="all", help="default: %(default)s")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="paired seeds (default: %(default)s)")
@@ -46,7 +51,7 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def units(given: argparse.Namespace, jobs: list[Path], out: Path, known: object) -> list[Unit]:
+def units(given: argparse.Namespace, jobs: dict[str, Path], out: Path, known: object) -> list[Unit]:
     """Seed by seed, so that finished seeds have all pairs when time runs out."""
     assert isinstance(known, dict)
     scratch = given.scratch or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
@@ -56,30 +61,29 @@ def units(given: argparse.Namespace, jobs: list[Path], out: Path, known: object)
         seed = given.first_seed + number
         groups = [CORE] if given.rows in (CORE, "all") else []
         groups += [ABLATION] if given.rows in (ABLATION, "all") and number < given.ablation_seeds else []
-        for job in jobs:
-            wanted = tuple(name for name in lines(groups) if (job.parent.name, name, seed) not in known)
+        for pair, job in jobs.items():
+            asked = lines(groups) if pair != CATS else [f"{PORTFOLIO}/{final}" for final in FINALS]
+            wanted = tuple(name for name in asked if (pair, name, seed) not in known)
             if wanted:
-                found.append(Unit(job, seed, wanted, out, scratch, deadline, given.quick))
+                found.append(Unit(pair, job, seed, wanted, out, scratch, deadline, given.quick))
     return found
 
 
 def main() -> None:
     given = arguments()
-    half = HELD_OUT if given.held_out else DEVELOPMENT
-    every = sorted((given.files / half).glob("*/job.yaml"))
+    half = CATS_FILE if given.cat_vs_dog else HELD_OUT if given.held_out else DEVELOPMENT
+    every = {job.parent.name: job for job in sorted((given.files / half).glob("*/job.yaml"))}
+    if given.cat_vs_dog:
+        every = {CATS: CAT_VS_DOG}
     if not every:
-        raise SystemExit(
-            f"{given.files / half} has no jobs; make them with: python -m experiments.portfolio.prepare FOLDER"
-        )
-    names = given.pairs or [job.parent.name for job in every]
-    jobs = [given.files / half / name / "job.yaml" for name in names]
-    for job in jobs:
-        if job not in every:
-            raise SystemExit(
-                f"there is no {half} pair {job.parent.name!r}; there are {', '.join(j.parent.name for j in every)}"
-            )
+        raise SystemExit(f"{given.files / half} has no jobs; run python -m experiments.portfolio.prepare FOLDER")
+    names = given.pairs or list(every)
+    for name in names:
+        if name not in every:
+            raise SystemExit(f"there is no {half} pair {name!r}; there are {', '.join(every)}")
     out = given.out / f"{half}.jsonl"
-    todo = units(given, jobs, out, start(out, header(half, every, quick=given.quick)))
+    known = start(out, header(half, every, quick=given.quick))
+    todo = units(given, {name: every[name] for name in names}, out, known)
     began, done, rows = time.time(), 0, 0
     total = sum(len(unit.wanted) for unit in todo)
 

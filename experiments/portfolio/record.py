@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ Lines = dict[tuple[str, str, int], dict[str, Any]]
 """By pair, row and seed."""
 
 
-def header(half: str, jobs: Sequence[Path], *, quick: bool) -> dict[str, Any]:
+def header(half: str, jobs: Mapping[str, Path], *, quick: bool) -> dict[str, Any]:
     """What the results depend on. ATTITTUD_REVISION names the revision where the sources travel without their history."""
     made_with = provenance(["numpy", "scikit-learn", "scipy", "pyarrow", "pillow"])
     made_with["revision"] = os.environ.get("ATTITTUD_REVISION", made_with["revision"])
@@ -26,7 +26,7 @@ def header(half: str, jobs: Sequence[Path], *, quick: bool) -> dict[str, Any]:
         "half": half,
         "quick": quick,
         "declaration": hashlib.sha256(DECLARATION.read_bytes()).hexdigest()[:16],
-        "jobs": {job.parent.name: hashlib.sha256(job.read_bytes()).hexdigest()[:16] for job in jobs},
+        "jobs": {name: hashlib.sha256(job.read_bytes()).hexdigest()[:16] for name, job in jobs.items()},
         "made_with": made_with,
     }
 

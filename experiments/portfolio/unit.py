@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attittud_lab.portfolio import run as portfolio
-from attittud_lab.portfolio.trial import TrialJob, TrialResult, look_file, look_steps, run_trial
 
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.portfolio import run as portfolio
+from attittud_lab.portfolio.trial import TrialJob, TrialResult, look_file, look_steps, run_trial
 from attittud_lab.runs.model import WEIGHTS as WEIGHTS_FILE
 from attittud_lab.training.train import load_data, run
 
@@ -36,6 +36,7 @@ LEFT_OUT = "left out on purpose"
 class Unit:
     """The work of one process: lines of one pair and seed that are not there yet."""
 
+    pair: str
     job: Path
     """The pair's job.yaml."""
     seed: int
@@ -45,10 +46,6 @@ class Unit:
     deadline: float | None = None
     """By the clock of `time.time`: no further line is begun after it."""
     quick: bool = False
-
-    @property
-    def pair(self) -> str:
-        return self.job.parent.name
 
 
 QUICK = ("training.guided.steps=6", "training.guided.evaluations=3", "training.guided.warmup=0", "portfolio.looks=5")
@@ -175,8 +172,7 @@ class RowMaker:
         result = portfolio.run(config, place, data=self.trials.data, execute=self.trials.execute)
         about = json.loads((place / "leaderboard.json").read_text(encoding="utf-8"))
         shutil.rmtree(place)
-        total = config.training.guided.steps
-        last = sum(phase["steps"] for phase in result.phases[1:]) / total
+        last = sum(phase["steps"] for phase in result.phases[1:]) / sum(about["plan"]["steps"].values())
         return {
             "accuracy": percent(result.test["accuracy"]),
             "validation": percent(result.validation["accuracy"]),

@@ -13,7 +13,7 @@ from attittud_lab.portfolio import run as portfolio
 from attittud_lab.portfolio.candidates import candidates
 from attittud_lab.portfolio.trial import pooled_data
 from experiments.portfolio import __main__ as runner
-from experiments.portfolio import page, prepare, record, rows, unit
+from experiments.portfolio import page, prepare, record, rows, tune, unit
 from experiments.portfolio.examples import Folder
 
 PAIRS = ("wine_random", "clusters_sources")
@@ -30,7 +30,9 @@ def files(tmp_path_factory):
 
 
 def maker(files, name, tmp_path, seed=3):
-    given = unit.Unit(files / prepare.DEVELOPMENT / name / "job.yaml", seed, (), tmp_path / "out.jsonl", quick=True)
+    given = unit.Unit(
+        name, files / prepare.DEVELOPMENT / name / "job.yaml", seed, (), tmp_path / "out.jsonl", quick=True
+    )
     return unit.RowMaker(given, tmp_path)
 
 
@@ -150,6 +152,31 @@ def test_results_are_written_resumed_and_refused(monkeypatch, files, tmp_path, c
     monkeypatch.setenv("ATTITTUD_REVISION", "another")
     with pytest.raises(SystemExit, match="was made with revision"):
         run_suite(monkeypatch, files, tmp_path)
+
+
+def test_rates_are_tuned_on_validation_and_go_into_jobs(monkeypatch, files, tmp_path):
+    monkeypatch.setattr(tune, "FILES", files)
+    monkeypatch.setattr(tune, "SEEDS", range(1000, 1001))
+    monkeypatch.setattr(tune, "GRID", (1e-6, 1e-2))
+    monkeypatch.setattr(
+        "sys.argv", ["tune", "--development", "--pairs", "wine_random", "--out", str(tmp_path / "rates.json")]
+    )
+    tune.main()
+    found = prepare.rates(tmp_path / "rates.json")["wine_random"]
+    assert (
+        found["rate"] == 1e-2
+        and found["validation"]["0.01"]["primary_only"] > found["validation"]["1e-06"]["primary_only"]
+    )
+    monkeypatch.setattr(prepare, "rates", lambda: {"wine_random": found})
+    pair, built = prepare.make("wine_random", Folder(tmp_path), prepare.DEVELOPMENT)
+    prepare.save(pair, built, tmp_path / "wine_random")
+    assert load(tmp_path / "wine_random" / "job.yaml").training.guided.lr == 1e-2
+
+
+def test_cat_vs_dog_is_the_paper_s_with_as_many_labels_for_validation():
+    config = load(runner.CAT_VS_DOG, rows.ROWS["portfolio"].overrides(rows.Task(("others",), False), 1, rows.SINGLE))
+    assert (config.data.primary.train, config.data.primary.validation) == (100, 100)
+    assert config.strategy.name == "portfolio" and config.model.name == "wideresnet-22-4"
 
 
 def test_held_out_pairs_need_the_flag(monkeypatch, files, tmp_path):
