@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def encoded(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def job(pair: Pair, folder: Path, rate: float) -> dict[str, Any]:
+def job(pair: Pair, folder: Path) -> dict[str, Any]:
     """The configuration of a pair; strategy and seed are added for each run."""
     train, validation = pair.labels["train"], pair.labels["validation"]
     return {
@@ -83,7 +84,7 @@ def job(pair: Pair, folder: Path, rate: float) -> dict[str, Any]:
                 "steps": STEPS,
                 "batch_size": BATCH,
                 "primary_batch": min(PRIMARY_BATCH, train * 2 // 3),
-                "lr": rate,
+                "lr": USUAL_RATE,
                 "warmup": STEPS // 10,
                 "evaluations": LOOKS,
             },
@@ -92,6 +93,11 @@ def job(pair: Pair, folder: Path, rate: float) -> dict[str, Any]:
         "log_layers": False,
         "checkpoint_every": None,
     }
+
+
+def with_rate(text: str, rate: float) -> str:
+    """A job with another learning rate."""
+    return re.sub(r"^( +lr:).*$", rf"\1 {rate}", text, flags=re.MULTILINE)
 
 
 def rates(path: Path = RATES) -> dict[str, Any]:
@@ -106,10 +112,10 @@ def save(pair: Pair, built: Built, folder: Path) -> int:
     write(built.test, folder / "primary" / "test.parquet")
     for name, part in built.auxiliary.items():
         write(part, folder / f"{name}.parquet")
-    rate = rates().get(pair.name, {}).get("rate", USUAL_RATE)
     shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
-    text = yaml.safe_dump(job(pair, shown, rate), sort_keys=False)
-    (folder / "job.yaml").write_text(f"# {pair.about}.\n{text}", encoding="utf-8")
+    text = f"# {pair.about}.\n{yaml.safe_dump(job(pair, shown), sort_keys=False)}"
+    rate = rates().get(pair.name, {}).get("rate", USUAL_RATE)
+    (folder / "job.yaml").write_text(with_rate(text, rate), encoding="utf-8")
     return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
 
 

@@ -1,8 +1,8 @@
 """Choose a learning rate for each pair: `python -m experiments.portfolio.tune` writes rates.json.
 
-Every row of a pair uses the same rate: the one at which the better of `primary_only` and plain multitask is best on
-validation. So the rate suits the references, and nothing of the portfolio is looked at. The seeds are not those of the
-suite, and no test figure is read. Pairs that have a rate are skipped unless they are named.
+The rates are also put into the jobs. Every row of a pair uses the same rate: the one at which the better of `primary_only`
+and plain multitask is best on validation. So the rate suits the references, and nothing of the portfolio is looked at. The
+seeds are not those of the suite, and no test figure is read. Pairs that have a rate are skipped unless they are named.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import fmean
 from attittud_lab.config.load import load
 from attittud_lab.training.train import load_data, run
 
-from .prepare import DEVELOPMENT, FILES, HELD_OUT, RATES, rates
+from .prepare import DEVELOPMENT, FILES, HELD_OUT, RATES, rates, with_rate
 
 spread = import_module("experiments.never-regret.__main__").spread
 GRID = (1e-3, 3e-3, 1e-2)
@@ -66,6 +66,8 @@ def main() -> None:
         given.out.write_text(
             json.dumps(rates(given.out) | {name: line}, indent=1, sort_keys=True) + "\n", encoding="utf-8"
         )
+        job = half / name / "job.yaml"
+        job.write_text(with_rate(job.read_text(encoding="utf-8"), chosen), encoding="utf-8")
         print(name, chosen, means, flush=True)
 
 

@@ -170,7 +170,8 @@ def test_rates_are_tuned_on_validation_and_go_into_jobs(monkeypatch, files, tmp_
     monkeypatch.setattr(prepare, "rates", lambda: {"wine_random": found})
     pair, built = prepare.make("wine_random", Folder(tmp_path), prepare.DEVELOPMENT)
     prepare.save(pair, built, tmp_path / "wine_random")
-    assert load(tmp_path / "wine_random" / "job.yaml").training.guided.lr == 1e-2
+    for folder in (tmp_path, files / prepare.DEVELOPMENT):
+        assert load(folder / "wine_random" / "job.yaml").training.guided.lr == 1e-2
 
 
 def test_cat_vs_dog_is_the_paper_s_with_as_many_labels_for_validation():
