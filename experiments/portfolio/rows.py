@@ -19,6 +19,7 @@ CONTROL_WEIGHTS = {4: (0.1, 0.4, 1.0, 4.0), 6: (0.1, 0.2, 0.4, 1.0, 2.0, 4.0)}
 """As many weights of multitask as the portfolio has candidates with all sources: 4, or 6 where tasks share their classes."""
 GUIDED = ("drop_harmful", "orthogonal", "auto")
 """The strategies of ATTITTUD that may be candidates."""
+ONE_THREAD = "training.threads=1"
 UNLIMITED = "100000 runs"  # the clock must decide nothing here
 
 
@@ -48,7 +49,7 @@ class Row:
         if "candidates" in settings:
             settings["candidates"] = settings["candidates"](task)
         found = [f"portfolio.{key}={_value(value)}" for key, value in settings.items()]
-        return [f"seed={seed}", "strategy=portfolio", "threads=1", *found]
+        return [f"seed={seed}", "strategy=portfolio", ONE_THREAD, *found]
 
 
 def _value(value: Any) -> str:
@@ -121,6 +122,6 @@ def lines(groups: Sequence[str]) -> list[str]:
 def reference_overrides(task: Task, seed: int, weights: Sequence[float] | None) -> list[str]:
     """One run of reference (a); without weights `primary_only`."""
     if weights is None:
-        return [f"seed={seed}", "strategy=primary_only"]
+        return [f"seed={seed}", "strategy=primary_only", ONE_THREAD]
     found = [f"data.auxiliary.{name}.weight={weight}" for name, weight in zip(task.sources, weights, strict=True)]
-    return [f"seed={seed}", "strategy=multitask", *found]
+    return [f"seed={seed}", "strategy=multitask", ONE_THREAD, *found]

@@ -107,7 +107,7 @@ def test_every_row_is_a_valid_configuration(files):
     for row in rows.ROWS.values():
         for final in row.finals:
             config = load(job, row.overrides(rows.Task(("good", "bad"), True), 5, final))
-            assert config.portfolio.final == final and config.seed == 5 and config.threads == 1
+            assert config.portfolio.final == final and config.seed == 5 and config.training.threads == 1
     for weights in (None, *rows.WEIGHTS[2]):
         config = load(job, rows.reference_overrides(rows.Task(("good", "bad"), True), 0, weights))
         assert weights is None or tuple(s.weight for s in config.data.auxiliary.values()) == weights

@@ -209,7 +209,7 @@ def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[s
     if found is None:
         return f"{model}; there was nothing to compare primary_only with."
     gain = f"{found['difference']:+.4f} of out-of-fold {metric} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
-    against = f"{found['best']} to {PRIMARY_ONLY}: {gain}"
+    against = f"{found['best']} minus {PRIMARY_ONLY} is {gain}"
     if found["low"] > 0:
         return f"{model}; the auxiliary data helped: {against}."
     if found["high"] < 0:

@@ -267,7 +267,7 @@ def test_threads_are_part_of_the_configuration(tmp_path: Path, monkeypatch: pyte
     try:
         run(job("portfolio.candidates=[]", "portfolio.folds=2"), tmp_path / "one")
         assert set(seen) == {1} and torch.get_num_threads() == 2
-        run(job("portfolio.candidates=[]", "portfolio.folds=2", "threads=2"), tmp_path / "two")
+        run(job("portfolio.candidates=[]", "portfolio.folds=2", "training.threads=2"), tmp_path / "two")
         assert set(seen) == {1, 2}
     finally:
         torch.set_num_threads(1)
