@@ -217,8 +217,9 @@ class _Portfolio:
         for job in jobs:
             fold = "all labels" if job.fold is None else f"fold {job.fold + 1}"
             self.progress.begin(f"{job.candidate.label}, {fold}")
-            yield run_trial(job, self.data, self.progress)
+            found = run_trial(job, self.data, self.progress)
             self.progress.end()
+            yield found
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
@@ -227,7 +228,7 @@ class _Portfolio:
     def prune(self, label: str, *, stopped: bool = False) -> None:
         """Remove what nothing later needs: looks that cannot become the best, and the state of a candidate that stops."""
         self.peak = peak_size(self.folder)
-        curve, last, keep = self.standings[label].curve, -1, set[int]()
+        curve, last, keep = self.standings[label].curve, len(look_steps(self.config)), set[int]()
         if curve is not None:
             # The score of the last look is not final before the next one, over which it is smoothed.
             last = len(curve.scores) - 1

@@ -51,7 +51,7 @@ def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFix
     quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
     code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, "--quiet", capsys=capsys)
     assert (code, err) == (0, "")
-    assert "| auto" in out  # the proposed strategy
+    assert "| multitask" in out and "| portfolio" not in out  # the proposed strategy is no row
     assert (tmp_path / "digits/compare/comparison.json").exists()
 
 

@@ -87,7 +87,7 @@ def test_init_for_a_column_of_embeddings() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [name for name in strategies.names() if not name.startswith(("custom", "torchjd_"))]
+    "strategy", [name for name in strategies.names() if not name.startswith(("custom", "torchjd_", "portfolio"))]
 )
 def test_every_strategy_learns_from_a_table(strategy: str) -> None:
     cancer(id_column=False)
