@@ -58,13 +58,13 @@ class Forecast(Progress):
         self._warm: float | None = None
 
     def plan(self, runs: int) -> None:
-        """So many runs are planned, including finished ones."""
+        """This many runs are planned, including finished ones."""
         self._runs = runs
         self._progress.comparison(runs)
 
     @contextmanager
     def timed(self, label: str, done: int) -> Iterator[Progress]:
-        """Inside, a run of this strategy is trained, after so many others."""
+        """Inside, a run of this strategy is trained, after this many others."""
         self._label, self._left, began = label, self._runs - done, time.monotonic()
         yield self
         self._left, seconds = self._left - 1, time.monotonic() - began

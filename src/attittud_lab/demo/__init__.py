@@ -164,4 +164,5 @@ def conclusions(result: Mapping[str, Any]) -> list[str]:
             f"{table['name']}: {gain} of {len(marks)} rows gain, {lose} lose, {same} do not differ significantly."
         )
     unharmed = [label for label, signs in marks.items() if "▼" not in signs]
-    return [*lines, f"Rows that no column shows to lose, which is no proof of it: {', '.join(unharmed) or 'none'}."]
+    names = ", ".join(unharmed) or "none"
+    return [*lines, f"Rows that lose in no column (which does not prove that they never lose): {names}."]

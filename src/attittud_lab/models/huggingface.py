@@ -99,7 +99,7 @@ class Encoder(TextBody):
 
     @property
     def packs(self) -> bool:
-        """Whether it can be kept from mixing several texts of one row."""
+        """Whether the network can keep several texts of one row apart."""
         return self.first is not None and (self.starts is not None or self.ends is not None)
 
     def segments(self, inputs: Tensor) -> Tensor:

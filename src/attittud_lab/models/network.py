@@ -28,7 +28,7 @@ from attittud_lab.models import Wanted, call, find, names
 from attittud_lab.models.text import MaskedHead, TextBody, hide, masked_losses
 
 DESCRIPTION = "network"
-"""The folder in that of a run with the files that describe a network of another library."""
+"""The subfolder of a run folder with the files that describe a network of another library."""
 BYTES = 20
 """Memory that training needs for each parameter, without activations."""
 

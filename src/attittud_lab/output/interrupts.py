@@ -81,7 +81,7 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
 
 class _Pool(ProcessPoolExecutor):
     def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
-        """Submit work. A process that this starts gets no Ctrl-C while it imports, or it would print a traceback."""
+        """Submit work. A process that this starts gets no Ctrl-C while it imports: otherwise it would print a traceback."""
         if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
             return super().submit(*arguments, **named)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -20,16 +20,16 @@ class Progress:
     """Follows the phases and steps of a run, and the runs of a comparison. This base class shows nothing."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
-        """A phase of so many steps begins, or continues after `done` steps."""
+        """A phase of this many steps begins, or continues after `done` steps."""
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        """So many more steps are done; `values` are the latest figures."""
+        """This many more steps are done; `values` are the latest figures."""
 
     def evaluated(self, values: Mapping[str, float]) -> None:
         """The model was evaluated on validation examples."""
 
     def comparison(self, runs: int) -> None:
-        """So many runs are planned, including finished ones; called again when the number is known better."""
+        """This many runs are planned, including finished ones; called again when the number is known better."""
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -195,7 +195,7 @@ def parse_duration(text: str) -> float:
     parts = re.findall(_PART, plain)
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if not re.fullmatch(f"({_PART})+", plain) or len({unit for _, unit in parts}) < len(parts) or not seconds > 0:
-        raise InputError(f"budget: {text!r} is no duration; write for example 90s, 30m, 2h or 1h30m")
+        raise InputError(f"budget: {text!r} is not a duration; write for example 90s, 30m, 2h or 1h30m")
     return seconds
 
 

@@ -70,7 +70,7 @@ class RunFolder:
         for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
-                what = "a link" if link else "no plain file"
+                what = "a link" if link else "not a regular file"
                 raise InputError(f"{file}: is {what}; run folders hold their own files, remove it")
         # A run that left nothing to continue from does not block another run.
         if fresh or (self.about_path.exists() and not self._holds_results()):
@@ -92,7 +92,9 @@ class RunFolder:
         other = "choose another output=FOLDER"
         if not self.about_path.exists():
             if self._holds_results():
-                raise InputError(f"{self.path}: there are results but no run.json; it is no whole run folder, {other}")
+                raise InputError(
+                    f"{self.path}: there are results but no run.json; the run folder is incomplete; {other}"
+                )
             return
         about = read_json(self.about_path)
         try:
@@ -153,7 +155,7 @@ class RunFolder:
             file.seek(0)
             for number, line in enumerate(file.read(size).splitlines(), 1):
                 if not _is_object(line):
-                    raise InputError(f"{path}:{number}: is no line of metrics; restore the file, or {_OVER}")
+                    raise InputError(f"{path}:{number}: is not a line of metrics; restore the file, or {_OVER}")
             file.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
@@ -166,8 +168,9 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         write_json(self.result_path, result)
-        self.checkpoint_path.unlink(missing_ok=True)
-        self.remove_trials()
+        with _writing(self.checkpoint_path):
+            self.checkpoint_path.unlink(missing_ok=True)
+            self.remove_trials()
 
 
 def _is_object(line: bytes) -> bool:
@@ -225,7 +228,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             raise ValueError("its checksum is wrong")
         state: dict[str, Any] = _unflatten(json.loads(text), tensors)
         if not isinstance(state, dict):
-            raise ValueError("it is no mapping")
+            raise ValueError("it is not a mapping")
     except (SafetensorError, OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
         found = f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)})"
         cure = "delete this file to start the run from its beginning, or restore it from a backup"
@@ -241,7 +244,7 @@ def check_like(value: Any, like: Any, name: str) -> None:
         for key, item in like.items():
             check_like(value[key], item, f"{name}/{key}")
     elif not isinstance(value, Tensor) or (value.shape, value.dtype) != (like.shape, like.dtype):
-        raise ValueError(f"{name} is no tensor of shape {tuple(like.shape)} and type {like.dtype}")
+        raise ValueError(f"{name} is not a tensor of shape {tuple(like.shape)} and type {like.dtype}")
 
 
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

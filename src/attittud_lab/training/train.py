@@ -230,7 +230,7 @@ class _Job:
             self.phase.load_state_dict(saved["phase"])
             size = saved["metrics_bytes"]
             if type(size) is not int or size < 0:
-                raise ValueError("metrics_bytes is no number of bytes")
+                raise ValueError("metrics_bytes is not a number of bytes")
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             found = f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)})"
             raise InputError(f"{found}; delete it to start from the beginning") from None

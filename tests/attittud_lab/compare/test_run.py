@@ -2,7 +2,6 @@
 
 import io
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -27,6 +26,7 @@ from attittud_lab.output.progress import Bars
 from attittud_lab.report import write_report
 from attittud_lab.training.phase import DivergedError
 from tests.helpers.comparisons import JOB, Trainings, config, finished, trained
+from tests.helpers.processes import ready_processes
 
 __all__ = ["finished", "trained"]  # fixtures
 
@@ -128,14 +128,13 @@ def written(folder: Path) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-def test_ten_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """Killed at random (seeded) moments: the files left are whole, and the same command ends with the same figures."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attittud_lab.compare.run", "torch._dynamo", "sklearn.metrics", "scipy.special"])
+    context = ready_processes()
     moments, kills, attempts = random.Random(0), 0, 0
-    while kills < 10:
+    while kills < 6:
         attempts += 1
-        assert attempts < 30, "the comparison is over too early to be killed ten times"
+        assert attempts < 20, "the comparison is over too early to be killed so often"
         process = context.Process(target=compare_at_equal_steps, args=(tmp_path,))
         before = written(tmp_path)
         process.start()
