@@ -1,0 +1,1 @@
+"""The portfolio on new pairs of tasks: never regret, third round."""
