@@ -38,9 +38,12 @@ def test_the_configurations_on_the_page_are_some(tmp_path):
     for block in blocks(PAGES["command-line.md"].read_text(encoding="utf-8"), "yaml"):
         (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
         found = load(tmp_path / "job.yaml")
-        assert found.strategy.name == "auto"
+        assert found.strategy.name in ("auto", "portfolio")
         kinds.append(found.data.kind)
     assert kinds == ["auto", "table"]
+    (block,) = blocks(PAGES["portfolio.md"].read_text(encoding="utf-8"), "yaml")
+    (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
+    assert load(tmp_path / "job.yaml").portfolio.final == "ensemble"
 
 
 def test_the_readme_program_trains(capsys):

@@ -317,6 +317,9 @@ class TrainingConfig(Section):
     """the same run gives the same bits on the same GPU (some operations are slower); a CPU always does"""
     reset_head: Flag = False
     """start finetune with a fresh primary head"""
+    threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
+    """threads that a run computes with on a CPU, on which last digits depend; null: 1 for networks below a million
+    parameters, which more threads only slow down, else as many as torch takes where the command is given"""
 
 
 _COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
@@ -453,9 +456,6 @@ class Config(Section):
     """for strategy: portfolio alone"""
     compare: CompareConfig = field(default_factory=CompareConfig)
     """for `attittud compare` alone"""
-    threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
-    """threads of a CPU that a run uses, on which its last digits depend; null: as many as torch takes, in a portfolio of small
-    networks 1"""
     log_every: Steps = 20
     """steps between two lines of metrics.jsonl (each waits for the device)"""
     log_layers: Flag = True

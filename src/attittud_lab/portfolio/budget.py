@@ -155,7 +155,7 @@ def plan(entries: Sequence[PortfolioCandidate], config: Config, folds: int, cost
     kept = [entry.label for entry in entries[:count]]
     decided = f"portfolio.budget: {'; '.join(words)}" if words else ""
     total = expected_runs(count, folds, config)
-    return Plan(steps, kept, config.threads or 1, total, needed(count, share), left_out, decided)
+    return Plan(steps, kept, config.training.threads or 1, total, needed(count, share), left_out, decided)
 
 
 def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:

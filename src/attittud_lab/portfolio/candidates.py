@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -139,15 +139,15 @@ def _plain(phase: PhaseConfig) -> PhaseConfig:
     return replace(phase, select="last", patience=None, seconds=None, schedule=schedule)
 
 
-def fitted(config: Config, smallest: int, steps: dict[str, int]) -> Config:
-    """The job with so many steps in each phase, and batches that the smallest training fold can fill."""
+def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int | None) -> Config:
+    """The job with so many steps in each phase and threads, and batches that the smallest training fold can fill."""
     phases = dict[str, Any]()
     for name, count in steps.items():
         phase: PhaseConfig = getattr(config.training, name)
         batch = min(phase.primary_batch, smallest)
         batch = max(phase.accumulate, batch - batch % phase.accumulate)
         phases[name] = replace(phase, steps=count, epochs=None, primary_batch=batch, warmup=min(phase.warmup, count))
-    return replace(config, training=replace(config.training, **phases))
+    return replace(config, training=replace(config.training, threads=threads, **phases))
 
 
 def smaller_basis(entries: Sequence[PortfolioCandidate], smallest: int) -> list[PortfolioCandidate]:

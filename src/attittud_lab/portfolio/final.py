@@ -95,7 +95,9 @@ def where(config: Config, look: int) -> dict[str, Any]:
     return {"phase": later[0] if behind else first, "step": step - lengths[first] if behind else step}
 
 
-def write_metrics(folder: Path, config: Config, lines: Sequence[Mapping[str, Any]], standing: Standing) -> None:
+def write_metrics(
+    folder: Path, config: Config, lines: Sequence[Mapping[str, Any]], standing: Standing, metric: str
+) -> None:
     """metrics.jsonl: the logged steps of the last training, and the out-of-fold figures of the best candidate."""
     assert standing.curve is not None
     found = [dict(line) for line in lines]
@@ -104,7 +106,7 @@ def write_metrics(folder: Path, config: Config, lines: Sequence[Mapping[str, Any
         place = where(config, look)
         before = [line["seconds"] for line in lines if (line["phase"], line["step"]) <= (place["phase"], place["step"])]
         seconds = before[-1] if before else 0.0
-        found.append({**place, "seconds": seconds, "validation/score": score, "validation/loss": loss})
+        found.append({**place, "seconds": seconds, f"validation/{metric}": score, "validation/loss": loss})
     found.sort(key=lambda line: (order.index(line["phase"]), line["step"]))
     write_atomically(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in found).encode())
 

@@ -17,7 +17,9 @@ from attittud_lab.errors import InputError
 NEVER = -1
 """The fold of examples that are never held out."""
 HELD_OUT = 5
-"""Where there is one split, one part of so many is held out."""
+"""Where there is one split, one part of so many is held out, or a smaller one:"""
+MOST_HELD_OUT = 4000
+"""More held-out examples would only make looks slower."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     assert targets is not None
     labels = targets.cpu().numpy()
     one = len(labels) > config.one_split_above
-    wanted = [HELD_OUT] if one else range(config.folds, 1, -1)
+    wanted = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)] if one else range(config.folds, 1, -1)
     for count in wanted:
         rare = rare_examples(labels, data.groups, count)
         if 2 * rare.sum() <= len(labels) or count == 2:

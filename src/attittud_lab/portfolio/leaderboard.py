@@ -198,17 +198,21 @@ def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict
 
 
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
-    """The best candidate with auxiliary data minus primary_only, in the out-of-fold score."""
+    """The best candidate with auxiliary data minus primary_only, in the out-of-fold score after the same share of the steps."""
     usable = [standing for standing in standings if standing.curve is not None]
     plain = next((standing for standing in usable if standing.candidate.label == PRIMARY_ONLY), None)
     others = [standing for standing in usable if standing is not plain]
     if plain is None or not others:
         return None
-    best = max(others, key=lambda standing: standing.curve.value if standing.curve else (-math.inf, 0.0))
-    metric = intervals.held_out.metric
-    figures = [intervals.held_out.figures(standing.outputs)[metric] for standing in (best, plain)]
-    low, high = intervals.ends(intervals.scores(best.outputs) - intervals.scores(plain.outputs))
-    return {"best": best.candidate.label, "difference": figures[0] - figures[1], "low": low, "high": high}
+    best = max(others, key=lambda standing: (standing.rung, standing.curve.value if standing.curve else ()))
+    # Where all candidates with auxiliary data stopped early, primary_only is taken as it was then.
+    assert plain.curve is not None
+    then = Curve(plain.curve.scores[: len(best.looks)], plain.curve.losses[: len(best.looks)])
+    both, metric = (best.outputs, plain.looks[then.best]), intervals.held_out.metric
+    figures = [intervals.held_out.figures(outputs)[metric] for outputs in both]
+    low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))
+    ends = {"difference": figures[0] - figures[1], "low": low, "high": high}
+    return {"best": best.candidate.label, "share": len(best.looks) / len(plain.looks), **ends}
 
 
 def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[str, Any] | None, metric: str) -> str:
@@ -221,7 +225,8 @@ def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[s
     if found is None:
         return f"{model}; there was nothing to compare primary_only with."
     gain = f"{found['difference']:+.4f} of out-of-fold {metric} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
-    against = f"{found['best']} to {PRIMARY_ONLY}: {gain}"
+    early = "" if found["share"] == 1 else f", after {found['share']:.0%} of the steps, where it was stopped"
+    against = f"{found['best']} minus {PRIMARY_ONLY} is {gain}{early}"
     if found["low"] > 0:
         return f"{model}; the auxiliary data helped: {against}."
     if found["high"] < 0:

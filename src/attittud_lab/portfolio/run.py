@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ class _Portfolio:
         held, folds = targets.cpu()[self.rows], self.folds.of[self.folds.validated]
         self.held_out = HeldOut(data.primary, held, folds, chosen_metric(config, data, held))
         self.entries = smaller_basis(candidates(config, data), self.folds.smallest)
-        self.config = fitted(config, self.folds.smallest, _steps(config, data))
+        self.config = fitted(config, self.folds.smallest, _steps(config, data), config.training.threads)
         self.standings: dict[str, Standing] = {}
         self.chance: dict[str, Any] | None = None
         self.rungs: list[dict[str, Any]] = []
@@ -128,9 +128,10 @@ class _Portfolio:
 
     def run(self) -> RunResult:
         self.folder.begin(self.data.record, self.device)
+        self.folder.truncate(0)  # a report of an unfinished run looks for metrics
         make_folder(self.folder.trials_path)
         self.plan = plan = self.planned()
-        self.config = replace(fitted(self.config, self.folds.smallest, plan.steps), threads=plan.threads)
+        self.config = fitted(self.config, self.folds.smallest, plan.steps, plan.threads)
         names = self.folds.not_validated
         rare = f"not validated, as they have too few examples: {listed(names)}" if names else ""
         for words in (budget.forecast(plan, self.folds.count), plan.decided, rare):
@@ -143,10 +144,12 @@ class _Portfolio:
         """What the budget allows; a run that goes on reads what was decided before."""
         known = Plan.read(self.folder.path)
         if known is None:
-            config = self.config
-            if config.threads is None:
-                count = sum(parameter.numel() for parameter in new_model(config, self.data, self.device).parameters())
-                config = replace(config, threads=1 if count < budget.SMALL else torch.get_num_threads())
+            threads = self.config.training.threads
+            if threads is None:
+                model = new_model(self.config, self.data, self.device)
+                small = sum(parameter.numel() for parameter in model.parameters()) < budget.SMALL
+                threads = 1 if small else torch.get_num_threads()
+            config = fitted(self.config, self.folds.smallest, phase_lengths(self.config), threads)
             costs = budget.measure(self.entries, config, fold_data(self.data, self.folds, 0), self.device)
             known = budget.plan(self.entries, config, self.folds.count, costs, self.device)
             known.write(self.folder.path)
@@ -214,8 +217,9 @@ class _Portfolio:
         for job in jobs:
             fold = "all labels" if job.fold is None else f"fold {job.fold + 1}"
             self.progress.begin(f"{job.candidate.label}, {fold}")
-            yield run_trial(job, self.data, self.progress)
+            found = run_trial(job, self.data, self.progress)
             self.progress.end()
+            yield found
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
@@ -224,7 +228,7 @@ class _Portfolio:
     def prune(self, label: str, *, stopped: bool = False) -> None:
         """Remove what nothing later needs: looks that cannot become the best, and the state of a candidate that stops."""
         self.peak = peak_size(self.folder)
-        curve, last, keep = self.standings[label].curve, -1, set[int]()
+        curve, last, keep = self.standings[label].curve, len(look_steps(self.config)), set[int]()
         if curve is not None:
             # The score of the last look is not final before the next one, over which it is smoothed.
             last = len(curve.scores) - 1
@@ -248,13 +252,16 @@ class _Portfolio:
             scores = mixed(likely, picks, several=self.data.primary.several)
         members, refits = self.members(picks)
         folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
-        final.write_metrics(folder, self.config, lines, winner)
+        final.write_metrics(folder, self.config, lines, winner, self.held_out.metric)
         about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
         about, test = final.tested(folder, self.config, self.data, about, self.device)
         self.peak = peak_size(self.folder)
         final.write_predictions(folder, [*self.standings.values()], self.held_out, self.rows, scores)
         found = self.leaderboard(winner.candidate.label, picks, scores)
-        found["model"] = {"members": len(members), "bytes": about.bytes, "seconds_per_prediction": about.seconds}
+        cost = {"bytes": about.bytes or 0, "seconds_per_prediction": about.seconds or 0.0}
+        found["model"] = {"members": len(members), **cost}
+        for row in found["candidates"]:  # each alone is one network, and all are alike
+            row |= {name: value / len(members) for name, value in cost.items()}
         write_json(folder / NAME, without_nan(found))
         trials = sum(s.steps for s in self.standings.values()) * self.folds.count
         phases = [_summary("trials", trials, sum(s.seconds for s in self.standings.values()))]

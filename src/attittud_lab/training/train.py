@@ -61,7 +61,7 @@ def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator
     compiled = compiling(training.compile, deterministic=training.deterministic)
     with enough_memory(device), forked, repeatable(training.deterministic, device), streamed, compiled:
         try:
-            torch.set_num_threads(config.threads or threads)
+            torch.set_num_threads(training.threads or threads)
             yield
         finally:
             torch.set_num_threads(threads)

@@ -17,6 +17,7 @@ from attittud_lab.data import source as sources
 from attittud_lab.data.prepare import Pixels, decode
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import build_model
+from attittud_lab.training.train import load_data
 from tests.helpers.data_files import CASES, damaged
 from tests.helpers.data_parts import read_primary
 from tests.helpers.data_sets import encoded, pictures, read_configuration
@@ -154,3 +155,28 @@ def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int
         Image.fromarray(smooth).crop((left, top, left + side, top + side)).resize((64, 64), Image.Resampling.BILINEAR)
     )
     assert found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6
+
+
+def test_pooled_examples_keep_their_groups_and_their_words(tmp_path: Path) -> None:
+    """A portfolio divides them itself: training and validation labels become one set."""
+    rows = [f"{'long ' * (n % 7)}word{n},{'ab'[n % 2]},p{n // 4}\n" for n in range(40)]
+    (tmp_path / "texts.csv").write_text("text,label,patient\n" + "".join(rows))
+    config = loads(f"data: {{primary: {{path: {tmp_path}/texts.csv, group: patient}}}}\nmodel: text-cnn")
+    plain, pooled = (load_data(config, pooled=pooled) for pooled in (False, True))
+    assert plain.groups is None and len(pooled.validation) == 0
+    count = len(plain.primary.examples) + len(plain.validation)
+    assert len(pooled.primary.examples) == len(pooled.groups or []) == count
+    first = plain.primary.examples
+    joined = pooled.primary.examples
+    assert joined.lengths is not None and first.lengths is not None and plain.validation.lengths is not None
+    assert torch.equal(joined.lengths, torch.cat([first.lengths, plain.validation.lengths]))
+    for part, start in ((first, 0), (plain.validation, len(first))):
+        for row in range(len(part)):
+            length = int(joined.lengths[start + row])
+            assert torch.equal(joined.inputs[start + row, :length], part.inputs[row, :length])
+    assert torch.equal(pooled.test.inputs, plain.test.inputs)
+    for name in ("validation", "test"):
+        empty = loads(f"data: {{primary: {{path: {tmp_path}/texts.csv, {name}: 0}}}}\nmodel: text-cnn")
+        assert len(getattr(load_data(empty, pooled=True), name)) == 0
+        with pytest.raises(InputError, match=f"data.primary.{name}: is 0"):
+            load_data(empty)

@@ -81,4 +81,4 @@ def test_a_small_budget_is_kept_to(tmp_path: Path) -> None:
     found = Plan.read(tmp_path)
     assert found is not None and found.decided.startswith("portfolio.budget: steps are cut to")
     assert sum(found.steps.values()) < 36 and result.steps < 6 * 36
-    assert job().threads is None and found.threads == 1
+    assert job().training.threads is None and found.threads == 1

@@ -92,8 +92,8 @@ def test_the_job_of_a_candidate_has_no_choice_of_its_own() -> None:
 
 def test_batches_follow_the_smallest_fold() -> None:
     config = loads("training: {guided: {primary_batch: 32, accumulate: 4}, finetune: {primary_batch: 5, warmup: 9}}")
-    found = fitted(config, 10, {"guided": 7, "finetune": 3}).training
-    assert (found.guided.primary_batch, found.finetune.primary_batch) == (8, 5)
+    found = fitted(config, 10, {"guided": 7, "finetune": 3}, 2).training
+    assert (found.guided.primary_batch, found.finetune.primary_batch, found.threads) == (8, 5, 2)
     assert (found.guided.steps, found.finetune.steps, found.finetune.warmup) == (7, 3, 3)
     entry = named(CandidateConfig(name="flip", basis_batch=64), config)
     assert smaller_basis([entry], 10)[0].strategy.basis_batch == 10

@@ -49,6 +49,7 @@ def test_the_loaded_model_predicts_what_was_recorded(kind: str, tmp_path: Path) 
     assert about["temperature"] == pytest.approx(fitted_temperature(kept["model"], kept["targets"]))
     assert about["calibrated_on"] == len(kept["targets"]) == board["validated"]
     assert about["bytes"] == board["model"]["bytes"] > 0 and about["seconds"] > 0
+    assert all(row["bytes"] * len(members) == about["bytes"] for row in board["candidates"])
     assert result.validation["accuracy"] == pytest.approx(
         float((kept["model"].argmax(1) == kept["targets"]).float().mean())
     )

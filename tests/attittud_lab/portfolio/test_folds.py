@@ -97,6 +97,8 @@ def test_many_labels_get_one_split() -> None:
     folds = make_folds(data, replace(PortfolioConfig(), one_split_above=49), 0)
     assert folds.count == 1 and len(folds.validated) == 10 and folds.smallest == 40
     assert sorted(Counter(i % 2 for i in folds.validated.tolist()).values()) == [5, 5]
+    many = make_folds(prepared([i % 2 for i in range(40_000)]), PortfolioConfig(), 0)
+    assert many.count == 1 and len(many.validated) == 4000
 
 
 @given(st.integers(0, 99))

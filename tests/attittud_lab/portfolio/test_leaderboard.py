@@ -98,3 +98,15 @@ def test_rows_worth_and_decision() -> None:
     mean = decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
     assert mean == "The model is a mean of a (2 of 3), b (1 of 3); there was nothing to compare primary_only with."
     assert worth(all_[:1], intervals) is None
+
+
+def test_what_stopped_early_is_compared_with_primary_only_as_it_was_then() -> None:
+    targets = torch.arange(300) % 2
+    late = standing("primary_only", 0.9, [0.3], targets)
+    early = standing("primary_only", 0.5, [1.0], targets)
+    curve = Curve([0.5, 0.5, 0.9, 0.9], [1.0, 1.0, 0.3, 0.3])
+    plain = Standing(late.candidate, 2, 20, 1.0, None, [*early.looks * 2, *late.looks * 2], curve)
+    other = standing("multitask", 0.6, [0.9, 0.9], targets)
+    found = worth([plain, other], Intervals(held(targets, "accuracy"), None, 0))
+    assert found is not None and found["share"] == 0.5 and found["difference"] == pytest.approx(0.1, abs=0.01)
+    assert "after 50% of the steps, where it was stopped" in decision("single", "primary_only", {}, found, "accuracy")

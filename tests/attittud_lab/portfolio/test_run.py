@@ -60,7 +60,7 @@ def _chosen(found: dict[str, Any]) -> int:
 
 
 def test_what_is_recorded_out_of_fold(tmp_path: Path) -> None:
-    train(tmp_path)
+    train(tmp_path, "portfolio.rungs=[]")  # all candidates train to the end
     kept, found = load_checkpoint(tmp_path / "out_of_fold.safetensors"), board(tmp_path)
     assert sorted(kept["rows"].tolist()) == list(range(60)) and set(kept["folds"].tolist()) == {0, 1, 2}
     for row in found["candidates"]:
@@ -72,6 +72,7 @@ def test_what_is_recorded_out_of_fold(tmp_path: Path) -> None:
     assert found["worth"]["difference"] == pytest.approx(float(gain), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("final", ["single", "ensemble"])
 def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every write of the run is the last one of some process."""
@@ -207,9 +208,9 @@ data:
   primary: {{path: {tmp_path}/own.parquet, group: patient, label: label}}
   auxiliary: {{{sources}}}
 model: {{name: table-mlp, width: 8}}
-training: {{mode: joint, guided: {{steps: 10, primary_batch: 16, batch_size: 16}}}}
+training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
 strategy: portfolio
-portfolio: {{looks: 5}}
+portfolio: {{looks: 4, rungs: [{{at: 0.5, keep: 0.4}}]}}
 """
     run(loads(text), tmp_path / "run")
     found = board(tmp_path / "run")
@@ -267,7 +268,7 @@ def test_threads_are_part_of_the_configuration(tmp_path: Path, monkeypatch: pyte
     try:
         run(job("portfolio.candidates=[]", "portfolio.folds=2"), tmp_path / "one")
         assert set(seen) == {1} and torch.get_num_threads() == 2
-        run(job("portfolio.candidates=[]", "portfolio.folds=2", "threads=2"), tmp_path / "two")
+        run(job("portfolio.candidates=[]", "portfolio.folds=2", "training.threads=2"), tmp_path / "two")
         assert set(seen) == {1, 2}
     finally:
         torch.set_num_threads(1)

@@ -1,0 +1,95 @@
+"""`attittud train` with a portfolio, as a person types it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import JOB, call
+from tests.helpers.portfolios import outcome
+from tests.helpers.predictions import of_digits
+
+QUICK = ["strategy=portfolio", "portfolio.looks=4", "portfolio.candidates=[multitask]", "training.guided.steps=8"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", *QUICK) == 0
+    out, err = capsys.readouterr()
+    lines = [re.sub(r"[\d.]+ (s|min).*", "N s", line) for line in err.splitlines()]
+    assert lines[0].startswith("2 candidates x 3 folds, about ") and lines[0].endswith("full runs, N s")
+    assert [line[:11] for line in lines[1:]] == ["rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
+    said = out.splitlines()
+    assert said[0].startswith("out-of-fold loss") and said[1].startswith("test       loss")
+    assert "full runs in trials, at most" in out and said[-2].startswith("The model is ")
+    folder = Path(said[-1])
+    assert folder == Path("runs/job/portfolio/seed-0")
+    assert call("train", "job.yaml", *QUICK, "--quiet") == 0
+    out, err = capsys.readouterr()
+    assert "was finished before" in out and err == ""
+    images, labels = of_digits(folder, Path())
+    assert call("predict", str(folder), str(images), "--output", "out.jsonl") == 0
+    said = [json.loads(line)["label"] for line in Path("out.jsonl").read_text().splitlines()]
+    accuracy = json.loads((folder / "result.json").read_text())["test"]["accuracy"]
+    assert sum(a == b for a, b in zip(said, labels, strict=True)) / len(labels) == pytest.approx(accuracy)
+    assert call("report", str(folder)) == 0 and (folder / "report.html").exists()
+
+
+def test_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", *QUICK, "data.primary.test=0", "--quiet") == 0
+    out, _ = capsys.readouterr()
+    assert "these figures chose the model, and there is no test set" in out and "\ntest " not in out
+    assert call("report", "runs/job/portfolio/seed-0") == 0
+    assert call("train", "job.yaml", "data.primary.test=0") == 2
+    assert "data.primary.test: is 0, but that part measures the result" in capsys.readouterr().err
+
+
+def test_no_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", *QUICK, "--log", "tensorboard") == 2
+    assert "--log tensorboard: a portfolio has many short runs" in capsys.readouterr().err
+
+
+def test_compare_refuses_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", "job.yaml", "compare.strategies=[portfolio]") == 2
+    assert "compare.strategies: portfolio cannot be a row" in capsys.readouterr().err
+    few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
+    assert call("compare", "job.yaml", "strategy=portfolio", *few, "compare.equal=steps") == 0
+    out, err = capsys.readouterr()
+    assert "strategy: portfolio is no row here" in err and "| multitask" in out and "| portfolio" not in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("final", ["single", "ensemble"])
+def test_a_killed_process_goes_on(final: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGKILL at three moments, then the same command to the end."""
+    settings = [*QUICK, f"portfolio.final={final}", "training.guided.steps=60", "checkpoint_every=5"]
+    assert call("train", "job.yaml", *settings, "output=whole", "--quiet") == 0
+    command = [sys.executable, "-m", "attittud", "train", "job.yaml", *settings, "--quiet"]
+    folder = Path("runs/job/portfolio/seed-0")
+    for moment in (
+        "plan.json",
+        "trials/multitask/fold-0/result.safetensors",
+        "trials/multitask/fold-2/checkpoint.safetensors",
+    ):
+        process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        while not (folder / moment).exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert call("train", "job.yaml", *settings, "--quiet") == 0
+    assert (folder / "result.json").exists() and capsys.readouterr().out
+    whole = outcome(Path("whole/job/portfolio/seed-0"))
+    found = outcome(folder)
+    for one, other in zip(whole, found, strict=True):
+        assert json.dumps(one, default=repr) == json.dumps(other, default=repr)
