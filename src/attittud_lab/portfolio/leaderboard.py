@@ -189,9 +189,10 @@ def rows(
 
 
 def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict[str, float]:
-    """A candidate minus primary_only, where both have only the steps that the candidate was trained for."""
+    """A candidate minus primary_only; where the candidate stopped early, primary_only is taken as it was then."""
     assert plain.curve is not None
-    both = (standing.outputs, plain.looks[plain.curve.best_of(min(len(standing.looks), len(plain.looks)))])
+    then = Curve(plain.curve.scores[: len(standing.looks)], plain.curve.losses[: len(standing.looks)])
+    both = (standing.outputs, plain.looks[then.best])
     mine, other = (intervals.held_out.figures(outputs)[intervals.held_out.metric] for outputs in both)
     low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))
     return {"difference": mine - other, "low": low, "high": high}
@@ -205,13 +206,7 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
     if plain is None or not others:
         return None
     best = max(others, key=lambda standing: (standing.rung, standing.curve.value if standing.curve else ()))
-    # Where all candidates with auxiliary data stopped early, primary_only is taken as it was then.
-    assert plain.curve is not None
-    then = Curve(plain.curve.scores[: len(best.looks)], plain.curve.losses[: len(best.looks)])
-    both, metric = (best.outputs, plain.looks[then.best]), intervals.held_out.metric
-    figures = [intervals.held_out.figures(outputs)[metric] for outputs in both]
-    low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))
-    ends = {"difference": figures[0] - figures[1], "low": low, "high": high}
+    ends = _to_plain(best, plain, intervals)
     return {"best": best.candidate.label, "share": len(best.looks) / len(plain.looks), **ends}
 
 

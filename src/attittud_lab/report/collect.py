@@ -132,7 +132,6 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         return page
     name = f"{label[:1].upper()}{label[1:]}: seed {config['seed']}"
     figures_of_all = {**page["tables"][0], "title": "All figures of the model: out-of-fold and on the test set"}
-    found["validation"][f"validation/{metric}"] = found["validation"].pop("validation/score")
     last = page["curves"] if found["train"] else []  # the networks of folds have no training on all labels
     return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
 

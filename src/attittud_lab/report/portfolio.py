@@ -190,9 +190,12 @@ def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[l
         cells += [size_words(model["bytes"]), _milliseconds(model["seconds_per_prediction"])]
         rows.append({"cells": cells, "interval": None, "chosen": True})
     about = "" if model["members"] == 1 else "about "
-    size, each = model["bytes"] / model["members"], model["seconds_per_prediction"] / model["members"]
     for row in found["candidates"]:
-        spent = [readable(row["seconds"]), size_words(size), about + _milliseconds(each)]
+        spent = [
+            readable(row["seconds"]),
+            size_words(row["bytes"]),
+            about + _milliseconds(row["seconds_per_prediction"]),
+        ]
         if row["diverged"]:
             rows.append({"cells": [row["label"], "diverged", "", "", "", str(row["steps"]), *spent], "interval": None})
             continue

@@ -18,6 +18,7 @@ from tests.helpers.portfolios import train
 from tests.helpers.reports import clean, texts
 
 __all__ = ["browser", "clean"]  # fixtures
+COST = ("bytes", "seconds_per_prediction")
 TWO = "data.auxiliary.other={path: digits, examples: 150}"
 
 
@@ -136,9 +137,9 @@ def test_a_portfolio_without_auxiliary_gain_diverged_rows_or_test_set(single: Pa
     changed = board(single)
     changed |= {"worth": None, "chance": None, "tested": False, "not_validated": ["9"]}
     row = changed["candidates"][-1]
-    changed["candidates"][-1] = {k: row[k] for k in ("label", "settings", "rungs", "steps", "seconds", "picks")} | {
-        "diverged": "loss is not finite"
-    }
+    changed["candidates"][-1] = {
+        k: row[k] for k in ("label", "settings", "rungs", "steps", "seconds", "picks", *COST)
+    } | {"diverged": "loss is not finite"}
     write_json(tmp_path / "leaderboard.json", changed)
     page = write_report(tmp_path).read_text()
     for text in ("diverged: loss is not finite", "There is no test set", "Not validated", "no test set"):
