@@ -23,6 +23,7 @@ from attittud_lab.output.interrupts import worker_processes
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.result import RunResult
 from attittud_lab.statistics import mark
+from attittud_lab.strategies import find
 
 CONFIG = Path(__file__).with_name("digits.yaml")
 QUALITIES = {
@@ -50,11 +51,16 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         "control: multitask, the auxiliary task with its own output layer",
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
+    "portfolio": ("tries such rows on folds of the labels, trains the best on all of them: about ten runs", []),
 }
 """The rows: what each does, and its settings where they differ from the strategy of the same name."""
 WIDE = 112  # columns of a terminal in which every row of the table fits into one line
 STYLES = {"▲": "green", "▼": "red"}
 MARKS = "▲ better, ▼ worse, = not significant (p corrected by Holm for the rows of a column)"
+OWN = """The same for your own data:
+  attittud init image --primary pictures/ --auxiliary other_pictures/   # or text, table: looks at the data, writes attittud.yaml
+  attittud train attittud.yaml                                          # strategy portfolio: tries several, keeps the best
+  attittud predict runs/attittud/portfolio/seed-0 new_pictures/         # labels and probabilities"""
 Cell = tuple[str, str, int]  # row, quality, seed
 
 
@@ -70,12 +76,15 @@ def measure(cell: Cell, steps: int, folder: Path) -> tuple[RunResult, float]:
     """Train in a separate process; also returns the processor time that it took."""
     import torch
 
+    from attittud_lab.portfolio.run import run as run_portfolio
     from attittud_lab.training.train import run
 
     torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
     began, (row, quality, seed) = time.process_time(), cell
     path = folder / "runs" / quality.replace(" ", "-") / row / f"seed-{seed}"
-    return run(config(cell, steps), run_dir=path, fresh=True), time.process_time() - began
+    settings = config(cell, steps)
+    train = run_portfolio if find(settings.strategy.name).trains_others else run
+    return train(settings, run_dir=path, fresh=True), time.process_time() - began
 
 
 def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progress) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_the_result_is_a_comparison_with_a_table_for_each_quality(tmp_path: Path
 
     result = run_all(2, 4, 2, tmp_path, Watched())
     json.dumps(result, allow_nan=False)
-    assert len(calls) == 62 and result["seeds"] == [0, 1] and result["took"]["processor_seconds"] > 0
+    assert len(calls) == 68 and result["seeds"] == [0, 1] and result["took"]["processor_seconds"] > 0
     assert [table["name"] for table in result["tables"]] == list(QUALITIES)
     for table in result["tables"]:
         assert [row["label"] for row in table["rows"]] == list(ROWS)
