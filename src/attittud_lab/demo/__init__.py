@@ -127,7 +127,9 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
     rows = []
     for row, by_seed in runs.items():
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
-        rows.append(Tuned(candidate, Variant(), {Variant(): None}, *costs(list(by_seed.values()))))
+        each, later = costs(list(by_seed.values()))
+        each *= by_seed[0].steps / runs[PRIMARY_ONLY][0].steps  # a row of several runs costs as much as all of them
+        rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
     return content(settings, folder, rows, runs)
 
 
