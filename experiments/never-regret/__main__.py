@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, wait
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.output.interrupts import worker_processes
+from attittud_lab.output import progress as shown
+from attittud_lab.placing.job import Here, Job
+from attittud_lab.placing.processes import in_processes
 
 from .jobs import QUICK_STEPS, TIMED_STEPS, alone, clock, jobs, train
 from .pairs import SPLIT, choose
@@ -54,13 +55,13 @@ def spread(work: Iterable[Work], workers: int, late: Callable[[], bool] = lambda
     if workers == 1:
         yield from (alone(*piece) for piece in todo)
         return
-    with worker_processes(workers) as pool:
-        # Few jobs are handed out ahead, so that few are left to finish when time is up.
-        waiting = {pool.submit(alone, *piece) for piece in islice(todo, workers)}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            waiting |= {pool.submit(alone, *piece) for piece in islice(todo, len(done))}
-            yield from (future.result() for future in done)
+    with in_processes(workers) as place:
+        jobs = (Job(f"{piece[1]}", _alone, piece) for piece in todo)
+        yield from (result for _, result in place.run(jobs, shown.Progress()))
+
+
+def _alone(_: Here, *piece: Any) -> Any:
+    return alone(*piece)
 
 
 class Progress:

@@ -29,7 +29,8 @@ def fingerprint(config: Config) -> str:
         plain["data"]["auxiliary"] = {}
     for name in ("device", "log_every", "log_layers", "checkpoint_every"):
         del plain[name]
-    plain["training"].pop("compile", None)  # like the device it decides how numbers are rounded; `made_with` has it
+    for name in ("compile", "threads"):  # like the device they decide how numbers are rounded
+        plain["training"].pop(name, None)
     for source in (plain["data"]["primary"], *plain["data"]["auxiliary"].values()):
         del source["path"]
     if config.model.name.startswith("hf:"):

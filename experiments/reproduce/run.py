@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
-from attittud_lab.output.interrupts import worker_processes
 from attittud_lab.output.progress import Progress, RunLines
+from attittud_lab.placing.job import Here, Job
+from attittud_lab.placing.processes import in_processes
 from experiments.reproduce.experiments import EXPERIMENTS, Experiment, Part
 from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Results
@@ -133,9 +133,9 @@ def side_by_side(count: int, names: Sequence[str], data: Path | None, *, quiet: 
 
     Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels overlap.
     """
-    with worker_processes(count) as pool:
-        begun = [pool.submit(_work, number, count, names, data, quiet, settings) for number in range(count)]
-        outcomes = [future.result() for future in begun]
+    jobs = [Job(f"worker {n + 1}", _work, (n, count, names, data, quiet, settings)) for n in range(count)]
+    with in_processes(count) as place:
+        outcomes: list[Outcome] = [outcome for _, outcome in place.run(jobs, Progress())]
     finished = {part for outcome in outcomes for part in outcome.finished}
     every = [*outcomes[0].finished, *outcomes[0].missing]
     done, left = ([part for part in every if (part in finished) is wanted] for wanted in (True, False))
@@ -143,11 +143,9 @@ def side_by_side(count: int, names: Sequence[str], data: Path | None, *, quiet: 
 
 
 def _work(
-    number: int, count: int, names: Sequence[str], data: Path | None, quiet: bool, settings: dict[str, Any]
+    _: Here, number: int, count: int, names: Sequence[str], data: Path | None, quiet: bool, settings: dict[str, Any]
 ) -> Outcome:
-    import torch
     from rich.console import Console
 
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
     progress = Progress() if quiet else RunLines(Console(), f"{number + 1}: ")
     return reproduce(names, data, progress=progress, share=number / count, **settings)

@@ -272,7 +272,10 @@ def _room(guide: Guide, found: Mapping[str, Any], prefix: str, file: Path) -> di
             continue
         name = path.removeprefix(prefix)
         if name not in parameters:
-            raise UnreadableError(f"{file}: the checkpoint belongs to another model: here is no parameter {name!r}")
+            raise UnreadableError(
+                f"{file}: the checkpoint belongs to another model: this one has no parameter {name!r}; load it into a guide "
+                "of the model that it was saved with"
+            )
         needed, shape = tuple(parameters[name].shape), tuple(entry.size)
         if shape[1:] != needed or not 0 <= shape[0] <= guide.rank or entry.properties.dtype not in DTYPES:
             raise UnreadableError(

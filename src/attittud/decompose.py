@@ -56,8 +56,8 @@ class Residual:
     def of(cls, p: Tensor, primary_square: Tensor, tolerance: float, rounding: Tensor | None = None) -> Residual:
         """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖.
 
-        `rounding`: VVᵀ - I of rows that were rounded when they were stored. ‖r‖² is then not the difference of the squares, which
-        may almost vanish where r does not, and an r as small as that rounding counts as zero.
+        `rounding`: VVᵀ - I of rows that were rounded when they were stored. ‖r‖² is then not the difference of the squares:
+        that difference may almost vanish where r does not. An r as small as the rounding counts as zero.
         """
         square, least = primary_square - p.square().sum(), tolerance**2 * primary_square
         if rounding is not None:

@@ -74,13 +74,13 @@ class Guide:
             1, from held-out primary examples (`judge=` of `backward`).
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
-        basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random" or "canonical".
+        basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random", "canonical" or "implicit" ("exact", fresh
+            in every step and never stored).
         rank: its dimension k (ignored by "mean" and "canonical").
         refresh_every: the basis is recomputed in every n-th step.
         include_mean: append the current mean primary gradient as last direction, so that the neutral part is
             orthogonal to it.
-        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched", "hooks"
-            or "implicit" (basis "exact", fresh in every step and never stored).
+        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched" or "hooks".
         parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter); what is
             left out receives g_aux + primary_weight * g_prim.
         batch_norm: BatchNorm in the forward pass of `basis_losses`: on "batch" statistics, or "frozen".

@@ -141,7 +141,7 @@ class SkipWarning:
     seen: int = 0
 
     def restore(self, count: int) -> None:
-        """Continue after so many skipped refreshes that a user was already warned of."""
+        """Continue after this many skipped refreshes, which the user has already been warned about."""
         self.seen = count
 
     def __call__(self, count: int) -> None:

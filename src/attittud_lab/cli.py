@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXTRA = "attittud[cli]"
 _LONGEST = 4000  # characters of a message
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # of standard output: files have messages of their own
-_UNUSABLE = {errno.EACCES: "may not be read", errno.EPERM: "may not be read", errno.ENAMETOOLONG: "is no path"}
+_UNUSABLE = {errno.EACCES: "may not be read", errno.EPERM: "may not be read", errno.ENAMETOOLONG: "cannot be a path"}
 
 
 def build() -> typer.Typer:

@@ -11,7 +11,7 @@ class InputError(Exception):
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:
-    """Cut another library's message to so many characters, to be part of one of our paragraphs."""
+    """Cut another library's message to this many characters, so that it fits into one of our paragraphs."""
     return " ".join(str(error).split())[:most]
 
 

@@ -1,4 +1,4 @@
-"""Writing files that are either whole or absent (written under another name, flushed, then renamed), and locks."""
+"""Writing files that are either whole or absent (written under another name, flushed, then renamed), locks, scratch folders."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import errno
 import json
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from attittud_lab.errors import InputError, one_line
 
 OTHER_FOLDER = "choose another folder by output=FOLDER"
 """The usual cure for a file that cannot be written."""
+
+
+_SCRATCH = "attittud-scratch-"
+_YOUNG = 60  # seconds
 
 
 def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
@@ -57,6 +64,21 @@ def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
     write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(), cure)
 
 
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for temporary files. It goes at the end, or, after a kill, when the next one is made on this machine."""
+    from filelock import FileLock, Timeout
+
+    for lock in Path(gettempdir()).glob(f"{_SCRATCH}*/.lock"):
+        # A locked folder is in use; a young one may be about to be locked.
+        with suppress(Timeout, OSError, NotImplementedError):
+            if time.time() - lock.stat().st_mtime > _YOUNG:
+                with FileLock(lock, timeout=0):
+                    rmtree(lock.parent, ignore_errors=True)
+    with TemporaryDirectory(prefix=_SCRATCH) as name, FileLock(Path(name, ".lock")):
+        yield Path(name)
+
+
 def without_nan(value: Any) -> Any:
     """The value with null instead of the numbers that JSON lacks (NaN and infinity)."""
     if isinstance(value, dict):
@@ -83,6 +105,15 @@ def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLD
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return InputError(f"{path}: may not be written ({error.strerror}); {cure}")
     return InputError(f"{path}: cannot be written ({error.strerror or error}); {cure}")
+
+
+COPIES: dict[str, Path] = {}
+"""Copies of files and folders that came with a job to this machine, by the names that the job knows them by."""
+
+
+def local(name: str) -> Path:
+    """The path of a file or folder that a job reads, wherever the job takes place."""
+    return COPIES.get(name, Path(name))
 
 
 def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -> None:

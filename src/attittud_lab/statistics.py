@@ -41,7 +41,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference(Summary):
-    """The same for differences seed by seed, with the two-sided p-value of "no difference", NaN where the interval is."""
+    """A summary of differences taken seed by seed, and the two-sided p-value of "no difference"; NaN where the interval is."""
 
     p: float
 

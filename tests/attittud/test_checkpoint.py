@@ -245,7 +245,7 @@ def test_a_pickle_inside_of_honest_metadata_does_not_run(tmp_path: Path) -> None
     plant(lambda found: setattr(next(iter(found.storage_data.values())), "relative_path", Runs(mark)))
 
 
-def test_a_value_that_is_no_tensor_does_not_run(tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_tensor_does_not_run(tmp_path: Path) -> None:
     """The state of the guide, or the rows over a parameter, is an object that torch.save has pickled."""
     run, mark = saved(tmp_path / "honest", "dcp"), tmp_path / "ran"
     entries = checkpoint.entries(run.guide)

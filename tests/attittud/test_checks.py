@@ -334,7 +334,7 @@ def test_state_of_a_model_with_other_names(p):
         guide.load_state_dict(trained_state(body=body))
 
 
-def test_something_that_is_no_state(p):
+def test_something_that_is_not_a_state(p):
     guide = guide_for(p)
     with pytest.raises((KeyError, *BAD_INPUT)) as caught:
         guide.load_state_dict({"weights": 1})

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.helpers.command_line import interrupted, run
 
 COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "schema"]
 QUICK = ["demo", "--seeds", "2", "--steps", "2"]
+SCRIPT = "from attittud_lab.cli import main\nmain()\n"  # what pip writes
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,7 @@ def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_p
 def test_standard_output_that_is_full_is_one_sentence(command):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "attittud", command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-c", SCRIPT, command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "the output cannot be written" in done.stderr
@@ -85,21 +87,36 @@ def test_an_interrupt_that_a_command_does_not_handle(what, monkeypatch, capsys):
     assert (code, out, err.strip()) == (130, "", "attittud: interrupted; no file is left half-written")
 
 
-SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
+# One process for all commands. The name of a command goes ahead of its output.
+HELP = """
+import sys
+from attittud_lab.cli import main
+
+for command in sys.argv[1:]:
+    print(f"[{command}]", flush=True)
+    try:
+        main(command.split())
+    except SystemExit as stopped:
+        if stopped.code:
+            raise
+"""
 
 
-@pytest.mark.parametrize("command", [["--version"], *([*name.split(), "--help"] for name in COMMANDS)], ids=" ".join)
-def test_help_needs_no_torch(command, tmp_path):
+def test_help_needs_no_torch(tmp_path):
     """It takes seconds to import, and somebody who asks for help has nothing to compute."""
     (tmp_path / "torch.py").write_text("raise SystemExit('torch is imported')\n")
+    commands = ["--version", *(f"{name} --help".strip() for name in COMMANDS)]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT + "main()\n", *command],
+        [sys.executable, "-c", HELP, *commands],
         capture_output=True,
         text=True,
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-200:]
+    # The line of every command is followed by what the command says.
+    said = re.split("|".join(re.escape(f"[{command}]\n") for command in commands), done.stdout)
+    assert len(said) == 1 + len(commands) and all(text.strip() for text in said[1:])
 
 
 def test_sigterm_in_a_command_without_its_own_message(monkeypatch, capsys):

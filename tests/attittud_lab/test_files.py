@@ -94,3 +94,20 @@ def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
         other.stdin.close()
     with files.only_one_process(tmp_path):
         pass
+
+
+def test_scratch_folders_go_also_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed = tmp_path / f"{files._SCRATCH}killed"
+    for folder in (killed, tmp_path / f"{files._SCRATCH}young", tmp_path / "attittud-mine"):
+        folder.mkdir()
+        (folder / ".lock").touch()
+    for folder in (killed, tmp_path / "attittud-mine"):
+        os.utime(folder / ".lock", (0, 0))
+    with files.scratch_folder() as one:
+        os.utime(one / ".lock", (0, 0))
+        with files.scratch_folder() as two:
+            assert one != two and one.is_dir() and two.is_dir()  # the first one is in use
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["attittud-mine", f"{files._SCRATCH}young"]

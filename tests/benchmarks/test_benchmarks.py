@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attittud import Eta, Guide
 from benchmarks import eager, methods, steps
 from benchmarks.__main__ import arguments as arguments_of_the_command
+from benchmarks.__main__ import main as command
 from benchmarks.figures import figures
 from benchmarks.goals import NAMES, Goal, goals
 from benchmarks.limits import TOPICS, missed
@@ -28,9 +29,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments):
+    """In a process of its own, as people start it."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
-    command = [sys.executable, "-m", "benchmarks", "--quick", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    words = [sys.executable, "-m", "benchmarks", "--quick", *map(str, arguments)]
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True)
 
 
 def plots():
@@ -46,7 +48,7 @@ def test_the_page_is_short():
     assert len(PAGE.read_text().split()) <= 1200
 
 
-def test_tiny_run_writes_results_and_resumes(tmp_path):
+def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     jobs = ("passes", "judges", "wrn22")
     run("--only", *jobs, "--out", tmp_path)
     result = json.loads((tmp_path / "wrn22.json").read_text())
@@ -61,9 +63,10 @@ def test_tiny_run_writes_results_and_resumes(tmp_path):
     later["wrn22"]["points"]["k=2 m=4"]["revision"] = "zzz"
     assert ", zzz." in tables(later, [])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    again = run("--only", *jobs, "--out", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--only", *jobs, "--out", str(tmp_path)])
+    command()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert "wrn22: k=2 m=4 (" not in again.stdout
+    assert "wrn22: k=2 m=4 (" not in capsys.readouterr().out
     assert "not measured" in tables(load(tmp_path), [])
 
 
@@ -129,8 +132,11 @@ def test_results_of_another_machine_are_not_replaced_silently(tmp_path, capsys):
     assert "measured on something else" in capsys.readouterr().out
 
 
-def test_budget_leaves_the_rest_for_another_run(tmp_path):
-    assert "left for another run" in run("--only", "passes", "--budget", "0", "--out", tmp_path).stdout
+def test_budget_leaves_the_rest_for_another_run(tmp_path, monkeypatch, capsys):
+    words = ["benchmarks", "--quick", "--only", "passes", "--budget", "0", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    command()
+    assert "left for another run" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 

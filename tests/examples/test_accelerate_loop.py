@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -20,6 +19,7 @@ from accelerate.state import AcceleratorState
 
 from attittud import preset
 from tests.helpers.hostile import payloads
+from tests.helpers.processes import exit_code
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -47,9 +47,7 @@ def _fresh() -> None:
 
 
 def test_train_kill_resume(tmp_path: Path) -> None:
-    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == ["step_5"]
     resumed = accelerate_loop.train(tmp_path, resume=True)
     whole = accelerate_loop.train(tmp_path / "whole")
@@ -108,7 +106,7 @@ def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_loops_that_were_copied_from_an_earlier_example_still_import() -> None:
     code = "from attittud.integrations.logs import Latest as old; from attittud.integrations import Latest; assert old is Latest"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    assert exit_code(code) == 0
 
 
 def test_bf16(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Job, Results, curves, read_lines
 from experiments.reproduce.run import parts, reproduce
 from tests.helpers.interrupting import interrupted
+from tests.helpers.processes import ready_processes
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 RESULTS = CONFIGS.parent / "results"
@@ -148,8 +149,9 @@ def test_a_part_with_another_strategy_copies_what_another_part_has_run(
     assert "runs that another part has made are copied" in said and "apart by --results FOLDER" in said
 
 
-def test_several_processes_share_the_runs(tmp_path: Path) -> None:
+def test_several_processes_share_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No run is made twice, none is left out, and what was measured on a shared device says so."""
+    monkeypatch.setattr("attittud_lab.output.interrupts.get_context", lambda _: ready_processes())
     arguments = ["figure2-samples", "figure2-rank", "--part", "figure2-rank-50", "--quick", "compare.strategies=[]"]
     with pytest.raises(SystemExit) as exit_:
         command.main([*arguments, "--workers=2", "--beside=1", "--work", str(tmp_path)])

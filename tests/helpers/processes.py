@@ -1,16 +1,57 @@
-"""Starts worker processes that talk over gloo, and waits for them no longer than a given limit."""
+"""Processes that have imported everything, and workers among them that talk over gloo and have a limited time."""
 
+import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from attittud_lab.cli import main
+
+
+def ready_processes() -> ForkServerContext:
+    """Processes that start in no time: a server imports what any test needs, once for all tests, and forks.
+
+    (The first list of imports counts. Each test with a list of its own would find the server of another test. Nothing on it
+    may import huggingface_hub, which reads the environment only then.)
+    """
+    context = mp.get_context("forkserver")
+    lab = ["attittud_lab.cli", "attittud_lab.compare.run", "attittud_lab.training.train", "sklearn.metrics"]
+    library = ["torch._dynamo", "torch.distributed.fsdp", "attittud.guide", "tests.helpers.scenarios"]
+    context.set_forkserver_preload([*library, *lab, "sklearn.datasets", "scipy.special", "pytest"])
+    return context
+
+
+def command(folder: Path, *arguments: str, **environment: str) -> ForkServerProcess:
+    """Start `attittud` in a folder, where its output and its errors go into the files out and err."""
+    process = ready_processes().Process(target=_command, args=(folder, arguments, environment))
+    process.start()
+    return process
+
+
+def _command(folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    os.environ |= environment
+    os.chdir(folder)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    main(list(arguments))
+
+
+def exit_code(program: str) -> int | None:
+    """How a process ends that runs a program; by the number of a signal, negative, where one kills it."""
+    process = ready_processes().Process(target=exec, args=(program, {"__name__": "program"}))
+    process.start()
+    process.join(300)
+    process.kill()
+    return process.exitcode
 
 
 def _worker(number: int, count: int, folder: str, patience: float, target: Callable[..., Any], args: tuple) -> None:
@@ -40,9 +81,7 @@ def outcomes(
     Processes that are not done after `limit` seconds are ended. `patience` is the time-out of the process group.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # One server imports torch, its children are forked from there: a process then starts in no time.
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "tests.helpers.scenarios"])
+        context = ready_processes()
         processes = [
             context.Process(target=_worker, args=(number, count, folder, patience, target, args))
             for number in range(count)

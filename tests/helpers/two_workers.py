@@ -1,11 +1,13 @@
-"""Run by test_integrations_workers.py in each of two processes: the examples under Hugging Face, Lightning and Accelerate."""
+"""Run by test_integrations_workers.py: the examples under Hugging Face, Lightning and Accelerate in two processes."""
 
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -248,9 +250,39 @@ RUNS = {
     )
 }
 
-if __name__ == "__main__":
-    folder = sys.argv[1]
+
+def work(folder: str) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     found = {name: run(folder) for name, run in RUNS.items()}
     Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
+
+
+def fork(number: str, folder: str) -> int:
+    """Start a worker, and return its process."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ |= {"RANK": number, "LOCAL_RANK": number}
+        work(folder)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    for name in (
+        "accelerate_loop",
+        "lightning_module",
+        "transformers_trainer",
+        *(["trl_trainers"] if "trl" in RUNS else []),
+    ):
+        import_module(name)  # once for both: that takes longer than their work
+    children = [fork(number, sys.argv[1]) for number in "01"]
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(statuses))

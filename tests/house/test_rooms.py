@@ -113,7 +113,7 @@ def test_the_lab_uses_public_names_of_the_library(name):
         if module == "attittud":
             assert what in (*attittud.__all__, "__version__"), f"{name} takes {what} from attittud"
         elif module.startswith("attittud."):
-            assert module.startswith(PUBLIC_MODULES), f"{name} imports {module}, which is no public module"
+            assert module.startswith(PUBLIC_MODULES), f"{name} imports {module}, which is not a public module"
             assert what is None or not what.startswith("_"), f"{name} takes {what} from {module}"
 
 

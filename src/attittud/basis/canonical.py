@@ -37,9 +37,9 @@ class Coordinates(Subspace):
             found.append(torch.stack([part.sum() for part in parts]))
         return torch.stack(found)
 
-    def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
+    def finish(self, step: Gradients, primary_weight: float) -> Finished:
         step.sum_primary()
-        step.sum_tasks(along)
+        step.sum_tasks()
         primary = step.primary_gradient
         assert primary is not None
         square = dot(primary, primary)

@@ -100,7 +100,7 @@ class CapturedUpdate:
                 self._forget(None, ())  # the memory becomes `.grad`
                 self._refused = True
                 assert step.subspace is not None
-                return step.subspace.finish(step, primary_weight, [])
+                return step.subspace.finish(step, primary_weight)
         assert self._graph is not None and self._numbers is not None
         self._graph.replay()
         numbers = replace(self._numbers, vector=self._numbers.vector.clone())
@@ -117,7 +117,7 @@ class CapturedUpdate:
             # Other threads, such as a data loader's, may use the device meanwhile.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                _, numbers, _ = space.compute(step.copied(), primary_weight, [])
+                _, numbers, _ = space.compute(step.copied(), primary_weight)
                 self._numbers = numbers.gather()
             finally:
                 graph.capture_end()

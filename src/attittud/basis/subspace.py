@@ -158,11 +158,8 @@ class Subspace(ABC):
         """
 
     @abstractmethod
-    def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
-        """Take the signs and form the update over the shared parameters.
-
-        `along`: tensors that are summed over workers in the same exchange.
-        """
+    def finish(self, step: Gradients, primary_weight: float) -> Finished:
+        """Take the signs and form the update over the shared parameters."""
 
     def release(self) -> None:  # noqa: B027 - a stored basis outlives the step
         """Free what was only needed in this step."""
@@ -217,15 +214,13 @@ class Directions(Subspace):
             found.append([part.square().sum() for part in (helps, harms, gradient.double() - helps - harms)])
         return torch.stack([torch.stack(row) for row in found])
 
-    def finish(self, step: Gradients, primary_weight: float, along: list[Tensor]) -> Finished:
-        update, numbers, cosines = self.compute(step, primary_weight, along)
+    def finish(self, step: Gradients, primary_weight: float) -> Finished:
+        update, numbers, cosines = self.compute(step, primary_weight)
         return finished(update, step.tasks, numbers, cosines)
 
-    def compute(
-        self, step: Gradients, primary_weight: float, along: list[Tensor]
-    ) -> tuple[Tensor, Numbers, dict[str, Tensor]]:
+    def compute(self, step: Gradients, primary_weight: float) -> tuple[Tensor, Numbers, dict[str, Tensor]]:
         """The update, the numbers of its report, and the cosines with the judges' gradient."""
-        p, square, judges = step.measure(along)
+        p, square, judges = step.measure()
         known = square is not None
         for task in step.tasks.values():
             # The primary gradient may have grown after this task had been reduced to a k-vector.
@@ -264,11 +259,11 @@ class Directions(Subspace):
             weights = change if weights is None else weights + change
             tasks[name] = a, aa, inner
         assert weights is not None
-        update = self._update(step, weights, primary_factor, along)
+        update = self._update(step, weights, primary_factor)
         active = self.active.clone()  # a report may be read after the next refresh
         return update, Numbers(p, square, p[:0] if residual is None else residual.norm[None], active, tasks), cosines
 
-    def _update(self, step: Gradients, weights: Tensor, primary_factor: Tensor, along: list[Tensor]) -> Tensor:
+    def _update(self, step: Gradients, weights: Tensor, primary_factor: Tensor) -> Tensor:
         total, factor = step.summed()
         whole = False not in [task.whole for task in step.tasks.values()]
         if step.in_span or (step.primary_whole and whole):
@@ -279,8 +274,7 @@ class Directions(Subspace):
         if not step.primary_whole:
             total.add_(scaled)
         if not whole:
-            self.workers.sum_examples_(total, "gradients", *along)
-            along.clear()
+            step.sum_examples_(total, "gradients")
         self.add_(total, weights)
         return total.add_(scaled) if step.primary_whole else total
 

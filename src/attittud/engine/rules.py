@@ -58,7 +58,7 @@ class Bound:
         return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
 
     def positions(self, x: Tensor) -> Tensor:
-        """... x features as m x positions x features."""
+        """Reshape `... x features` to m x positions x features."""
         rows = by_example(x, self.axis, self.examples)
         if rows.ndim < 3:
             raise UnsupportedError(f"in a result {tuple(self.call.shape)} only features are as many as the examples")
@@ -160,7 +160,7 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
 
 
 def _affine(b: Bound, normalised: Callable[[], Tensor], features: int = 0) -> Found:
-    """weight * normalised + bias, with weight and bias over the channels or over so many of the last dimensions."""
+    """weight * normalised + bias, with weight and bias over the channels or over some of the last dimensions."""
     g = by_example(b.gradient, b.axis, b.examples)
     dims = list(range(1, g.ndim - features)) if features else [1, *range(3, g.ndim)]
     if b.asks(b["weight"]):

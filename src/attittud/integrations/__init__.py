@@ -12,7 +12,7 @@ from attittud.report import Report
 PARTS = ("neutral", "helpful", "harmful")
 NUMBERS = ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes")
 
-sys.modules[f"{__name__}.logs"] = sys.modules[__name__]  # loops written for 0.2 import `Latest` from there
+sys.modules[f"{__name__}.logs"] = sys.modules[__name__]  # loops written for 0.1 import `Latest` from there
 
 
 class Latest:

@@ -27,7 +27,7 @@ _FEW, _FOURFOLD = 5, 10  # rows up to which `products` runs many programs at a t
 _UNROLLED = 20  # rows of which a thread holds one column, with twice as many sums
 _FEW_PAIRS = 8  # rows of which `gram` has room for many programs at a time
 _PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of one thread, and of four
-_GROUP = 8  # with more rows, so many at a time
+_GROUP = 8  # with more rows, this many at a time
 _GRAM_AHEAD = 6  # tiles on their way from memory, where registers leave too few programs at a time to keep it busy
 
 

@@ -30,7 +30,7 @@ MEMORY = 0.95  # how much of the running scores is kept when the judges are aske
 CAUTION = 3.0
 """A standard error from n answers is multiplied by 1 + CAUTION / (n - 1): a few answers may agree by chance."""
 DISTINCT = 4.0
-"""A part that differs from the whole gradient by so many standard deviations moves half-way to its own score."""
+"""A part that differs from the whole gradient by this many standard deviations moves half-way to its own score."""
 DOUBTED, CERTAIN = 1.0, 3.0
 """In standard errors: a score up to the first gives weight 0, a score from the second on gives weight 1."""
 

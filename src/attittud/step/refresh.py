@@ -284,7 +284,7 @@ def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], st
     if sketch > plain:
         cures.append(f"basis='sketch' with rank={sketch}, which works on no more rows than it keeps")
     cures.append("parameters= to decompose only a part of the model, such as its last layers")
-    cures.append("engine='implicit' with basis='exact', which stores no basis")
+    cures.append("basis='implicit', which stores no basis")
     rows = working_rows(rank)
     raise MemoryError(
         f"a basis of rank {rank} over {layout.size:,} shared parameters needs {needed(rank, rows, storage) / GIB:.2f} GiB on "

@@ -100,11 +100,12 @@ class Gradients:
         self.primary_complete = False  # no further primary call will come
         self.primary_whole = not workers.splits_examples  # `primary_gradient` covers the examples of all workers
         self.primary_measured: tuple[int, Tensor, Tensor] | None = None
-        """V g_prim and ‖g_prim‖² after so many primary calls."""
+        """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
         self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
         self.tasks: dict[str, AuxiliaryGradient] = {}
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
+        self.unsummed: list[Tensor] = []  # other gradients, which the next sum over workers takes along
 
     def copied(self) -> Self:
         """A copy over the same vectors: measuring with the copy does not change this object."""
@@ -163,17 +164,14 @@ class Gradients:
 
     # ------------------------------------------------------------------------------------------------ numbers
 
-    def measure(self, along: list[Tensor]) -> tuple[Tensor, Tensor | None, Judges | None]:
-        """Reduce all gradients to k-vectors and inner products: V g_prim, ‖g_prim‖², what the judges see.
-
-        `along`: tensors that are summed over workers in the same exchange.
-        """
+    def measure(self) -> tuple[Tensor, Tensor | None, Judges | None]:
+        """Reduce all gradients to k-vectors and inner products: V g_prim, ‖g_prim‖², what the judges see."""
         subspace = self.subspace
         assert isinstance(subspace, Directions)
         if self.norms or self.include_mean:
             self.sum_primary()
         if self.norms and len(self.tasks) == 1:
-            self.sum_tasks(along)
+            self.sum_tasks()
         for task in self.tasks.values():
             self._measure(task)
         p: Tensor
@@ -190,7 +188,7 @@ class Gradients:
             inner = dot(self.judges, self.primary_gradient)
             judges = Judges(subspace.project(self.judges), dot(self.judges, self.judges), inner)
         if self.workers.size > 1:
-            self._exchange(p, square, judges)
+            _exchange(self, p, square, judges)
         return p, square, judges
 
     def _measure(self, task: AuxiliaryGradient) -> None:
@@ -227,30 +225,35 @@ class Gradients:
             task.inner = task.inner + inner if same_primary and task.inner is not None and inner is not None else None
         task.primary_calls = self.primary_calls
 
-    def _exchange(self, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
-        """One small sum over workers makes all k-vectors and inner products global."""
-        columns = self.workers.splits_columns
-        parts = [p, square] if columns or not self.primary_whole else []
-        if judges is not None and columns:
-            parts += [judges.rows, judges.square, judges.primary]
-        for task in self.tasks.values():
-            if columns or not task.whole:
-                parts += [task.a, task.square, task.inner, task.judged]
-        self.workers.sum_numbers_([part for part in parts if part is not None])
-
     def sum_primary(self) -> None:
         """Sum the primary gradient over the examples of all workers."""
         if not self.primary_whole and self.primary_gradient is not None:
             self.workers.sum_examples_(self.primary_gradient, "primary gradients")
             self.primary_whole = True
 
-    def sum_tasks(self, along: list[Tensor]) -> None:
+    def sum_tasks(self) -> None:
         """Do the same for the gradient of each task, which must still be held as a vector."""
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
-                self.workers.sum_examples_(task.flat, "auxiliary gradients", *along)
-                along.clear()
+                self.sum_examples_(task.flat, "auxiliary gradients")
                 task.whole = True
+
+    def sum_examples_(self, x: Tensor, what: str) -> None:
+        """Sum a vector over the examples of all workers, and in the same exchange what still waits for one."""
+        self.workers.sum_examples_(x, what, *self.unsummed)
+        self.unsummed = []
+
+
+def _exchange(found: Gradients, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
+    """One small sum over workers makes all k-vectors and inner products global."""
+    columns = found.workers.splits_columns
+    parts = [p, square] if columns or not found.primary_whole else []
+    if judges is not None and columns:
+        parts += [judges.rows, judges.square, judges.primary]
+    for task in found.tasks.values():
+        if columns or not task.whole:
+            parts += [task.a, task.square, task.inner, task.judged]
+    found.workers.sum_numbers_([part for part in parts if part is not None])
 
 
 class Step(Gradients):
@@ -320,6 +323,7 @@ class Step(Gradients):
         self.primary_complete = True
         held.clear()
         early = _early(self, tasks, shares[1:], graphs) if replayed else {}
+        self.fix()
         for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
             self._take_auxiliary(name, task, share, graphs[name], ahead or early.get(name))
 
@@ -337,6 +341,8 @@ class Step(Gradients):
         graphs = _graphs(self, given, retain_graph=retain_graph)
         self.reached = self.reached.union(*[graph.reached for graph in graphs.values()])
         early = _early(self, tasks, shares, graphs) if self.replayed else {}
+        if self.subspace is not None or (self.primary_calls and self.shared.auxiliary is not None):
+            self.fix()
         for (name, task), share in zip(tasks.items(), shares, strict=True):
             self._take_auxiliary(name, task, share, graphs[name], early.get(name))
 
@@ -371,8 +377,6 @@ class Step(Gradients):
 
     def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
         """Turn an auxiliary loss into its gradient. `found`: the gradient, if it was computed before."""
-        if self.subspace is not None or (self.primary_calls and self.shared.auxiliary is not None):
-            self.fix()
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
@@ -383,7 +387,7 @@ class Step(Gradients):
         _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached
         if self.subspace is None and self.primary_calls:
-            self.fix()
+            self.fix()  # it had to wait for this loss, which shows the shared parameters
         auto = self.parts.auto
         eta = task.eta if isinstance(task.eta, Eta) else auto.weights(name, task.loss.device)
         self.tasks.setdefault(name, AuxiliaryGradient(eta, task.weight, whole=not self.workers.splits_examples))
@@ -454,15 +458,13 @@ class Step(Gradients):
         assert layout is not None and subspace is not None
         # Decided once all losses are known: if a task is missing in one step, its parameters are still not the primary task's.
         primary, auxiliary = shared.settle(self.reached_primary, self.reached)
-        rest, unsummed = _rest_updates(self, primary_weight, auxiliary), None
+        rest = _rest_updates(self, primary_weight, auxiliary)
         if self.workers.size > 1:
             others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
             others = [(name, p) for name, p in others if name in primary or name in auxiliary]
             rest, unsummed = self.workers.rest(rest, others)
-        if self.captured is not None:
-            done = self.captured.finish(self, primary_weight)
-        else:
-            done = subspace.finish(self, primary_weight, [] if unsummed is None else [unsummed])
+            self.unsummed = [] if unsummed is None else [unsummed]
+        done = (self.captured or subspace).finish(self, primary_weight)
         shared.write(layout, done.update, rest)
         self.refresher.close(refreshed=self.refreshing)
         if self.parts.auto.wanted:

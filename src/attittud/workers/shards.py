@@ -85,7 +85,7 @@ class Shards(Group):
             if dimension != 0 and self.shards > 1:
                 raise ValueError(
                     f"basis 'random' numbers the columns of V, but {name!r} is sharded along dimension {dimension}, where a "
-                    "shard is no range of them; shard along dimension 0"
+                    "shard is not a contiguous range of columns; shard along dimension 0"
                 )
             length = local(parameter).numel()
             rows = parameter.shape[0] if parameter.ndim else 1

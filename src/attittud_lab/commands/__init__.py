@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attittud_lab.errors import unknown
+from attittud_lab.errors import InputError, unknown
 
 if TYPE_CHECKING:  # pydantic and torch import slowly: not before a command runs
     from attittud_lab.config.load import Names
     from attittud_lab.config.schema import Config
+    from attittud_lab.placing.job import Place
 
 CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
 Auxiliary = Annotated[list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")]
@@ -26,6 +30,12 @@ InputColumn = Annotated[
 LabelColumn = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found.")
 ]
+
+_WORKERS = "Runs that are trained at the same time, in processes of this machine. It changes no result but seconds."
+Workers = Annotated[int, typer.Option("--workers", metavar="N", min=1, max=1024, help=_WORKERS)]
+_RAY = "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT, or on the one that this machine is part of."
+Ray = Annotated[str | None, typer.Option("--ray", metavar="[ADDRESS]", help=_RAY)]
+_ADDRESS = re.compile(r"auto|ray://.+|[^\s=]+:\d+")
 
 
 def key_values(examples: str) -> Any:
@@ -69,9 +79,29 @@ class _Untyped:
 class Command(_Untyped, TyperCommand):
     """A command."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--ray` may stand alone: what follows it is an address only if it looks like one."""
+        found = list[str]()
+        for word, following in zip_longest(args, args[1:], fillvalue=""):
+            found += [word, "auto"] if word == "--ray" and not _ADDRESS.fullmatch(following) else [word]
+        return super().parse_args(ctx, found)
+
 
 class CommandGroup(_Untyped, TyperGroup):
     """All commands."""
+
+
+def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
+    """Where the runs of a command take place."""
+    from attittud_lab.placing.cluster import on_ray
+    from attittud_lab.placing.job import in_this_process
+    from attittud_lab.placing.processes import in_processes
+
+    if ray is not None and workers > 1:
+        raise InputError("--workers and --ray exclude each other: Ray decides how many runs a machine takes; give one")
+    if ray is not None:
+        return on_ray(ray)
+    return in_this_process() if workers == 1 else in_processes(workers)
 
 
 def read(path: str | Path, overrides: Sequence[str] | None) -> Config:

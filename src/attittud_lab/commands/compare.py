@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, key_values, read, read_text
+from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, Ray, Workers, key_values, placed, read, read_text
 from attittud_lab.errors import InputError
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, Progress, RunLines
@@ -32,6 +32,8 @@ def compare(
     label_column: LabelColumn = None,
     budget: Annotated[str | None, _BUDGET] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
+    workers: Workers = 1,
+    ray: Ray = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No bars, and no lines about runs.")] = False,
 ) -> None:
     """Train the same job under several strategies with paired seeds, and say which one to use, if any.
@@ -43,6 +45,9 @@ def compare(
 
     The folder is runs/CONFIG/compare (or in another one than runs: output=FOLDER); its report.html has the curves. The same
     command again skips finished runs; with more seeds, weights or strategies the finished runs are kept.
+
+    Runs are independent: --workers 4 trains four at a time on this machine, --ray many on a cluster. The figures of a run
+    stay the same to the last digit; its seconds do only if every run has as many cores as training.threads says.
     """
     with starting():
         from rich.console import Console
@@ -56,8 +61,9 @@ def compare(
     folder = Path(settings.output) / name / "compare"
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     again = "the same command without --fresh" if fresh else "the same command"
-    with interruptible(lambda: f"finished runs are kept in {folder}, {again} goes on with the rest"), progress:
-        result = run(settings, folder, progress, fresh=fresh)
+    kept = f"finished runs are kept in {folder}, {again} goes on with the rest"
+    with interruptible(lambda: kept), progress, placed(workers, ray) as place:
+        result = run(settings, folder, progress, fresh=fresh, place=place)
     show(result, Console(), write_report(folder))
 
 

@@ -211,7 +211,7 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
         "  kind: table",
         "  table:",
         "    categorical: []  # columns of numbers that only name something, such as a postcode",
-        "    exclude:" if left_out else "    exclude: []  # columns that are no features",
+        "    exclude:" if left_out else "    exclude: []  # columns that are not features",
         *(
             f"      - {json.dumps(name, ensure_ascii=False)}  # {_visible(reason, 100)}"
             for name, reason in left_out.items()

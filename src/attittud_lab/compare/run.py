@@ -6,8 +6,8 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,16 +30,38 @@ from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.errors import InputError
-from attittud_lab.files import make_folder, without_nan, write_atomically, write_json
+from attittud_lab.files import make_folder, only_one_process, without_nan, write_atomically, write_json
+from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress, parse_duration, readable
+from attittud_lab.placing.job import Here, InThisProcess, Job, Place
 from attittud_lab.runs.result import RunResult
 from attittud_lab.strategies import find
 from attittud_lab.training.phase import DivergedError, phase_steps
-from attittud_lab.training.train import load_data
+from attittud_lab.training.train import load_data, threads_of
 from attittud_lab.training.train import run as train
 
+Run = tuple[Candidate, Variant, Budget, int]
+"""A run of a comparison: what is trained, with which settings, for how long, with which seed."""
+TIMED_SECONDS = 3.0
+"""Steps of a run in another process are timed for so long, as its reports come together."""
 KEPT_BYTES = 1 << 30
 """With more data in memory, the data of other splits are dropped, and read again when they are needed."""
+
+
+@dataclass
+class _Plan:
+    """What is known about the runs of a comparison and their times."""
+
+    untimed: set[str]
+    """Strategies of which no run has been timed."""
+    steps: int
+    """Steps of a run."""
+    at_budget: tuple[int, float | None]
+    """The number of last runs, at equal seconds, and these seconds if given."""
+    at_once: int
+    seconds: list[float] = field(default_factory=list)
+    left: int = 0
+    told: bool = False
 
 
 class Forecast(Progress):
@@ -48,63 +70,76 @@ class Forecast(Progress):
     It forecasts after the first steps, and again when every strategy has been run once.
     """
 
-    def __init__(
-        self, progress: Progress, labels: Iterable[str], steps: int, at_budget: tuple[int, float | None]
-    ) -> None:
-        """`steps`: steps of a run. `at_budget`: the number of last runs, at equal seconds, and these seconds if given."""
-        self._progress, self._untimed, self._steps, self._at_budget = progress, set(labels), steps, at_budget
-        self._label, self._runs, self._left, self._told = "", 0, 0, False
-        self._seconds: list[float] = []
-        self._warm: float | None = None
+    def __init__(self, progress: Progress, plan: _Plan) -> None:
+        self._progress, self._plan, self._label, self._at_least = progress, plan, "", 0.0
+        self.say, self.evaluated, self.end = progress.say, progress.evaluated, progress.end  # type: ignore[method-assign]
 
-    def plan(self, runs: int) -> None:
-        """So many runs are planned, including finished ones."""
-        self._runs = runs
+    def comparison(self, runs: int, done: int = 0) -> None:
+        """This many runs are planned, including finished ones, of which `done` are known."""
+        self._plan.left = runs - done
         self._progress.comparison(runs)
 
-    @contextmanager
-    def timed(self, label: str, done: int) -> Iterator[Progress]:
-        """Inside, a run of this strategy is trained, after so many others."""
-        self._label, self._left, began = label, self._runs - done, time.monotonic()
-        yield self
-        self._left, seconds = self._left - 1, time.monotonic() - began
-        if label in self._untimed:
-            self._untimed.remove(label)
-            self._seconds.append(seconds)
-            if not self._untimed:
-                self._tell(fmean(self._seconds), "now that every strategy has been run once")
-        if not self._told:
+    def begin(self, what: str) -> None:
+        self._label = what.rpartition(", seed ")[0]
+        self._progress.begin(what)
+
+    def alongside(self, what: str) -> Progress:
+        found = Forecast(self._progress.alongside(what), self._plan)
+        found._label, found._at_least = what.rpartition(", seed ")[0], TIMED_SECONDS
+        return found
+
+    def known(self, label: str, seconds: float | None) -> None:
+        """A run of this strategy is there, after this many seconds of training, or without them."""
+        plan = self._plan
+        plan.left -= 1
+        if seconds is not None and label in plan.untimed:
+            plan.untimed.remove(label)
+            plan.seconds.append(seconds)
+            if not plan.untimed:
+                self._tell(fmean(plan.seconds), "now that every strategy has been run once")
+        if seconds is not None and not plan.told:
             self._tell(seconds, f"if all are like this one of {label}; the next forecast knows all strategies")
 
     def _tell(self, seconds: float, reason: str) -> None:
-        self._told = True
-        at_budget = min(self._left, self._at_budget[0])
-        total = (self._left - at_budget) * seconds + at_budget * (self._at_budget[1] or seconds)
+        plan = self._plan
+        plan.told = True
+        at_budget = min(plan.left, plan.at_budget[0])
+        total = (plan.left - at_budget) * seconds + at_budget * (plan.at_budget[1] or seconds)
         if total > 0:
-            self._progress.say(f"Forecast: about {readable(total)} for the {self._left} runs that are left, {reason}.")
+            total /= min(plan.at_once, plan.left)
+            self.say(f"Forecast: about {readable(total)} for the {plan.left} runs that are left, {reason}.")
 
     def phase(self, name: str, steps: int, done: int) -> None:
-        self._warm = None
+        self._warm: float | None = None
         self._progress.phase(name, steps, done)
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
         self._progress.advance(steps, values)
         now = time.monotonic()
-        if not self._told and self._warm is not None:
-            step = (now - self._warm) / steps
+        if self._warm is None:  # the first steps, in which much is set up, do not count
+            self._warm, self._timed = now, 0
+            return
+        self._timed += steps
+        if not self._plan.told and now - self._warm > self._at_least:
+            step = (now - self._warm) / self._timed
             text = f"as a step of {self._label} takes {step:.2g} s; the next forecast knows all strategies"
-            self._tell(step * self._steps, text)
-        self._warm = now  # the first steps, in which much is set up, do not count
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self._progress.evaluated(values)
+            self._tell(step * self._plan.steps, text)
 
 
 class Comparison:
     """One comparison in its folder."""
 
-    def __init__(self, config: Config, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        progress: Progress | None = None,
+        *,
+        fresh: bool = False,
+        place: Place | None = None,
+    ) -> None:
         self.config, self.folder, self.progress, self.fresh = config, folder, progress or Progress(), fresh
+        self.place = place or InThisProcess()
         settings = config.compare
         self.seeds = seeds(config)
         self.tuning_seeds = self.seeds[: settings.tuning_seeds]
@@ -112,12 +147,18 @@ class Comparison:
         self.candidates = candidates(config)
         self.variants = {c.label: variants(c.strategy, settings, tuned=c.tuned) for c in self.candidates}
         self._data: dict[str, Prepared] = {}
+        self._threads: dict[str, int] = {}
+        self._begun: dict[Path, Run] = {}
         self._results: dict[Path, RunResult | None] = {}
         self._same_work: dict[tuple[str, tuple[str, ...], Budget], list[RunResult]] = {}
 
     def run(self) -> dict[str, Any]:
         """Run everything that is not there yet; returns the content of comparison.json."""
         make_folder(self.folder)
+        with only_one_process(self.folder):
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         write_atomically(self.folder / "config.yaml", dump(self.config).encode())
         budget = self.configured_budget()
         self._announce(budget)
@@ -128,7 +169,7 @@ class Comparison:
         if self.config.compare.equal == "both":
             # Where the steps are the same, as for multitask, there is nothing more to run.
             more = sum(equal[row.label] != budget for row in rows) * len(self.seeds)
-            self.forecast.plan(len(self._results) + more)
+            self.forecast.comparison(len(self._results) + more, len(self._results))
             at_seconds = seconds, self._all_seeds(rows, equal)
         factors = {path: factor for runs in self._same_work.values() for path, factor in slow(runs).items()}
         slowest = sorted(factors, key=lambda path: -factors[path])
@@ -166,11 +207,11 @@ class Comparison:
         )
         if find(self.config.strategy.name).trains_others:
             self.progress.say(
-                f"strategy: {self.config.strategy.name} is no row here: it tries strategies itself; `attittud train` does that"
+                f"strategy: {self.config.strategy.name} is not a row here: it tries strategies itself; `attittud train` does that"
             )
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
-        self.forecast = Forecast(self.progress, self.variants, steps, at_budget)
-        self.forecast.plan(at_steps + at_seconds)
+        self.forecast = Forecast(self.progress, _Plan(set(self.variants), steps, at_budget, self.place.at_once))
+        self.forecast.comparison(at_steps + at_seconds)
 
     def prepared(self, seed: int) -> Prepared:
         """The data of a seed, kept in memory for the next run that has the same split."""
@@ -182,34 +223,60 @@ class Comparison:
             self._data[key] = load_data(config, seed, list(self._data.values()))
         return self._data[key]
 
-    def _one(self, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> RunResult | None:
-        """A finished run, trained if need be; None where it diverged."""
-        path = run_dir(self.folder, candidate, variant, budget, seed)
-        if path not in self._results:
+    def _finish(self, runs: Iterable[Run]) -> None:
+        """Train the runs that are not there yet; afterwards `_results` has all of them."""
+        for done, (found, seconds) in self.place.run(self._jobs(runs), self.forecast):
+            assert done.folder is not None
+            self._keep(done.folder, found if found is None else replace(found, run_dir=done.folder))
+            self.forecast.known(self._begun[done.folder][0].label, seconds)
+
+    def _jobs(self, runs: Iterable[Run]) -> Iterator[Job]:
+        """The jobs of runs that have to be trained. The others are read on the way."""
+        for candidate, variant, budget, seed in runs:
+            path = run_dir(self.folder, candidate, variant, budget, seed)
+            if path in self._begun:
+                continue
+            self._begun[path] = candidate, variant, budget, seed
+            config = replace(job(self.config, candidate, variant, budget), seed=seed)
             at = f" at {variant.weight:g}" if candidate.tuned else ""
-            self.progress.begin(f"{candidate.label}{at}, seed {seed}")
-            wanted, found = replace(job(self.config, candidate, variant, budget), seed=seed), None
-            with suppress(DivergedError):
-                if (path / "result.json").exists() and not self.fresh:
-                    found = checked(train(wanted, run_dir=path))
-                else:
-                    data = self.prepared(seed)
-                    with self.forecast.timed(candidate.label, len(self._results)) as progress:
-                        found = train(wanted, run_dir=path, data=data, progress=progress, fresh=self.fresh)
-            self._results[path] = found
-            if found is not None:  # with any weight and seed
-                self._same_work.setdefault((candidate.label, variant.changes, budget), []).append(found)
-            self.progress.end()
-        return self._results[path]
+            name = f"{candidate.label}{at}, seed {seed}"
+            if (path / "result.json").exists() and not self.fresh:
+                self.progress.begin(name)
+                self._keep(path, checked(train(config, run_dir=path)))
+                self.progress.end()
+                self.forecast.known(candidate.label, None)
+                continue
+            data = self.prepared(seed)
+            threads = self._threads_of(config, data)
+            reads = files_read(config.model, seed)
+            yield Job(name, train_one, (config, self.fresh, threads), path, data, reads, threads, config.device)
+
+    def _threads_of(self, config: Config, data: Prepared) -> int:
+        key = json.dumps([to_dict(config.model), config.training.threads])
+        if key not in self._threads:
+            self._threads[key] = threads_of(config, data)
+        return self._threads[key]
+
+    def _keep(self, path: Path, found: RunResult | None) -> None:
+        candidate, variant, budget, _ = self._begun[path]
+        self._results[path] = found
+        if found is not None:  # with any weight and seed
+            self._same_work.setdefault((candidate.label, variant.changes, budget), []).append(found)
+
+    def _one(self, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> RunResult | None:
+        """A finished run; None where it diverged."""
+        return self._results[run_dir(self.folder, candidate, variant, budget, seed)]
 
     def _tune(self, budget: Budget) -> list[Tuned]:
         """Every strategy chooses among the same number of tries on the same seeds, by its mean on validation."""
-        for seed in self.tuning_seeds:
-            # Strategies take turns, so that a busy hour does not make one strategy look slow.
-            for number in range(max(map(len, self.variants.values()))):
-                for candidate in self.candidates:
-                    for variant in self.variants[candidate.label][number : number + 1]:
-                        self._one(candidate, variant, budget, seed)
+        # Strategies take turns, so that a busy hour does not make one strategy look slow.
+        self._finish(
+            (candidate, variant, budget, seed)
+            for seed in self.tuning_seeds
+            for number in range(max(map(len, self.variants.values())))
+            for candidate in self.candidates
+            for variant in self.variants[candidate.label][number : number + 1]
+        )
         rows = [self._choose(candidate, budget) for candidate in self.candidates]
         return [row for row in rows if row is not None]
 
@@ -241,6 +308,7 @@ class Comparison:
     def _all_seeds(self, rows: list[Tuned], budgets: Mapping[str, Budget]) -> ByLabel:
         """Run seed by seed, so that an interrupted comparison has equally many runs of every strategy."""
         found: ByLabel = {row.label: {} for row in rows}
+        self._finish((row.candidate, row.variant, budgets[row.label], seed) for seed in self.seeds for row in rows)
         for seed in self.seeds:
             for row in rows:
                 result = self._one(row.candidate, row.variant, budgets[row.label], seed)
@@ -275,6 +343,21 @@ def _no_baseline(label: str, what: str) -> InputError:
     )
 
 
-def compare(config: Config, folder: Path, progress: Progress | None = None, *, fresh: bool = False) -> dict[str, Any]:
-    """Run a comparison, or what is left of it, and write comparison.json into its folder."""
-    return Comparison(config, folder, progress, fresh=fresh).run()
+def train_one(here: Here, config: Config, fresh: bool, threads: int) -> tuple[RunResult | None, float]:
+    """Train a run where it takes place; returns its result, None where it diverged, and the seconds."""
+    began, found = time.monotonic(), None
+    with suppress(DivergedError):
+        found = train(config, run_dir=here.folder, data=here.data, progress=here.progress, fresh=fresh, threads=threads)
+    return found, time.monotonic() - began
+
+
+def compare(
+    config: Config,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    fresh: bool = False,
+    place: Place | None = None,
+) -> dict[str, Any]:
+    """Run a comparison, or what is left of it, and write comparison.json into its folder; `place` is where runs take place."""
+    return Comparison(config, folder, progress, fresh=fresh, place=place).run()

@@ -122,7 +122,7 @@ class TableConfig(Section):
     columns: list[str] | None = None
     """use these columns only; null uses all"""
     exclude: list[str] = field(default_factory=list)
-    """columns that are no features, such as an id"""
+    """columns that are not features, such as an id"""
     categorical: list[str] = field(default_factory=list)
     """columns of numbers that only name something, such as a postcode; columns of text always do"""
 
@@ -144,7 +144,7 @@ class DataConfig(Section):
     max_length: Annotated[int, Limits(8, 131_072, _IN_MEMORY)] = 128
     """tokens of a text that are read, and of a block of text for language modelling"""
     buckets: Annotated[int, Limits(1, 131_072)] | None = field(default=32, metadata=LATER)
-    """batches are of texts of similar length, padded to a multiple of so many tokens; null pads all to the longest text"""
+    """batches are of texts of similar length, padded to a multiple of this many tokens; null pads all to the longest text"""
     pack: Flag = field(default=True, metadata=LATER)
     """hf: models only: blocks for language modelling hold several texts, which do not see each other; false: one each"""
     cache: PathText | None = field(default=None, metadata=LATER)
@@ -154,7 +154,7 @@ class DataConfig(Section):
     test_seed: Seed | None = field(default=None, metadata=LATER)
     """seed of the test examples alone, so that all splits are tested on the same ones; null takes the split's own"""
     subsets: Steps | None = None
-    """take turns among so many splits, as the seeds of the runs go up; null always has the same one"""
+    """take turns among this many splits, as the seeds of the runs go up; null always has the same one"""
 
     def check(self) -> None:
         """Refuse what does not go together; a message begins with the path of the culprit."""
@@ -278,7 +278,7 @@ class PhaseConfig(Section):
     select: Literal["best", "last"] = "best"
     """the model that leaves the phase: best on validation, or the last one"""
     seconds: Annotated[float, Limits(0, 10**9)] | None = None
-    """stop after so many seconds of training (the result then depends on the machine); null has no limit"""
+    """stop after this many seconds of training (the result then depends on the machine); null has no limit"""
 
 
 _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}

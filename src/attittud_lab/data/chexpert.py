@@ -93,7 +93,9 @@ class CheXpert:
     def _image(self, path: str, first: int) -> Path:
         parts = PurePosixPath(path).parts
         if ".." in parts or PurePosixPath(path).is_absolute():
-            raise InputError(f"{self.root}: the Path {path!r} leaves the folder; this is not CheXpert's table")
+            raise InputError(
+                f"{self.root}: the Path {path!r} leaves the folder; take the table that came with the data"
+            )
         found = self.root.joinpath(*parts[first:])
         if not _is_file(found):
             raise InputError(f"{found}: the table names this image, but it is not there; unpack the images too")
@@ -134,5 +136,7 @@ def _finding(table: pa.Table, name: str, where: str) -> np.ndarray:
 def _patient(path: str, where: str) -> str:
     found = _PATIENT.search(path)
     if found is None:
-        raise InputError(f"{where}: the Path {path!r} names no patient (patient00001/...); it is not CheXpert's table")
+        raise InputError(
+            f"{where}: the Path {path!r} names no patient (patient00001/...); take the table that came with the data"
+        )
     return found[0]

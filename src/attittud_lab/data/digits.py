@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from functools import cache
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,7 +19,12 @@ class Digits(Source):
         return cls() if name == "digits" else None
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
-        bunch = optional("sklearn.datasets", "cli", "the embedded data set", "scikit-learn").load_digits()
+        bunch = _bunch()
         pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
         labels, names = bunch.target.astype(np.int64), [str(digit) for digit in range(10)]
         return Listing("digits", "image", len(pixels), lambda rows: list(pixels[rows]), labels, names)
+
+
+@cache  # a text file, which takes longer to parse than a small model to train; listings are copies
+def _bunch() -> Any:
+    return optional("sklearn.datasets", "cli", "the embedded data set", "scikit-learn").load_digits()

@@ -1,7 +1,7 @@
 """From the columns of a table to features: numbers are standardised, texts become one feature for each value.
 
 `Features.fit` looks at the primary training examples alone, so that no other row changes what is trained. `Features.encode`
-needs no labels, and nothing but what `plain` writes into data.json: new rows are read as those of training were.
+needs no labels, and nothing but what `plain` writes into data.json: new rows are read exactly as the training rows were.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Column:
 
     @classmethod
     def fit(cls, name: str, values: Any, config: TableConfig, where: str, *, guess: bool) -> Self | str:
-        """The column, or the reason why it is no feature. `guess`: the file does not tell numbers from text."""
+        """The column, or the reason why it is not a feature. `guess`: the file does not tell numbers from text."""
         culprit, kind = f"{where}: column {name!r}", values.type
         if name in config.categorical:
             return cls._category(name, texts(values, culprit), culprit)
@@ -74,7 +74,7 @@ class Column:
             raise InputError(f"{culprit} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
         named = config.columns is not None and name in config.columns
         if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
-            return f"its text is a different one in each of the {len(cells)} training examples, as that of an id is"
+            return f"its text differs in each of the {len(cells)} training examples, as an id does"
         return cls._category(name, cells, culprit)
 
     @classmethod
@@ -131,7 +131,7 @@ class Features:
 
     columns: list[Column]
     left_out: dict[str, str] = field(default_factory=dict)
-    """Columns that are no features, with the reason."""
+    """Columns that are not features, with the reason."""
 
     @classmethod
     def fit(cls, table: pa.Table, config: TableConfig, where: str) -> Self:
@@ -160,18 +160,18 @@ class Features:
 
     def check(self, count: int) -> None:
         """Refuse rows whose features take too much memory, before any is encoded."""
-        # Four bytes each in the end, and those of one column in double precision on the way.
+        # Each feature takes four bytes; meanwhile the features of one column are in double precision.
         widest = max(column.width for column in self.columns)
         what = f"{count:,} rows with {self.width:,} features"
         check_memory(count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows")
 
     def encode(self, table: pa.Table, where: str) -> npt.NDArray[np.float32]:
-        """The features of rows, n x `width`. Columns that are no features are not looked at."""
+        """The features of rows, n x `width`. Columns that are not features are not looked at."""
         wanted, known = [column.name for column in self.columns], table.column_names
         missing = [name for name in wanted if known.count(name) != 1]
         if missing:
             found = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known)}"
-            raise InputError(f"{found}, and those of the training data {listed(wanted)}")
+            raise InputError(f"{found}, and the training data had {listed(wanted)}")
         out = np.empty((table.num_rows, self.width), dtype=np.float32)
         start = 0
         for column in self.columns:

@@ -80,7 +80,9 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     primary = _primary_parts(config.primary, opened(config.primary.path), seed, test_seed, table, pooled=pooled)
     kind = primary["train"].listing.kind
     if config.kind not in ("auto", kind):
-        raise InputError(f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s")
+        raise InputError(
+            f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s; set data.kind: {kind} or auto"
+        )
     if table is not None:
         _check_excluded(table, [opened(source.path) for source in (config.primary, *config.auxiliary.values())])
     seen = {name: digests(part.listing, part.rows) for name, part in primary.items()}
@@ -89,7 +91,10 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     for name, source in config.auxiliary.items():
         part = _auxiliary_part(source, opened(source.path), name, mix(seed, name), table)
         if part.listing.kind != kind:
-            raise InputError(f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s")
+            raise InputError(
+                f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s; name a "
+                f"source of {kind}s"
+            )
         _check_columns(part, name, primary["train"])
         auxiliary[name] = part = _without_primary(part, name, seen, pooled=pooled)
         if source.label_noise is not None:
@@ -110,14 +115,14 @@ def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
 
 
 def _check_columns(part: Part, name: str, primary: Part) -> None:
-    """Refuse an auxiliary table whose features are other columns than those of the primary table."""
+    """Refuse an auxiliary table that does not have the feature columns of the primary table."""
     names = [{*table.column_names} for table in (*primary.listing.tables[:1], *part.listing.tables[:1])]
     if names and names[0] != names[1]:
         differing = listed(sorted(names[0] ^ names[1]))
         raise InputError(
             f"data.auxiliary.{name}: has other features than the primary source; leave out what only one of them has by "
-            f"data.table.exclude ({differing}), or rename columns that mean the same. Those of the primary source are "
-            f"{listed(sorted(names[0]))}; those of {name} {listed(sorted(names[1]))}"
+            f"data.table.exclude ({differing}), or rename columns that mean the same. The primary source has "
+            f"{listed(sorted(names[0]))}; {name} has {listed(sorted(names[1]))}"
         )
 
 

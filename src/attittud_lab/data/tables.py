@@ -192,7 +192,7 @@ def _bytes(values: Any) -> list[bytes]:
 def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
     """The rows that have these values, compared as texts; there must be some."""
     if table.num_rows == 0:
-        raise InputError(f"{where}: there are no examples in it")
+        raise InputError(f"{where}: there are no examples in it; check the file")
     for column, value in wanted.items():
         _choose(table, where, column, (), "where")
         found = [str(cell) for cell in table[column].to_pylist()]
@@ -357,7 +357,7 @@ def _header(content: bytes, path: Path, delimiter: str) -> list[str]:
     try:
         return next((row for row in csv.reader(text, delimiter=delimiter) if row), [])
     except csv.Error as error:
-        raise InputError(f"{path}: the first line is no list of column names ({error}); write one") from None
+        raise InputError(f"{path}: the first line is not a list of column names ({error}); write one") from None
 
 
 def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:

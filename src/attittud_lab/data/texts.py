@@ -27,7 +27,7 @@ from attittud_lab.files import make_folder, write_atomically
 logger = logging.getLogger("attittud")
 
 SHORTEST = 8
-"""The next text fills up a block only if so many of its tokens fit; fewer would have hardly any context."""
+"""The next text fills up a block only if at least this many of its tokens fit; fewer would have hardly any context."""
 FORMAT = "tokens-1"
 _CURE = "choose another folder by data.cache=FOLDER"
 Numbers = npt.NDArray[Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import as_completed
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from attittud_lab.compare.table import percent
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.files import without_nan
-from attittud_lab.output.interrupts import worker_processes
 from attittud_lab.output.progress import Progress
+from attittud_lab.placing.job import Here, Job
+from attittud_lab.placing.processes import in_processes
 from attittud_lab.runs.result import RunResult
 from attittud_lab.statistics import mark
 from attittud_lab.strategies import find
@@ -72,19 +72,23 @@ def config(cell: Cell, steps: int) -> Config:
     return load(CONFIG, [f"seed={seed}", f"training.guided.steps={steps}", noise, *own])
 
 
-def measure(cell: Cell, steps: int, folder: Path) -> tuple[RunResult, float]:
+def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
     """Train in a separate process; also returns the processor time that it took."""
-    import torch
-
     from attittud_lab.portfolio.run import run as run_portfolio
     from attittud_lab.training.train import run
 
-    torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    began, (row, quality, seed) = time.process_time(), cell
+    began, settings = time.process_time(), config(cell, steps)
+    if find(settings.strategy.name).trains_others:
+        result = run_portfolio(settings, here.folder, fresh=True)  # the progress of its trials is not that of the demo
+    else:
+        result = run(settings, run_dir=here.folder, progress=here.progress, fresh=True)
+    return result, time.process_time() - began
+
+
+def job_of(cell: Cell, steps: int, folder: Path) -> Job:
+    row, quality, seed = cell
     path = folder / "runs" / quality.replace(" ", "-") / row / f"seed-{seed}"
-    settings = config(cell, steps)
-    train = run_portfolio if find(settings.strategy.name).trains_others else run
-    return train(settings, run_dir=path, fresh=True), time.process_time() - began
+    return Job(", ".join(map(str, cell)), measure, (cell, steps), path)
 
 
 def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -93,13 +97,10 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
     todo = [cell for cell in product(ROWS, QUALITIES, range(seeds)) if cell[0] != PRIMARY_ONLY or cell[1] == first]
     began, processor, found = time.perf_counter(), 0.0, dict[Cell, RunResult]()
     progress.comparison(len(todo))
-    with worker_processes(workers) as pool:
-        waiting = {pool.submit(measure, cell, steps, folder): cell for cell in todo}
-        for future in as_completed(waiting):
-            found[waiting[future]], seconds = future.result()
+    with in_processes(workers) as place:
+        for job, (result, seconds) in place.run((job_of(cell, steps, folder) for cell in todo), progress):
+            found[job.arguments[0]] = result
             processor += seconds
-            progress.begin(", ".join(map(str, waiting[future])))
-            progress.end()
     # primary_only ignores the auxiliary data, so one quality stands for all.
     found |= {
         (PRIMARY_ONLY, quality, seed): found[PRIMARY_ONLY, first, seed] for quality in others for seed in range(seeds)
@@ -175,4 +176,5 @@ def conclusions(result: Mapping[str, Any]) -> list[str]:
             f"{table['name']}: {gain} of {len(marks)} rows gain, {lose} lose, {same} do not differ significantly."
         )
     unharmed = [label for label, signs in marks.items() if "▼" not in signs]
-    return [*lines, f"Rows that no column shows to lose, which is no proof of it: {', '.join(unharmed) or 'none'}."]
+    names = ", ".join(unharmed) or "none"
+    return [*lines, f"Rows that lose in no column (which does not prove that they never lose): {names}."]

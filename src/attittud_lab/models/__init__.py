@@ -43,6 +43,8 @@ class ModelEntry:
     """Whether a row may hold several texts."""
     keeps: Callable[..., Any] | str | None = None
     """Copies what `build` and `words` read, but for weights, into a folder that can take the place of the name's one."""
+    folder: Callable[..., Any] | str | None = None
+    """Finds the folder that `build` reads and the first group names, to be carried to other machines."""
     foreign: bool = False
     """Made by another library: trying it on two examples shows the number of its features."""
 
@@ -88,7 +90,12 @@ register("wideresnet-22-4", _WIDE, "vision:wide_resnet", "image", pattern=r"wide
 _CNN = "two convolutions of model.width channels over hashed words"
 register("text-cnn", _CNN, "text:TextCNN", "text", words="text:HashedWords")
 _HF = "an image or text network of transformers, from a folder or the cache"
-_TEXTS = {"words": "huggingface:hf_words", "keeps": "huggingface:hf_keep", "packs": True}
+_TEXTS = {
+    "words": "huggingface:hf_words",
+    "keeps": "huggingface:hf_keep",
+    "folder": "huggingface:hf_folder",
+    "packs": True,
+}
 register("hf:FOLDER", _HF, "huggingface:hf_body", "text", "image", pattern="hf:(.*)", foreign=True, **_TEXTS)
 _TABLE = "two residual blocks of model.width units with LayerNorm; any table-mlp-BLOCKS"
 register("table-mlp", _TABLE, "table:TableMLP", "table", pattern=r"table-mlp(?:-([1-9]\d?))?")

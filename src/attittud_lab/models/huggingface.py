@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from attittud_lab.errors import InputError, one_line, optional
-from attittud_lab.files import write_atomically
+from attittud_lab.files import local, write_atomically
 from attittud_lab.models.text import TextBody
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Encoder(TextBody):
 
     @property
     def packs(self) -> bool:
-        """Whether it can be kept from mixing several texts of one row."""
+        """Whether the network can keep several texts of one row apart."""
         return self.first is not None and (self.starts is not None or self.ends is not None)
 
     def segments(self, inputs: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class _Folder:
     """What transformers finds in a folder, or in the cache under a name."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.path = name, Path(name).expanduser()
+        self.name, self.path = name, local(name).expanduser()
         self._transformers = optional("transformers", "transformers", f"model 'hf:{name}'")
         from huggingface_hub import snapshot_download
 
@@ -234,6 +234,10 @@ def hf_words(name: str) -> HFWords | None:
         )
         raise InputError(f"{found} together; give it one (tokenizer.pad_token = ...) and save it into the folder")
     return HFWords(tokenizer)
+
+
+def hf_folder(name: str) -> Path:
+    return _Folder(name).path
 
 
 def hf_keep(target: Path, name: str) -> None:

@@ -23,12 +23,12 @@ from attittud_lab.data.source import free_memory
 from attittud_lab.data.tasks import mix
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import make_folder, write_atomically
+from attittud_lab.files import local, make_folder, write_atomically
 from attittud_lab.models import Wanted, call, find, names
 from attittud_lab.models.text import MaskedHead, TextBody, hide, masked_losses
 
 DESCRIPTION = "network"
-"""The folder in that of a run with the files that describe a network of another library."""
+"""The subfolder of a run folder with the files that describe a network of another library."""
 BYTES = 20
 """Memory that training needs for each parameter, without activations."""
 
@@ -148,6 +148,16 @@ def keep_description(config: ModelConfig, folder: Path) -> str | None:
     make_folder(folder / DESCRIPTION)
     call(entry.keeps, folder / DESCRIPTION, *parts)
     return DESCRIPTION
+
+
+def files_read(config: ModelConfig, seed: int) -> dict[str, Path]:
+    """The files and folders that `build_model` reads, by the names that it knows them by."""
+    entry, parts = find(config.name)
+    found: dict[str, Path] = {} if entry.folder is None else {parts[0]: call(entry.folder, *parts)}
+    if config.weights is not None:
+        weights = config.weights.replace("{seed}", str(seed))
+        found[weights] = Path(weights)
+    return found
 
 
 def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights: Mapping[str, Tensor]) -> Network:
@@ -289,7 +299,7 @@ def load_body(network: nn.Module, path: str) -> None:
 
     The primary head stays as it is, and so does a head of another shape.
     """
-    stored, own = load_weights(Path(path)), network.state_dict()
+    stored, own = load_weights(local(path)), network.state_dict()
     for name in sorted(own.keys() | stored.keys()):
         shapes = [tuple(side[name].shape) if name in side else "nothing" for side in (stored, own)]
         if shapes[0] != shapes[1] and name.startswith("body."):

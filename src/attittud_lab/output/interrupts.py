@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one sentence says what is kept, and the processes that a command has started stay silent."""
+"""Ctrl-C and SIGTERM: one sentence says what is kept."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context, parent_process
 from types import FrameType
-from typing import Any
 
 Handler = Callable[[int, FrameType | None], None]
 INTERRUPTED = 128 + signal.SIGINT
@@ -77,50 +74,3 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interruption(kept()) from None
-
-
-class _Pool(ProcessPoolExecutor):
-    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
-        """Submit work. A process that this starts gets no Ctrl-C while it imports, or it would print a traceback."""
-        if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
-            return super().submit(*arguments, **named)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            return super().submit(*arguments, **named)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile is delivered now
-
-
-@contextmanager
-def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end at Ctrl-C, whether they receive it too or this process alone, and when this process is killed.
-
-    After any other error they finish their current work.
-    """
-    others = active_children()
-    # Not forked: neither torch's threads nor CUDA survive a fork.
-    with _Pool(count, get_context("spawn"), initializer=_end_with_the_others) as pool:
-        try:
-            yield pool
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                for process in active_children():
-                    if process not in others:
-                        process.terminate()
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _end_with_the_others() -> None:
-    """End at once and silently: at an interrupt, also at one that came before, and when the first process is gone."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_outlive_nobody, daemon=True).start()
-
-
-def _outlive_nobody() -> None:
-    # Workers hold both ends of the queue that they read, so that they would wait for a killed process for ever.
-    if (first := parent_process()) is not None:
-        first.join()
-        os._exit(1)

@@ -14,22 +14,24 @@ from attittud_lab.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 
 class Progress:
     """Follows the phases and steps of a run, and the runs of a comparison. This base class shows nothing."""
 
     def phase(self, name: str, steps: int, done: int) -> None:
-        """A phase of so many steps begins, or continues after `done` steps."""
+        """A phase of this many steps begins, or continues after `done` steps."""
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        """So many more steps are done; `values` are the latest figures."""
+        """This many more steps are done; `values` are the latest figures."""
 
     def evaluated(self, values: Mapping[str, float]) -> None:
         """The model was evaluated on validation examples."""
 
     def comparison(self, runs: int) -> None:
-        """So many runs are planned, including finished ones; called again when the number is known better."""
+        """This many runs are planned, including finished ones; called again when the number is known better."""
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -39,6 +41,10 @@ class Progress:
 
     def end(self) -> None:
         """A run of a comparison is finished."""
+
+    def alongside(self, what: str) -> Progress:
+        """The progress of one of several runs that take place at the same time, instead of `begin`; `end` ends it."""
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +105,27 @@ class RunLines(Progress):
             self.say(f"{'':11}validation {self._last}")
         self._last = ""
 
+    def alongside(self, what: str) -> Progress:
+        return _RunLine(self, what)
+
+    def ended(self, what: str, figures: str) -> None:
+        """One of several runs is finished."""
+        self.begin(f"{what}: validation {figures}" if figures else what)
+
+
+class _RunLine(Progress):
+    """One of several runs at the same time, with a line when it is finished."""
+
+    def __init__(self, lines: RunLines, what: str) -> None:
+        self._lines, self._what, self._last = lines, what, ""
+        self.say = lines.say  # type: ignore[method-assign]  # the same line
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._last = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+
+    def end(self) -> None:
+        self._lines.ended(self._what, self._last)
+
 
 class Bars(Progress):
     """A bar for each phase, with the losses, the three shares and the latest validation figure.
@@ -142,7 +169,7 @@ class Bars(Progress):
         self._bars.update(self._task, advance=steps, figures=_figures(values) + self._validation)
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        self._validation = "  validation " + " ".join(f"{name} {value:.3f}" for name, value in values.items())
+        self._validation = _validation(values)
 
     def comparison(self, runs: int) -> None:
         self._bars.update(self._runs, total=runs, visible=True)
@@ -163,12 +190,48 @@ class Bars(Progress):
         for task in others if runs.visible else ():
             self._bars.remove_task(task.id)
 
+    def alongside(self, what: str) -> Progress:
+        return _RunBar(self, self._bars, self._runs, what)
+
+
+class _RunBar(Progress):
+    """One of several runs at the same time, with a bar of its own while it is trained."""
+
+    def __init__(self, bars: Bars, shown: RichProgress, runs: TaskID, what: str) -> None:
+        self._bars, self._runs, self._what, self._validation = shown, runs, what, ""
+        self._task: TaskID | None = None
+        self.say = bars.say  # type: ignore[method-assign]  # above all bars
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        self._remove()
+        self._task = self._bars.add_task(f"{self._what}: {name}", total=steps, completed=done, figures="")
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        if self._task is not None:
+            self._bars.update(self._task, advance=steps, figures=_figures(values) + self._validation)
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._validation = _validation(values)
+
+    def end(self) -> None:
+        self._bars.advance(self._runs)
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = None
+
 
 def shares(values: Mapping[str, float]) -> dict[str, float] | None:
     """Shares of the squared norm of the auxiliary gradient, from logged norms; None where they were not measured."""
     squares = {part: values.get(f"attittud/{part}", math.nan) ** 2 for part in ("helpful", "harmful", "neutral")}
     total = sum(squares.values())
     return {part: square / total for part, square in squares.items()} if total > 0 else None
+
+
+def _validation(values: Mapping[str, float]) -> str:
+    return "  validation " + " ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
 def _figures(values: Mapping[str, float]) -> str:
@@ -195,7 +258,7 @@ def parse_duration(text: str) -> float:
     parts = re.findall(_PART, plain)
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if not re.fullmatch(f"({_PART})+", plain) or len({unit for _, unit in parts}) < len(parts) or not seconds > 0:
-        raise InputError(f"budget: {text!r} is no duration; write for example 90s, 30m, 2h or 1h30m")
+        raise InputError(f"budget: {text!r} is not a duration; write for example 90s, 30m, 2h or 1h30m")
     return seconds
 
 

@@ -31,8 +31,6 @@ TIMED = 3
 SHORTEST = 0.25
 """Steps are cut to this share before candidates are left out."""
 ON_CPU = "30m"
-SMALL = 1_000_000
-"""Networks with fewer parameters are trained with one thread: several only wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,7 @@ def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepare
         for entry in (entries[0], *entries):  # the first one twice: libraries choose their kernels
             own, settings = data_for(entry, data), config_for(entry, config, config.seed)
             model = new_model(settings, own, device)
+            torch.set_num_threads(config.training.threads or 1)
             found[entry.label] = {
                 name: _seconds(Phase(name, settings, own, model, device, "loss", judges=own.primary.examples), device)
                 for name in phase_names(settings)

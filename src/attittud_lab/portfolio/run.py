@@ -57,7 +57,7 @@ from attittud_lab.runs.model import WEIGHTS, Member
 from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.phase import phase_steps
-from attittud_lab.training.train import chosen_metric, default_run_dir, new_model, phase_names
+from attittud_lab.training.train import chosen_metric, default_run_dir, new_model, phase_names, threads_of
 
 Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
 """Runs trials, here or elsewhere, and gives their results in the order of the jobs."""
@@ -127,7 +127,7 @@ class _Portfolio:
         self.peak = 0
 
     def run(self) -> RunResult:
-        self.folder.begin(self.data.record, self.device)
+        self.folder.begin(self.data.record, self.device, threads_of(self.config, self.data))
         self.folder.truncate(0)  # a report of an unfinished run looks for metrics
         make_folder(self.folder.trials_path)
         self.plan = plan = self.planned()
@@ -144,11 +144,7 @@ class _Portfolio:
         """What the budget allows; a run that goes on reads what was decided before."""
         known = Plan.read(self.folder.path)
         if known is None:
-            threads = self.config.training.threads
-            if threads is None:
-                model = new_model(self.config, self.data, self.device)
-                small = sum(parameter.numel() for parameter in model.parameters()) < budget.SMALL
-                threads = 1 if small else torch.get_num_threads()
+            threads = threads_of(self.config, self.data)
             config = fitted(self.config, self.folds.smallest, phase_lengths(self.config), threads)
             costs = budget.measure(self.entries, config, fold_data(self.data, self.folds, 0), self.device)
             known = budget.plan(self.entries, config, self.folds.count, costs, self.device)

@@ -139,6 +139,7 @@ class _Trial:
         config = self.config = config_for(job.candidate, job.config, seed)
         self.metric = chosen_metric(config, data, None)
         self.model = new_model(config, data, device)
+        torch.set_num_threads(config.training.threads or 1)
         self.outputs, self.lines, self.finished = list[Tensor](), list[dict[str, Any]](), list[float]()
         self.diverged: str | None = None
         self.saved = time.monotonic()

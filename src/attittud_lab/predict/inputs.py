@@ -160,10 +160,10 @@ class Inputs:
             try:
                 found = json.loads(line)
             except (ValueError, RecursionError) as error:
-                wrong = f"{where}: line {number} is no JSON ({one_line(error, 120)})"
+                wrong = f"{where}: line {number} is not JSON ({one_line(error, 120)})"
                 raise InputError(f"{wrong}; write one object with the input column in each line") from None
             if not isinstance(found, Mapping):
-                raise InputError(f'{where}: line {number} is no object; write lines such as {{"text": "..."}}')
+                raise InputError(f'{where}: line {number} is not an object; write lines such as {{"text": "..."}}')
             input_, label = self._columns(list(found), f"{where}: line {number}")
             value = found if input_ is None else found[input_]
             yield self._row(where, number, value, None if label is None else found[label], None)
@@ -187,16 +187,16 @@ class Inputs:
                 yield Item(STANDARD, number, text)
             elif self.kind == "table":
                 cure = "write one object with all columns in each line, or name a file"
-                raise InputError(f"standard input: line {number} is no JSON; {cure}")
+                raise InputError(f"standard input: line {number} is not JSON; {cure}")
             elif text:
                 yield self._image(as_path(text), None)
 
     def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
-        """The column of the input (None where it is all of them) and, where there is one, that of the label."""
+        """The column of the input (None where it is all of them) and, where there is one, the column of the label."""
         chosen: list[str | None] = []
         for wanted, usual in ((self.input, INPUTS), (self.label, LABELS)):
             found = next((name for name in ([wanted] if wanted else usual) if name in names), None)
-            if list(names).count(found) > 1:  # type: ignore[arg-type]  # None is no name
+            if list(names).count(found) > 1:  # type: ignore[arg-type]  # None is not a name
                 raise InputError(f"{where}: has the column {found!r} more than once; rename or remove all but one")
             chosen.append(found)
         if not names:

@@ -50,7 +50,7 @@ class Classifier(nn.Module):
         self.shares, self.temperature = list(shares), temperature
 
     def forward(self, inputs: Tensor, raw: bool = False) -> Tensor:
-        """With `raw`, the scores before they are divided by the temperature: those of a single member are its outputs."""
+        """With `raw`, the scores before they are divided by the temperature: for a single member, its outputs."""
         scores = [member(inputs, head="primary").float() for member in self.members]
         if len(scores) > 1:
             parts = [share * self.likely(found) for share, found in zip(self.shares, scores, strict=True)]

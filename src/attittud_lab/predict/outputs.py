@@ -36,7 +36,7 @@ def check_output(path: Path | None, inputs: Sequence[str], classes: Sequence[str
     if not path.parent.is_dir():
         raise InputError(f"{path}: its folder does not exist; make it, or {CURE}")
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is no plain file; {CURE}")
+        raise InputError(f"{path}: is not a regular file; {CURE}")
     if any(Path(name).exists() and path.exists() and path.samefile(name) for name in inputs):
         raise InputError(f"{path}: is an input too, and would be replaced; {CURE}")
 

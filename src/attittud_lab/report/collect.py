@@ -40,7 +40,7 @@ def understood(folder: Path) -> Iterator[None]:
 
 
 def collect(folder: Path, points: int) -> dict[str, Any]:
-    """The content of a page; curves have at most so many points."""
+    """The content of a page; curves have at most `points` points."""
     with understood(folder):
         for name, read in (("comparison.json", _comparison), ("run.json", _run)):
             if (folder / name).is_file():
@@ -240,7 +240,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                     line = one_line(error, 80)
                 if not isinstance(line, dict) or not {"step", "seconds"} <= line.keys():
                     raise InputError(
-                        f"{path}:{number}: is no line of metrics ({line!s:.80}); train again in a new folder"
+                        f"{path}:{number}: is not a line of metrics ({line!s:.80}); train again in a new folder"
                     )
                 yield line
     except (OSError, UnicodeDecodeError) as error:

@@ -70,29 +70,26 @@ class RunFolder:
         for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
-                what = "a link" if link else "no plain file"
+                what = "a link" if link else "not a regular file"
                 raise InputError(f"{file}: is {what}; run folders hold their own files, remove it")
         # A run that left nothing to continue from does not block another run.
         if fresh or (self.about_path.exists() and not self._holds_results()):
             with _writing(path):
                 for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
                     file.unlink(missing_ok=True)
-                self.remove_trials()
+                _remove(self.trials_path)
         self._check_same_config()
 
     def _holds_results(self) -> bool:
         return self.result_path.exists() or self.checkpoint_path.exists() or self.trials_path.exists()
 
-    def remove_trials(self) -> None:
-        """Remove the trials of a portfolio, which nobody needs after its end."""
-        if self.trials_path.exists():
-            shutil.rmtree(self.trials_path)
-
     def _check_same_config(self) -> None:
         other = "choose another output=FOLDER"
         if not self.about_path.exists():
             if self._holds_results():
-                raise InputError(f"{self.path}: there are results but no run.json; it is no whole run folder, {other}")
+                raise InputError(
+                    f"{self.path}: there are results but no run.json; the run folder is incomplete; {other}"
+                )
             return
         about = read_json(self.about_path)
         try:
@@ -114,10 +111,19 @@ class RunFolder:
             raise InputError(f"{said}; {_OVER}") from None
         with suppress(OSError):  # a process that was killed right after the result leaves these
             self.checkpoint_path.unlink(missing_ok=True)
-            self.remove_trials()
+            _remove(self.trials_path)
         return found
 
-    def begin(self, record: Mapping[str, Any], device: torch.device) -> None:
+    def threads(self, usual: int) -> int | None:
+        """The threads of a run that goes on here: other ones would change its last digits. None before it has begun."""
+        if not self.about_path.exists():
+            return None
+        found = read_json(self.about_path).get("threads", usual)  # runs of earlier versions do not say
+        if type(found) is not int or found < 1:
+            raise InputError(f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}")
+        return found
+
+    def begin(self, record: Mapping[str, Any], device: torch.device, threads: int) -> None:
         """Write what is known before the first step, or check that a continued run has the same data."""
         rows = self.path / "data.json"
         # Through JSON, so that both sides of the comparison have the same types.
@@ -128,6 +134,7 @@ class RunFolder:
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             facts: dict[str, Any] = {"config": comparable(self.config), "started": started}
             facts["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+            facts["threads"] = threads
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
             write_json(self.about_path, facts | provenance(_PACKAGES))  # last: now the folder is this run's
         elif read_json(rows) != plain:
@@ -153,7 +160,7 @@ class RunFolder:
             file.seek(0)
             for number, line in enumerate(file.read(size).splitlines(), 1):
                 if not _is_object(line):
-                    raise InputError(f"{path}:{number}: is no line of metrics; restore the file, or {_OVER}")
+                    raise InputError(f"{path}:{number}: is not a line of metrics; restore the file, or {_OVER}")
             file.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
@@ -166,8 +173,15 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         write_json(self.result_path, result)
-        self.checkpoint_path.unlink(missing_ok=True)
-        self.remove_trials()
+        with _writing(self.checkpoint_path):
+            self.checkpoint_path.unlink(missing_ok=True)
+            _remove(self.trials_path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the trials of a portfolio, which nobody needs after its end."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _is_object(line: bytes) -> bool:
@@ -225,7 +239,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             raise ValueError("its checksum is wrong")
         state: dict[str, Any] = _unflatten(json.loads(text), tensors)
         if not isinstance(state, dict):
-            raise ValueError("it is no mapping")
+            raise ValueError("it is not a mapping")
     except (SafetensorError, OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
         found = f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)})"
         cure = "delete this file to start the run from its beginning, or restore it from a backup"
@@ -241,7 +255,7 @@ def check_like(value: Any, like: Any, name: str) -> None:
         for key, item in like.items():
             check_like(value[key], item, f"{name}/{key}")
     elif not isinstance(value, Tensor) or (value.shape, value.dtype) != (like.shape, like.dtype):
-        raise ValueError(f"{name} is no tensor of shape {tuple(like.shape)} and type {like.dtype}")
+        raise ValueError(f"{name} is not a tensor of shape {tuple(like.shape)} and type {like.dtype}")
 
 
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -86,14 +86,14 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         found = _stored(path) if path.is_file() else _derived(folder, config)
         sizes = {"image": 3, "text": 1, "table": 1}
         if len(found.shape) != sizes[found.kind] or min(found.shape) < 1 or not found.classes or not found.members:
-            raise ValueError("shape, classes or members are not those of a model")
+            raise ValueError("shape, classes or members do not describe a model")
         for name in [member["weights"] for member in found.members] + [found.network or "network"]:
             if PurePath(name).name != name or name in ("", ".", ".."):
-                raise ValueError(f"{name[:80]!r} is no file of the folder itself")
+                raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
         if not all(0 < member["share"] < float("inf") for member in found.members):
-            raise ValueError("a share is no positive number")
+            raise ValueError("a share is not a positive number")
         if found.temperature is not None and not 0 < found.temperature < float("inf"):
-            raise ValueError("temperature is no positive number")
+            raise ValueError("temperature is not a positive number")
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         found_out = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(f"{found_out}; restore them from a backup, or train again with --fresh") from None
@@ -110,7 +110,7 @@ def _check_finished(folder: Path) -> None:
     hint = f"; did you mean {inside}?" if inside else ""
     if (folder / "comparison.json").is_file():
         hint = "; it is a comparison, whose runs are the folders with a result.json below runs/"
-    raise InputError(f"{folder}: is no folder of a run; give the one that `attittud train` printed last{hint}")
+    raise InputError(f"{folder}: is not the folder of a run; give the one that `attittud train` printed last{hint}")
 
 
 def _stored(path: Path) -> ModelFile:

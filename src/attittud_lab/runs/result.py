@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -98,12 +99,13 @@ def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
             found[package] = version(package)
         except PackageNotFoundError:  # run from a source tree that was never installed
             found[package] = None
-    return found | {"revision": _revision(), "processor": _processor(), "cores": os.cpu_count()}
+    # The variable names the revision of a copy without git history.
+    revision = os.environ["ATTITTUD_REVISION"] if "ATTITTUD_REVISION" in os.environ else _revision()
+    return found | {"revision": revision, "processor": _processor(), "cores": os.cpu_count()}
 
 
+@cache  # the code that a process has imported does not change
 def _revision() -> str | None:
-    if "ATTITTUD_REVISION" in os.environ:  # a copy without git history
-        return os.environ["ATTITTUD_REVISION"]
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)

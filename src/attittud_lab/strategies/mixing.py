@@ -33,7 +33,11 @@ def task_gradients(model: nn.Module, parts: Iterable[Sequence[Tensor]]) -> tuple
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     found: list[Gradients] = []
     for losses in parts:  # the next micro-batch is computed when the graphs of this one are gone
-        new: list[Gradients] = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
+        new: list[Gradients] = [
+            # A loss has no graph if all parameters that it reaches are frozen.
+            torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else [None] * len(parameters)
+            for loss in losses
+        ]
         found = [_sum(a, b) for a, b in zip(found, new, strict=True)] if found else new
         del losses
     shared = []

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
@@ -31,6 +32,8 @@ Record = Callable[[Callable[[], T]], tuple[T, Replay]]
 _LESS = (
     "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
 )
+SMALL = 1_000_000
+"""Parameters below which a step on a CPU takes longer with several threads: they wait for each other."""
 WARM_UP = 3
 """Steps of a kind before it is recorded: libraries choose their kernels, optimizers make their state."""
 
@@ -46,6 +49,23 @@ def choose_device(name: str) -> torch.device:
         found = f"device: {name!r} cannot be used here ({one_line(error, 120)})"
         raise InputError(f"{found}; use device=auto or device=cpu") from None
     return device
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One thread, until the number of a run is known: statistics of images are sums, whose last digits depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def chosen_threads(config: Config, model: nn.Module, usual: int) -> int:
+    """The threads of a run whose folder does not say: they depend on the model, never on other work on the machine."""
+    small = sum(parameter.numel() for parameter in model.parameters()) < SMALL
+    return config.training.threads or (1 if small else usual)
 
 
 def on_device(data: Prepared, device: torch.device) -> Prepared:

@@ -65,7 +65,7 @@ class PhaseState:
     stopped: Literal["patience", "seconds"] | None = None
 
     def possible(self, steps: int, figures: Set[str]) -> bool:
-        """Whether a phase of so many steps can have this state; an evaluation has at least these figures."""
+        """Whether a phase of this many steps can have this state; an evaluation has at least these figures."""
         known = figures <= self.best_values.keys() & self.last_values.keys()
         counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
         evaluated = self.best is None or (known and len(self.best) == 2 and all(map(math.isfinite, self.best)))
@@ -269,7 +269,7 @@ class Phase:
             raise self._diverged(one_line(error, 120)) from None
 
     def _update(self) -> _Update:
-        """All of a step that happens on the device."""
+        """The part of a step that runs on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         telemetry = self.strategy.step(self.streams)
         if self.config.clip is not None:
@@ -345,7 +345,7 @@ class Phase:
             like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
             check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
             if not 0 <= float(found.get("step", 0)) < math.inf:
-                raise ValueError(f"optimizer/{number}/step is no number of steps")
+                raise ValueError(f"optimizer/{number}/step is not a number of steps")
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         kept = saved["strategy"].items()
         self.strategy.load_state_dict({key: v.to(device) if isinstance(v, Tensor) else v for key, v in kept})

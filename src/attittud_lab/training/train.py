@@ -23,7 +23,16 @@ from attittud_lab.output.progress import Progress
 from attittud_lab.runs.folder import RunFolder, check_like
 from attittud_lab.runs.model import WEIGHTS, ModelFile
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
-from attittud_lab.training.devices import captures, choose_device, enough_memory, on_device, own_stream, repeatable
+from attittud_lab.training.devices import (
+    captures,
+    choose_device,
+    chosen_threads,
+    enough_memory,
+    on_device,
+    own_stream,
+    repeatable,
+    single_thread,
+)
 from attittud_lab.training.evaluate import (
     default_metric,
     evaluate,
@@ -54,17 +63,13 @@ def load_data(
 
 @contextmanager
 def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator[None]:
-    """Inside, models are built and trained as configured; afterwards torch is as it was before."""
-    training, threads = config.training, torch.get_num_threads()
+    """Inside, models are built as configured, with one thread until the run sets its own number; then all is as before."""
+    training = config.training
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     streamed = own_stream(device) if captures(config, data, device) else nullcontext()
     compiled = compiling(training.compile, deterministic=training.deterministic)
-    with enough_memory(device), forked, repeatable(training.deterministic, device), streamed, compiled:
-        try:
-            torch.set_num_threads(training.threads or threads)
-            yield
-        finally:
-            torch.set_num_threads(threads)
+    with enough_memory(device), forked, repeatable(training.deterministic, device), streamed, compiled, single_thread():
+        yield
 
 
 def new_model(config: Config, data: Prepared, device: torch.device) -> Network:
@@ -111,12 +116,14 @@ def run(
     progress: Progress | None = None,
     logs: Sequence[str] = (),
     fresh: bool = False,
+    threads: int | None = None,
 ) -> RunResult:
     """Train one strategy with one seed and write its run folder.
 
     A folder with the finished run is not trained again; one with an unfinished run is continued from its last
     checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must belong to `config`. `logs`
-    are names of dashboards.
+    are names of dashboards. `threads` are those of `threads_of` on the machine where the command was given, for a run that
+    takes place elsewhere.
     """
     for name in logs:
         check_log(name)
@@ -132,13 +139,25 @@ def run(
             return finished
         device = choose_device(config.device)
         prepared = on_device(data or load_data(config), device)
+        usual = torch.get_num_threads()
         with conditions(config, prepared, device), ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Progress())
+            recorded = folder.threads(usual)
+            torch.set_num_threads(recorded or threads or chosen_threads(config, job.model, usual))
             # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
             result = job.run()
         folder.finish(result.plain())
         return result
+
+
+def threads_of(config: Config, data: Prepared) -> int:
+    """The number of threads of a run, known before it begins."""
+    usual = torch.get_num_threads()
+    if config.training.threads is not None:
+        return config.training.threads
+    with single_thread():
+        return chosen_threads(config, build_model(config.model, data, config.seed), usual)
 
 
 class _Job:
@@ -163,7 +182,7 @@ class _Job:
         self.phase = self.phases[0]
 
     def run(self) -> RunResult:
-        self.folder.begin(self.data.record, self.device)
+        self.folder.begin(self.data.record, self.device, torch.get_num_threads())
         saved = self.folder.checkpoint()
         if saved is None:
             self.folder.truncate(0)
@@ -230,7 +249,7 @@ class _Job:
             self.phase.load_state_dict(saved["phase"])
             size = saved["metrics_bytes"]
             if type(size) is not int or size < 0:
-                raise ValueError("metrics_bytes is no number of bytes")
+                raise ValueError("metrics_bytes is not a number of bytes")
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             found = f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)})"
             raise InputError(f"{found}; delete it to start from the beginning") from None

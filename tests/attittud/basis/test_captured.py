@@ -55,7 +55,7 @@ def device(request, monkeypatch):
             def replay():
                 self._graph = None
 
-            _, numbers, _ = step.subspace.compute(step.copied(), primary_weight, [])
+            _, numbers, _ = step.subspace.compute(step.copied(), primary_weight)
             self._numbers, self._graph = numbers.gather(), SimpleNamespace(replay=replay)
 
         monkeypatch.setattr(step_module, "_on_gpu", lambda tasks: True)
@@ -231,7 +231,7 @@ def test_where_torch_cannot_capture_the_ordinary_way_goes_on(device, monkeypatch
     def captures(_, step, primary_weight):
         with monkeypatch.context() as idle:  # under capture kernels do not run
             idle.setattr(subspace, "lift_", lambda rows, weights, x, *others: x)
-            step.subspace.compute(step.copied(), primary_weight, [])
+            step.subspace.compute(step.copied(), primary_weight)
         raise RuntimeError("operation not permitted")
 
     count = served(monkeypatch)

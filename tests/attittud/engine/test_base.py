@@ -44,7 +44,7 @@ def test_j_v_through_a_custom_backward_pass(engine):
         torch.testing.assert_close(found, factor * want)
 
 
-def test_rounding_is_no_wrong_second_derivative():
+def test_rounding_is_not_taken_for_a_wrong_second_derivative():
     """Gradients that cancel leave only rounding of their sum in half precision: the check waits for other gradients."""
     x, model = data(16, 6), Function(lambda self, x: x, w=weight(6)).bfloat16()
     x = torch.cat([x, x + 1e-3 * x.flip(0)]).bfloat16()

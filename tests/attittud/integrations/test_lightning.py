@@ -2,7 +2,6 @@
 
 import pickle
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from attittud import Eta, Guide
 from attittud.integrations.lightning import STATE_KEY, AttittudMixin
 from tests.helpers.hostile import KINDS, Runs
+from tests.helpers.processes import exit_code
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -82,9 +82,7 @@ make_trainer({folder!r}, [Kill()], logger=False, enable_progress_bar=False, acce
 @pytest.mark.slow
 def test_train_kill_resume(tmp_path: Path) -> None:
     """Killed at step 10, in the third epoch of four steps; the basis at the end of the second is two steps old."""
-    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
     assert saved["since_refresh"] == 2 and saved["refreshes"] == 3
     resumed = run(tmp_path, closer(), resume=True)

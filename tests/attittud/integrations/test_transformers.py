@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +24,7 @@ from transformers import Trainer
 from attittud import Eta, checkpoint, preset
 from attittud.integrations.transformers import FOLDER, OLD_FILE, AttittudTrainer, load_guide
 from tests.helpers.hostile import payloads
+from tests.helpers.processes import exit_code
 from tests.helpers.trainers import (
     EXAMPLES,
     NUMBERS,
@@ -214,9 +213,7 @@ make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).tr
 @pytest.mark.slow
 def test_train_kill_resume(tmp_path: Path) -> None:
     """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in the middle of an epoch."""
-    code = KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed"))
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed"))) == -signal.SIGKILL
     whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
     whole.train()
     resumed = make_trainer(str(tmp_path / "killed"), max_steps=12, disable_tqdm=True)

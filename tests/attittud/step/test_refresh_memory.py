@@ -8,7 +8,7 @@ import attittud.step.refresh
 from attittud import Eta, Guide
 from tests.helpers.watch import LiveMemory
 
-K, M, WIDTH, DEPTH = 5, 16, 512, 8
+K, M, WIDTH, DEPTH = 5, 16, 384, 8
 
 
 SLACK = 0.6  # activations and their gradients, in units of D; a whole further vector does not hide in it

@@ -334,7 +334,7 @@ CLEARED = {
 
 
 @pytest.mark.parametrize("cleared", CLEARED.values(), ids=list(CLEARED))
-def test_gradients_that_somebody_touched_are_no_accumulation(cleared):
+def test_gradients_that_were_touched_do_not_count_as_accumulation(cleared):
     p, guide = setup()
 
     def steps():

@@ -28,6 +28,7 @@ def cases(kind, *names, dtype=torch.float64):
 FEW = ("sketch", "basis_losses", "accumulation")
 
 
+# Every basis is computed in float32 by two workers, and by four in float64: the type and the number have nothing in common.
 CASES = {
     ("replicas", 2): [
         *cases("ddp", *SCENARIOS, *MODELS),
@@ -38,7 +39,7 @@ CASES = {
     ],
     ("replicas", 4): [
         *cases("ddp", *SCENARIOS, "unused"),
-        *cases("ddp", *BASES, dtype=torch.float32),
+        *cases("ddp", "sketch", "exact", dtype=torch.float32),
     ],
     ("shards", 2): [
         *cases("fsdp", *(name for name in (*SCENARIOS, *MODELS) if name not in NOT_IN_SHARDS | COSTLY)),
@@ -47,7 +48,7 @@ CASES = {
     ],
     ("shards", 4): [
         *cases("fsdp", *BASES, "accumulation", "named", "sketch include_mean", "one forward", "not finite"),
-        *cases("fsdp", *BASES, dtype=torch.float32),
+        *cases("fsdp", "sketch", "mean", dtype=torch.float32),
         *cases("hsdp", *FEW, "random"),
     ],
 }

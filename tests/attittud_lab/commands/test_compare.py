@@ -1,9 +1,8 @@
 """`attittud compare` as a person types it."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from attittud_lab import cli
 from attittud_lab.compare.run import compare
 from attittud_lab.config.load import load
 from tests.helpers.comparisons import JOB
+from tests.helpers.processes import command
 
 # ---------------------------------------------------------------------------------------------------- as one types it
 
@@ -26,13 +26,13 @@ def typed(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
-    command = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint", "--budget", "0.05s"]
-    code, out, err = typed(*command, capsys=capsys)
+    words = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint", "--budget", "0.05s"]
+    code, out, err = typed(*words, capsys=capsys)
     assert code == 0
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
     assert out.strip().splitlines()[-1] == f"Decision at equal seconds: {result['decision']['text']}"
     assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
-    assert typed(*command, "--quiet", capsys=capsys) == (0, out, "")
+    assert typed(*words, "--quiet", capsys=capsys) == (0, out, "")
     # What is written where there is no terminal: the number of runs, how long they will take, and each of them.
     first, *lines = err.splitlines()
     runs = len(list((tmp_path / "runs").rglob("result.json")))
@@ -51,7 +51,7 @@ def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFix
     quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
     code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, "--quiet", capsys=capsys)
     assert (code, err) == (0, "")
-    assert "| auto" in out  # the proposed strategy
+    assert "| multitask" in out and "| portfolio" not in out  # the proposed strategy is no row
     assert (tmp_path / "digits/compare/comparison.json").exists()
 
 
@@ -64,7 +64,7 @@ def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFix
         (["job.yaml", "--primary", "digits", "--auxiliary", "digits"], "not both"),
         (["nowhere.yaml"], "nowhere.yaml: cannot read the configuration"),
         (["--primary", "nowhere", "--auxiliary", "digits"], "nowhere: there is no such file or folder"),
-        (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "budget: 'soon' is no duration"),
+        (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "budget: 'soon' is not a duration"),
         (["--primary", "digits", "--auxiliary", "digits", "compare.seeds=many"], "a whole number"),
     ],
 )
@@ -84,14 +84,15 @@ def test_bad_input_is_one_paragraph_and_code_2(
 
 def test_control_c_is_130_and_the_same_command_continues(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
-    command = [sys.executable, "-m", "attittud", "compare", "job.yaml"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while not (kept := list(tmp_path.rglob("result.json"))) and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    process = command(tmp_path, "compare", "job.yaml")
+    while not (kept := list(tmp_path.rglob("result.json"))) and process.is_alive():
+        time.sleep(0.02)
+    os.kill(process.pid or 0, signal.SIGINT)
+    process.join(60)
+    process.kill()
+    err = (tmp_path / "err").read_text()
     last = err.splitlines()[-1]
-    assert process.returncode == 130 and "Traceback" not in err
+    assert process.exitcode == 130 and "Traceback" not in err
     assert last.startswith(
         "attittud: interrupted; finished runs are kept in runs/job/compare, the same command goes on"
     )

@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import pty
-import subprocess
+import select
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,11 @@ import pytest
 from attittud_lab import demo
 from attittud_lab.config.load import load
 from attittud_lab.files import cannot_write
+from attittud_lab.output.progress import Progress
+from attittud_lab.placing.job import in_this_process
 from tests.helpers.command_line import interrupted, run
+from tests.helpers.demonstration import shorten
+from tests.helpers.processes import ready_processes
 
 QUICK = ["demo", "--seeds", "2", "--steps", "2"]
 
@@ -24,7 +30,8 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_demo(tmp_path, capsys):
+def test_demo(tmp_path, monkeypatch, capsys):
+    shorten(monkeypatch)
     path = tmp_path / "result.json"
     code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
     assert code == 0
@@ -74,39 +81,43 @@ def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):
     assert list(Path("runs/demo").iterdir()) == []
 
 
-def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path):
-    """Two worker processes, as by default, started by `python -m attittud` from a terminal."""
-    path = tmp_path / "result.json"
+def watch(master: int, seen: bytearray, over: threading.Event) -> None:
+    """Read what a terminal shows, until the demo is over: a process that outlives it may hold the other side open."""
+    with suppress(OSError):  # how Linux says that the other side is closed
+        while select.select([master], [], [], 0.1)[0] or not over.is_set():
+            if select.select([master], [], [], 0)[0]:
+                seen += os.read(master, 65536)
+
+
+def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path, monkeypatch, capsys):
+    """Every row, in two worker processes as by default."""
+    monkeypatch.setattr("attittud_lab.output.interrupts.get_context", lambda _: ready_processes())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    path, seen = tmp_path / "result.json", bytearray()
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attittud", "demo", "--seeds", "2", "--steps", "2", "--out", path],
-        stdout=subprocess.PIPE,
-        stderr=slave,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
-        cwd=tmp_path,
-    )
-    os.close(slave)
-    seen = b""
-    while True:
-        try:
-            block = os.read(master, 65536)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not block:
-            break
-        seen += block
+    over = threading.Event()
+    reader = threading.Thread(target=watch, args=(master, seen, over))
+    reader.start()
+    try:
+        with monkeypatch.context() as patch, os.fdopen(slave, "w") as terminal:
+            patch.setattr(sys, "stderr", terminal)
+            code, table, _ = run(*QUICK, "--out", str(path), capsys=capsys)
+    finally:
+        over.set()
+        reader.join()
     os.close(master)
-    assert process.stdout is not None
-    with process.stdout as stdout:
-        table = stdout.read().decode()
-    assert process.wait(60) == 0, seen.decode()
-    assert "primary_only" in table
+    assert code == 0 and "primary_only" in table
     assert "runs" in seen.decode() and "68" in seen.decode()
-    found, again = (table["rows"] for table in json.loads(path.read_text())["tables"][1:])
+    tables = json.loads(path.read_text())["tables"]
+    assert all([row["label"] for row in table["rows"]] == list(demo.ROWS) for table in tables)
+    found, again = (table["rows"] for table in tables[1:])
     for (row, quality), rows in {
         ("auto", list(demo.QUALITIES)[1]): found,
         ("flip", list(demo.QUALITIES)[2]): again,
     }.items():
         (values,) = (line["values"] for line in rows if line["label"] == row)
-        alone = [demo.measure((row, quality, seed), 2, tmp_path / "alone")[0].test["accuracy"] for seed in (0, 1)]
+        jobs = [demo.job_of((row, quality, seed), 2, tmp_path / "alone") for seed in (0, 1)]
+        with in_this_process() as place:
+            alone = [result.test["accuracy"] for _, (result, _) in place.run(jobs, Progress())]
         assert [value["test"] for value in values.values()] == alone

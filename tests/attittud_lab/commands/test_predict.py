@@ -1,6 +1,7 @@
 """`attittud predict` as a person types it."""
 
 import csv
+import io
 import json
 import os
 import signal
@@ -110,7 +111,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere", PICTURES], "is no folder of a run"),
+        (["nowhere", PICTURES], "is not the folder of a run"),
         (["new/pictures", PICTURES], "did you mean new/pictures/drop_harmful/seed-0?"),
         ([RUNS["pictures"]], "there is nothing to predict"),
         ([RUNS["pictures"], PICTURES, "--threshold", "0.3"], "--threshold is for several labels"),
@@ -156,10 +157,14 @@ def start(*arguments: str, **more: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)  # type: ignore[call-overload,no-any-return]
 
 
-def test_a_pipe_is_predicted_and_may_be_closed_early() -> None:
-    with start(RUNS["words"], "-", stdin=subprocess.PIPE) as process:
-        out, err = process.communicate(b"a text\n\nanother one\n", timeout=120)
-    assert process.returncode == 0 and len(rows(out.decode())) == 3 and err == b"3 predictions\n"
+def test_a_pipe_is_predicted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given = io.BufferedReader(io.BytesIO(b"a text\n\nanother one\n"))  # type: ignore[type-var]  # as a pipe
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
+    code, out, err = typed("predict", RUNS["words"], "-", capsys=capsys)
+    assert code == 0 and len(rows(out)) == 3 and err == "3 predictions\n"
+
+
+def test_a_pipe_may_be_closed_early() -> None:
     with start(RUNS["words"], "-", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdout.close()  # as `head` does

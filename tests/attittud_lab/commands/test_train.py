@@ -13,6 +13,7 @@ import pytest
 
 from attittud_lab.config.load import load
 from tests.helpers.commands import JOB, call
+from tests.helpers.processes import command
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "test       loss" in out and "flip, seed 2: 10 steps" in out
     assert "`attittud report runs/job/flip/seed-2`" in out and "`attittud predict runs/job/flip/seed-2 INPUTS`" in out
-    # This is no terminal: a line for each evaluation.
+    # This is not a terminal: a line for each evaluation.
     lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
     assert lines == [
         f"{phase} steps, 0:00:00 left, validation accuracy N, loss N" for phase in ("guided 6/6", "finetune 4/4")
@@ -169,19 +170,19 @@ def test_a_run_that_cannot_be_continued_does_not_occupy_the_folder(capsys: pytes
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
 )
 def test_ctrl_c_and_sigterm(number: signal.Signals, code: int, word: str) -> None:
-    command = [sys.executable, "-m", "attittud", "train", "job.yaml", "training.guided.steps=100000"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
-        for _ in range(600):
-            if metrics.exists() and metrics.stat().st_size:
-                break
-            time.sleep(0.1)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-    folder = metrics.parent
+    process = command(Path.cwd(), "train", "job.yaml", "training.guided.steps=100000")
+    metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
+    for _ in range(600):
+        if metrics.exists() and metrics.stat().st_size:
+            break
+        time.sleep(0.1)
+    os.kill(process.pid or 0, number)
+    process.join(60)
+    process.kill()
+    folder, err = metrics.parent, Path("err").read_text()
     kept = (folder / "checkpoint.safetensors").exists()
     words = f"the same command continues from the last checkpoint in {folder}" if kept else "there is no checkpoint yet"
-    assert process.returncode == code and err.startswith(f"attittud: {word}; {words}") and err.count("\n") == 1
+    assert process.exitcode == code and err.startswith(f"attittud: {word}; {words}") and err.count("\n") == 1
     assert not list(Path().rglob("*.part")) and not list(Path().rglob("result.json"))
 
 
@@ -217,7 +218,7 @@ def test_what_is_kept_of_an_interrupted_run(
 
 
 def test_help_of_train_init_and_schema_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("train", "init", "schema"):
-        assert call(command, "--help") == 0
+    for name in ("train", "init", "schema"):
+        assert call(name, "--help") == 0
     out = capsys.readouterr().out
     assert "drop_harmful" in out and "bloop" in out and "continues" in out

@@ -68,7 +68,7 @@ def test_compare_refuses_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) ->
     few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
     assert call("compare", "job.yaml", "strategy=portfolio", *few, "compare.equal=steps") == 0
     out, err = capsys.readouterr()
-    assert "strategy: portfolio is no row here" in err and "| multitask" in out and "| portfolio" not in out
+    assert "strategy: portfolio is not a row here" in err and "| multitask" in out and "| portfolio" not in out
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import io
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -27,6 +26,8 @@ from attittud_lab.output.progress import Bars
 from attittud_lab.report import write_report
 from attittud_lab.training.phase import DivergedError
 from tests.helpers.comparisons import JOB, Trainings, config, finished, trained
+from tests.helpers.jobs import Seen
+from tests.helpers.processes import ready_processes
 
 __all__ = ["finished", "trained"]  # fixtures
 
@@ -128,14 +129,13 @@ def written(folder: Path) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-def test_ten_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """Killed at random (seeded) moments: the files left are whole, and the same command ends with the same figures."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attittud_lab.compare.run", "torch._dynamo", "sklearn.metrics", "scipy.special"])
+    context = ready_processes()
     moments, kills, attempts = random.Random(0), 0, 0
-    while kills < 10:
+    while kills < 6:
         attempts += 1
-        assert attempts < 30, "the comparison is over too early to be killed ten times"
+        assert attempts < 20, "the comparison is over too early to be killed so often"
         process = context.Process(target=compare_at_equal_steps, args=(tmp_path,))
         before = written(tmp_path)
         process.start()
@@ -273,3 +273,23 @@ def test_bad_input_costs_no_training(tmp_path: Path, override: str, message: str
     with pytest.raises(InputError, match=message):
         compare(loads(text, overrides), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_reports_of_other_processes_are_timed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several of them come at once, and would make steps look as if they took no time."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    seen = Seen()
+    forecast = module.Forecast(seen, module._Plan({"flip"}, steps=100, at_budget=(0, None), at_once=2))
+    forecast.comparison(4)
+    run = forecast.alongside("flip at 1, seed 0")
+    run.phase("guided", 100, 0)
+    for moment in (5.0, 5.0, 5.0, 7.0, 9.0):
+        now[0] = moment
+        run.advance(10, {})
+    (said,) = [event[2] for event in seen.seen if event[1] == "say"]
+    # 40 steps in 4 seconds, 4 runs of 100 steps, two at a time.
+    assert said == (
+        "Forecast: about 20 s for the 4 runs that are left, as a step of flip at 1 takes 0.1 s; the next forecast knows all "
+        "strategies."
+    )

@@ -225,7 +225,7 @@ def test_columns_that_cannot_be_features(tmp_path: Path, cells: list[Any], messa
     assert read(path, exclude=["z"]).primary.examples.inputs.shape[1] == 2
 
 
-def test_types_that_are_no_features(tmp_path: Path) -> None:
+def test_types_that_are_not_features(tmp_path: Path) -> None:
     table = pa.table({**numbers(), "when": pa.array(range(60), pa.timestamp("s"))})
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"'when' holds timestamp\[ms\].*data.table.exclude"):
@@ -240,7 +240,7 @@ def test_columns_must_agree_between_sources(tmp_path: Path) -> None:
     other = write(tmp_path / "b.csv", numbers(seed=1, its=[1, 2, 3] * 20))
     with pytest.raises(InputError, match=r"data.table.exclude \(its, mine\)") as caught:
         read(primary, other)
-    assert "primary source are mine, x, y; those of other its, x, y" in str(caught.value)
+    assert "primary source has mine, x, y; other has its, x, y" in str(caught.value)
     assert read(primary, other, exclude=["mine", "its"]).primary.examples.inputs.shape[1] == 2
     with pytest.raises(InputError, match=r"no source has a column 'mime'; did you mean 'mine'\?"):
         read(primary, other, exclude=["mime", "its"])
@@ -278,7 +278,7 @@ def test_text_among_the_numbers_of_another_part(tmp_path: Path) -> None:
         ("", "cannot be read as csv"),
     ],
 )
-def test_files_that_are_no_table(tmp_path: Path, content: str, message: str) -> None:
+def test_files_that_are_not_tables(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(content)
     with pytest.raises(InputError) as caught:
@@ -290,7 +290,7 @@ def test_kinds_that_do_not_fit(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", numbers())
     with pytest.raises(InputError, match=r"Columns: x, y, label\. If these are features, set data\.kind: table"):
         prepare(loads(json.dumps({"data": {"primary": str(path)}})).data, 0)
-    with pytest.raises(InputError, match=r"data\.kind is table, but digits holds images"):
+    with pytest.raises(InputError, match=r"data\.kind is table, but digits holds images; set data.kind: image or auto"):
         prepare(loads("data: {kind: table, primary: digits}").data, 0)
     with pytest.raises(InputError, match=r"input: x is for an image or a text; .*data.table.columns"):
         prepare(loads(json.dumps({"data": {"kind": "table", "primary": {"path": str(path), "input": "x"}}})).data, 0)
@@ -315,7 +315,7 @@ def test_odd_labels_survive(tmp_path: Path) -> None:
     assert read(path).primary.classes == sorted(ODD_LABELS)
 
 
-def test_groups_stay_together_and_are_no_feature(tmp_path: Path) -> None:
+def test_groups_stay_together_and_are_not_a_feature(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", numbers(patient=[f"p{n // 3}" for n in range(60)]))
     config = {"kind": "table", "primary": {"path": str(path), "group": "patient"}}
     data = prepare(loads(json.dumps({"data": config})).data, 0)

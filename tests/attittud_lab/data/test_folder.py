@@ -68,7 +68,7 @@ def test_folder_with_its_own_splits(pictures: Path, tmp_path: Path) -> None:
     assert data.test.targets.tolist() == [1] and len(data.validation) == 4 and len(data.primary.examples) == 16
 
 
-def test_a_folder_is_no_image_whatever_it_is_called(pictures: Path) -> None:
+def test_a_folder_is_not_an_image_whatever_it_is_called(pictures: Path) -> None:
     (pictures / "cat" / "old.png").mkdir()
     data = read_configuration(f"data: {{primary: {pictures}}}")
     assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 30

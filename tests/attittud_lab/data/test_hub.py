@@ -3,9 +3,7 @@
 import hashlib
 import io
 import json
-import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +24,7 @@ from attittud_lab.data.hub import Hub, _answers
 from attittud_lab.data.source import Columns
 from attittud_lab.errors import InputError
 from tests.helpers.data_sets import encoded, read_configuration
+from tests.helpers.processes import command
 
 
 def test_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,31 +150,34 @@ def local_hub() -> Iterator[str]:
     server.server_close()
 
 
+def train(folder: Path, output: str, **environment: str) -> tuple[int | None, str]:
+    """The exit code and the errors of a process: `datasets` reads the environment once, when it is imported."""
+    (folder / "job.yaml").write_text(JOB)
+    environment |= {"HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    process = command(folder, "train", "job.yaml", f"output={output}", **environment)
+    process.join(120)
+    process.kill()
+    return process.exitcode, (folder / "err").read_text()
+
+
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
 def test_from_the_hub_and_then_from_the_cache(local_hub: str, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    no_proxy = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    environment = os.environ | no_proxy | {"HF_ENDPOINT": local_hub, "HF_HOME": str(tmp_path / "home")}
-
-    def train(output: str, **more: str) -> tuple[Any, str]:
-        command = [sys.executable, "-m", "attittud", "train", "job.yaml", f"output={output}"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment | more, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    def trained(output: str, **environment: str) -> tuple[Any, str]:
+        code, err = train(tmp_path, output, **environment)
+        assert code == 0, err
         result = json.loads((tmp_path / output / "job/auto/seed-0/result.json").read_text())
-        lines = done.stderr.splitlines(keepends=True)
+        lines = err.splitlines(keepends=True)
         said = [line for line in lines if not line.startswith(("guided ", "finetune "))]  # a line for each evaluation
         return {key: result[key] for key in ("test", "examples")}, "".join(said)
 
-    found, err = train("first")
+    found, err = trained("first", HF_ENDPOINT=local_hub)
     assert err == ""  # no bars of other people
     # The data set's own test split; auxiliary is what the primary task does not have.
     assert found["examples"] == {"train": 20, "validation": 10, "test": 10, "auxiliary/more": 10}
-    again, _ = train("second", HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
+    again, _ = trained("second", HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
     assert again == found
     # The same where nobody has said that there is no network; that is mentioned once.
-    again, err = train("third", HF_ENDPOINT="http://127.0.0.1:9")
+    again, err = trained("third", HF_ENDPOINT="http://127.0.0.1:9")
     assert again == found
     assert err == "hf:owner/name: http://127.0.0.1:9 does not answer, so the copy in the cache is used\n"
 
@@ -183,14 +185,9 @@ def test_from_the_hub_and_then_from_the_cache(local_hub: str, tmp_path: Path) ->
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
 def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
     """One sentence, without half a minute of attempts."""
-    (tmp_path / "job.yaml").write_text(JOB)
-    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "*"}
-    command = [sys.executable, "-m", "attittud", "train", "job.yaml"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
+    code, err = train(tmp_path, "runs", HF_ENDPOINT="http://127.0.0.1:9")
+    assert code == 2
+    assert err == (
         "attittud: hf:owner/name: cannot be loaded (http://127.0.0.1:9 does not answer, and the cache has no copy); check name "
         "and network, or download the data set elsewhere and name its folder\n"
     )

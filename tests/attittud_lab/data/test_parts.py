@@ -104,7 +104,7 @@ def test_labels_that_mean_none(tmp_path: Path, labels: list[Any]) -> None:
         read_primary(f"path: {tmp_path}/a.parquet")
 
 
-def test_gaps_between_whole_numbers_are_no_classes(tmp_path: Path) -> None:
+def test_gaps_between_whole_numbers_are_not_classes(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", numbered(0, [1, 2, 5] * 10))
     data = read_primary(f"path: {tmp_path}/a.parquet")
     assert data.primary.classes == ["1", "2", "5"]

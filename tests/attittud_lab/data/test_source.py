@@ -161,7 +161,7 @@ def test_paths_that_cannot_be_read_are_explained(tmp_path: Path, pictures: Path)
     with pytest.raises(InputError, match="there is no split 'trian'"):
         read_configuration(f"data: {{primary: {{path: {pictures}, split: trian}}}}")
     texts = write_texts(tmp_path / "texts.csv", ["a", "b"])
-    with pytest.raises(InputError, match="holds texts, but the primary source holds images"):
+    with pytest.raises(InputError, match="holds texts, but the primary source holds images; name a source of images"):
         read_configuration(f"data: {{primary: {pictures}, auxiliary: {{t: {texts}}}}}")
     with pytest.raises(InputError, match="expected hf:owner/name"):
         read_configuration("data: {primary: 'hf:a/b/c'}")

@@ -89,7 +89,7 @@ def test_copies_of_texts_up_to_case_blanks_and_punctuation(tmp_path: Path) -> No
         read_primary(f"path: {tmp_path}, validation: 8, overlap: refuse")
 
 
-def test_texts_that_only_look_alike_are_no_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_that_only_look_alike_are_not_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Vowel signs, sums, smileys and blank texts: nothing but punctuation, case and white space is looked through."""
     pairs = [
         ("3*4", "3/4"),

@@ -263,7 +263,7 @@ def test_a_line_of_quotes_does_not_take_for_ever(tmp_path: Path) -> None:
     assert time.process_time() - begun < 10
 
 
-def test_brackets_in_texts_are_no_nesting(tmp_path: Path) -> None:
+def test_brackets_in_texts_do_not_count_as_nesting(tmp_path: Path) -> None:
     texts = ["[" * 500, "{" * 500 + '"', "\\" + "]" * 3, '"' * 5 + "[[[" * 100]
     write_jsonl(tmp_path / "a.jsonl", texts, ["x", "y", "x", "y"])
     assert inputs(read_path(tmp_path / "a.jsonl")) == texts

@@ -319,7 +319,7 @@ def test_evaluations_are_not_compiled(data: Prepared) -> None:
         assert graphs() == before + 1
 
 
-def test_it_is_no_part_of_what_a_run_is() -> None:
+def test_it_is_not_part_of_what_a_run_is() -> None:
     plain, compiled = (loads(JOB, [f"training.compile={on}"]) for on in ("false", "true"))
     assert fingerprint(plain) == fingerprint(compiled)
 

@@ -17,9 +17,10 @@ from attittud.engine import make_engine
 from attittud_lab.config.schema import ModelConfig
 from attittud_lab.data.tasks import per_example_losses
 from attittud_lab.errors import InputError
+from attittud_lab.files import COPIES
 from attittud_lab.models import Wanted
 from attittud_lab.models.huggingface import Encoder, hf_body, hf_words
-from attittud_lab.models.network import Network, build_model
+from attittud_lab.models.network import Network, build_model, files_read
 from attittud_lab.models.text import Hidden, hide, masked_losses
 from attittud_lab.training.train import load_data, run
 from tests.helpers.networks import Payload, images, model_config, two_texts_job
@@ -361,3 +362,19 @@ def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkey
         InputError, match=r"no such folder here and nothing of this name in the cache; .*: hf download owner/other"
     ):
         build_model(model_config("'hf:owner/other'").model, images(), 0)
+
+
+def test_a_network_can_be_built_from_a_copy_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another machine, where a job finds its files elsewhere."""
+    folder, weights = tiny_encoder(tmp_path / "here"), tmp_path / "seed-3" / "weights.safetensors"
+    config = ModelConfig(name=f"hf:{folder}", weights=str(tmp_path / "seed-{seed}" / "weights.safetensors"))
+    assert files_read(config, 3) == {str(folder): folder, str(weights): weights}
+    assert files_read(ModelConfig(name="mlp"), 0) == {}
+    wanted = Wanted(ModelConfig(), (), "text")
+    expected = hf_body(wanted, str(folder)).state_dict()
+    folder.rename(tmp_path / "there")
+    with pytest.raises(InputError, match="there is no such folder here"):
+        hf_body(wanted, str(folder))
+    monkeypatch.setitem(COPIES, str(folder), tmp_path / "there")
+    found = hf_body(wanted, str(folder)).state_dict()
+    assert all(found[name].equal(tensor) for name, tensor in expected.items())

@@ -62,32 +62,3 @@ def test_worker_processes_print_nothing_at_a_signal(number, word, tmp_path):
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert err == f"attittud: {word}; the demo has no result before its end, the same command starts over\n"
-
-
-WORKERS = """
-import os, sys, time
-from attittud_lab.output.interrupts import worker_processes
-if __name__ == "__main__":
-    with worker_processes(2) as pool:
-        print(*{pool.submit(os.getpid).result() for _ in range(4)}, flush=True)
-        time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs to see other processes")
-def test_worker_processes_end_when_the_first_one_is_killed(tmp_path):
-    """Nothing tells them: SIGKILL leaves no time for it."""
-    (tmp_path / "work.py").write_text(WORKERS)
-    path = os.pathsep.join(sys.path)
-    with subprocess.Popen(
-        [sys.executable, "work.py"], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
-    ) as process:
-        workers = [Path("/proc", pid) for pid in process.stdout.readline().split()]
-        process.kill()
-    assert workers
-    until = time.monotonic() + 20
-    while (left := [worker.name for worker in workers if worker.exists()]) and time.monotonic() < until:
-        time.sleep(0.05)
-    for pid in left:
-        os.kill(int(pid), signal.SIGKILL)
-    assert not left

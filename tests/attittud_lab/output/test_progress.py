@@ -1,13 +1,15 @@
 """Bars and lines that show how far a run is."""
 
+import io
 import itertools
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from attittud_lab.output.progress import Bars, EvaluationLines, shares
+from attittud_lab.output.progress import Bars, EvaluationLines, RunLines, shares
 from tests.helpers.commands import JOB, call
 
 
@@ -77,3 +79,42 @@ def test_the_three_shares_fit_into_80_columns(
         bars.advance(3, values | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0})
     err = capsys.readouterr().err
     assert "finetune" in err and "primary 1.250 helpful 5% harmful 19% neutral 76%" in err
+
+
+def test_runs_at_the_same_time_have_bars_of_their_own() -> None:
+    with Bars() as bars:
+        bars.comparison(3)
+        one, two = bars.alongside("one, seed 0"), bars.alongside("two, seed 0")
+        for run in (one, two):
+            run.phase("guided", 10, 0)
+        one.evaluated({"accuracy": 0.5})
+        one.advance(4, {"loss/primary": 0.25})
+        runs, *others = bars._bars.tasks
+        assert [(task.description, task.completed) for task in others] == [
+            ("one, seed 0: guided", 4),
+            ("two, seed 0: guided", 0),
+        ]
+        assert others[0].fields["figures"] == "primary 0.250  validation accuracy 0.500"
+        one.phase("finetune", 5, 2)
+        assert [task.description for task in bars._bars.tasks[1:]] == ["two, seed 0: guided", "one, seed 0: finetune"]
+        one.end()
+        assert [task.description for task in bars._bars.tasks[1:]] == ["two, seed 0: guided"] and runs.completed == 1
+        two.end()
+        assert runs.completed == 2 and len(bars._bars.tasks) == 1
+
+
+def test_runs_at_the_same_time_have_a_line_when_they_end() -> None:
+    out = io.StringIO()
+    lines = RunLines(Console(file=out, width=200))
+    lines.comparison(2)
+    one, two = lines.alongside("one, seed 0"), lines.alongside("two, seed 0")
+    one.evaluated({"accuracy": 0.5, "loss": 1.0})
+    one.say("a line")
+    two.end()
+    one.end()
+    found = [line[9:].strip() if " s  " in line else line for line in out.getvalue().splitlines()]
+    assert found == [
+        "a line",
+        "run 1 of 2: two, seed 0",
+        "run 2 of 2: one, seed 0: validation accuracy 0.500, loss 1.000",
+    ]

@@ -28,7 +28,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "30x", "-5m", "0s", "5m5m", "1h30", "thirty", "nan", "1e3s"])
-def test_what_is_no_duration(text: str) -> None:
+def test_what_is_not_a_duration(text: str) -> None:
     with pytest.raises(InputError, match="write for example 90s"):
         parse_duration(text)
 

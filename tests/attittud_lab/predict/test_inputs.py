@@ -146,9 +146,9 @@ def test_a_damaged_csv_names_its_row(content: bytes, said: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"text": "a"', "line 2 is no JSON"),
-        (b"[" * 100_000, "line 2 is no JSON"),
-        (b"[1]", "line 2 is no object"),
+        (b'{"text": "a"', "line 2 is not JSON"),
+        (b"[" * 100_000, "line 2 is not JSON"),
+        (b"[1]", "line 2 is not an object"),
         (b'{"other": "a"}', "line 2: there is no column"),
         (b'{"text": null}', "row 2 holds nothing"),
         (b'{"text": 5}', "row 2 holds a int"),
@@ -259,7 +259,7 @@ def test_names_that_lead_nowhere(name: str, said: str) -> None:
         texts(name)
 
 
-def test_a_name_that_is_no_unicode() -> None:
+def test_a_name_that_is_not_unicode() -> None:
     folder = Path("odd")
     folder.mkdir()
     try:

@@ -185,15 +185,15 @@ def test_images_in_all_forms_are_the_same(runs: dict[str, Path]) -> None:
         (np.zeros((2, 8, 8, 5), dtype=np.uint8), "neither"),
         ([1.5], "input 0 is a float"),
         (["nowhere.png"], "input 0: nowhere.png cannot be read"),
-        ([b"no image"], "it is no image"),
+        ([b"no image"], "it is not an image"),
     ],
 )
-def test_inputs_that_are_no_images(runs: dict[str, Path], inputs: Any, said: str) -> None:
+def test_inputs_that_are_not_images(runs: dict[str, Path], inputs: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         attittud_lab.load(runs["pictures"]).predict(inputs)
 
 
-def test_inputs_that_are_no_texts(runs: dict[str, Path]) -> None:
+def test_inputs_that_are_not_texts(runs: dict[str, Path]) -> None:
     model = attittud_lab.load(runs["words"])
     for inputs in (np.zeros((2, 8), dtype=np.uint8), [Path("text")], [b"text"], [None]):
         with pytest.raises(InputError, match="the model reads texts; give strings"):

@@ -116,7 +116,7 @@ def test_lines_of_standard_input(
     assert given(json.dumps({"x": 1, "y": 2, "c": "new"}) + "\n") == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert given("1,2,u\n") == 2
-    assert "line 1 is no JSON; write one object with all columns" in capsys.readouterr().err
+    assert "line 1 is not JSON; write one object with all columns" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

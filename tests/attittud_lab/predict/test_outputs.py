@@ -106,7 +106,7 @@ def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
         ("out.txt", "cannot write a .txt"),
         ("out", "file without a suffix"),
         ("nowhere/out.csv", "its folder does not exist"),
-        ("folder.csv", "is no plain file"),
+        ("folder.csv", "is not a regular file"),
         ("input.csv", "is an input too"),
     ],
 )

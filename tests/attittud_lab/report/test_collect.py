@@ -144,7 +144,7 @@ def test_a_damaged_line_of_metrics_does_not_end_a_curve(line: str, run_dir: Path
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     whole = curves([run_dir], 1000)["logged"]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines[:4], line, *lines[4:]]) + "\n")
-    with pytest.raises(InputError, match=r"metrics.jsonl:5: is no line of metrics"):
+    with pytest.raises(InputError, match=r"metrics.jsonl:5: is not a line of metrics"):
         curves([tmp_path], 1000)
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 1,']))
     assert curves([tmp_path], 1000)["logged"] == whole

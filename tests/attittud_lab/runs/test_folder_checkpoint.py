@@ -217,7 +217,7 @@ def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"run\.json"):
             train_to_end(tmp_path)
     (tmp_path / "run.json").unlink()
-    with pytest.raises(InputError, match="no whole run folder"):
+    with pytest.raises(InputError, match="the run folder is incomplete"):
         train_to_end(tmp_path)
     # None of this blocks a fresh start.
     assert run(loads(JOB, ["model=mlp"]), run_dir=tmp_path, fresh=True).steps == 40

@@ -74,9 +74,9 @@ def test_a_file_that_describes_no_model_is_refused(run: Path, wrong: dict[str, A
 
 
 def test_folders_without_a_finished_run(run: Path) -> None:
-    with pytest.raises(InputError, match=r"is no folder of a run; .*did you mean"):
+    with pytest.raises(InputError, match=r"is not the folder of a run; .*did you mean"):
         read_model(run.parent)
-    with pytest.raises(InputError, match="is no folder of a run"):
+    with pytest.raises(InputError, match="is not the folder of a run"):
         read_model(run / "nowhere")
     (run.parent / "comparison.json").write_text("{}")
     with pytest.raises(InputError, match="it is a comparison"):

@@ -58,7 +58,7 @@ def test_a_run_says_whether_it_is_repeatable(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     folder = RunFolder(tmp_path, load(CONFIG, [f"training.deterministic={deterministic}".lower()]))
-    folder.begin({}, torch.device("cuda"))
+    folder.begin({}, torch.device("cuda"), 1)
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["repeatable"] is deterministic and about["device"] == "NVIDIA H200"
 

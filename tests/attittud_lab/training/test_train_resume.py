@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from attittud_lab import files
 from attittud_lab.cli import main
 from attittud_lab.errors import InputError
 from tests.helpers.interrupted_runs import JOB, outcome, train_to_end, unfinished
+from tests.helpers.processes import ready_processes
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def train_by_command(folder: Path, strategy: str | None = None, model: str = "ml
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-@pytest.mark.parametrize(("train", "strategy", "wanted"), [(train_to_end, None, 20), (train_by_command, "auto", 10)])
+@pytest.mark.parametrize(("train", "strategy", "wanted"), [(train_to_end, None, 10), (train_by_command, "auto", 5)])
 def test_kills_change_nothing(train: Any, strategy: str | None, wanted: int, tmp_path: Path) -> None:
     whole, tmp_path = tmp_path / "undisturbed" / "x", tmp_path / "killed" / "x"
     whole.parent.mkdir()
@@ -54,11 +54,7 @@ def test_kills_change_nothing(train: Any, strategy: str | None, wanted: int, tmp
     train(whole, strategy, "wideresnet-10-1")
     inner = "job/auto/seed-0" if strategy else ""
     killed, undisturbed = tmp_path / inner, whole / inner
-    # A server that has imported everything: a child is there at once, and most of its life is training.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["attittud_lab.cli", "attittud_lab.training.train", "attittud.guide", "torch._dynamo", "sklearn.metrics"]
-    )
+    context = ready_processes()  # most of the life of such a process is training
     moments = random.Random(0)
     kills = attempts = 0
     while kills < wanted:

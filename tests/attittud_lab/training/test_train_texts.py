@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -24,6 +23,7 @@ from attittud_lab.report import write_report
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
 from tests.helpers.interrupted_runs import outcome
+from tests.helpers.processes import ready_processes
 from tests.helpers.text_jobs import write_job
 from tests.helpers.texts import tiny_encoder, write_reviews
 
@@ -208,8 +208,7 @@ def test_kills_change_nothing(job: Config, tmp_path: Path) -> None:
     """Masks, dropout, buckets and the cache of tokens included."""
     config = Path(job.output).parent / "job.yaml"
     run(job, run_dir=tmp_path / "undisturbed")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attittud_lab.training.train", "attittud.guide", "torch._dynamo", "transformers"])
+    context = ready_processes()
     killed, moments, kills = tmp_path / "killed", random.Random(0), 0
     path = killed / "checkpoint.safetensors"
     for _ in range(12):
@@ -234,7 +233,8 @@ def test_kills_change_nothing(job: Config, tmp_path: Path) -> None:
 
 
 def test_compare_and_report(job: Config, tmp_path: Path) -> None:
-    result = compare(job, tmp_path / "compare")
+    quick = ["training.guided.steps=4", "training.guided.evaluations=1", "training.finetune.steps=2"]
+    result = compare(changed(job, quick), tmp_path / "compare")
     assert result["metric"] == "macro_f1"
     labels = {row["label"] for row in result["tables"][0]["rows"]}
     assert labels == {"primary_only", "multitask", "flip primary_weight=0.1", "pretrain", "auto"}

@@ -1,0 +1,326 @@
+"""Jobs on a cluster through Ray, which decides where each is done, and moves it when a node is lost.
+
+Nodes need no common file system: data, other files and the files of a job's folder travel through Ray's object store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from attittud_lab.errors import InputError, one_line, optional
+from attittud_lab.files import COPIES, make_folder, scratch_folder, write_atomically
+from attittud_lab.output.progress import Progress
+from attittud_lab.placing.job import Event, Handed, Job, Outcome, Place, Reports, perform, replay
+
+Files = dict[str, bytes]
+"""The content of files, by their path in a folder."""
+RETRIES = 3
+"""How often Ray begins a job again after its process or its node was lost."""
+EVERY = 1.0
+"""Seconds between two looks at what the jobs report."""
+KEEP_EVERY = 20.0
+"""Seconds between two looks on a node whether there is something new to go on from, such as a checkpoint."""
+_KEPT = "finished runs are kept, and the same command goes on"
+
+
+def pack(path: Path) -> Files:
+    """The files of a folder, or a single file under the name ""; what changed last comes last.
+
+    A file that only grows, as metrics do, is then at least as long as a checkpoint before it says.
+    """
+    if path.is_file():
+        return {"": path.read_bytes()}
+    found = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+    found.sort(key=lambda file: file.stat().st_mtime_ns)
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in found}
+
+
+def unpack(files: Mapping[str, bytes], folder: Path, *, whole: bool = False) -> None:
+    """Write files in their order, each of which is whole or not there; `whole` removes all others."""
+    for name, content in files.items():
+        make_folder((folder / name).parent)
+        write_atomically(folder / name, content)
+    for path in [*folder.rglob("*")] if whole else ():
+        if path.is_file() and not path.name.startswith(".") and path.relative_to(folder).as_posix() not in files:
+            path.unlink()
+
+
+@cache
+def _code() -> str:
+    """A checksum of this package and torch's version: nodes with other code would give other results."""
+    import torch
+
+    digest = hashlib.sha256(torch.__version__.encode())
+    for package in ("attittud", "attittud_lab"):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for path in sorted(Path(folder).rglob("*.py")):
+                digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+# --------------------------------------------------------------------------------------------------------- on a node
+
+
+class _Home:
+    """Runs in a process on the machine of the command, and keeps what jobs send before they end."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[int, list[Event]]] = []
+        self._files: dict[int, Files] = {}
+        self._begun: dict[int, int] = {}
+
+    def begin(self, number: int) -> tuple[int, Files | None]:
+        """How often this job has been begun, and the files that it sent last."""
+        self._begun[number] = self._begun.get(number, 0) + 1
+        return self._begun[number], self._files.get(number)
+
+    def tell(self, number: int, events: list[Event]) -> None:
+        self._events.append((number, events))
+
+    def keep(self, number: int, files: Files) -> None:
+        self._files[number] = files
+
+    def kept(self, number: int) -> Files | None:
+        return self._files.get(number)
+
+    def forget(self, number: int) -> None:
+        self._files.pop(number, None)
+
+    def take(self) -> list[tuple[int, list[Event]]]:
+        found, self._events = self._events, []
+        return found
+
+
+_known: dict[str, Any] = {}
+"""What this process of a node keeps for its next job: the data of its latest one, and the script that it has run."""
+
+
+def _on_node(
+    number: int, job: Job, files: Files, refs: Mapping[str, Any], home: Any, command: _Command
+) -> tuple[Outcome, Files]:
+    """Do a job on a node; returns also the files of its folder."""
+    import ray
+
+    try:
+        command.check()
+    except InputError as error:
+        return Outcome(None, error, []), {}
+    begun, sent = ray.get(home.begin.remote(number))
+    reports = Reports(lambda events: home.tell.remote(number, events), EVERY)
+    with scratch_folder() as scratch:
+        folder, over = scratch / "run", threading.Event()
+        copies = {key: scratch / str(position) for position, key in enumerate(job.reads)}
+        for key, path in copies.items():
+            unpack(ray.get(refs[key][0]), path)
+        folder.mkdir()
+        unpack(files if sent is None else sent, folder)
+        if begun > 1:
+            reports.tell("say", f"{job.name}: its process or its node was lost. It goes on elsewhere.")
+        sender = threading.Thread(target=_send_news, args=(number, folder, home, over, command.keep_every), daemon=True)
+        sender.start()
+        try:
+            COPIES.update(copies)
+            outcome = perform(job, folder, _latest(refs[""]), reports)
+        finally:
+            COPIES.clear()
+            over.set()
+            sender.join()
+        if isinstance(outcome.error, InputError):
+            words = str(outcome.error)
+            for own, path in {**copies, str(job.folder or "."): folder}.items():
+                words = words.replace(str(path), own)  # as the person knows them
+            outcome.error.args = (words,)
+        return outcome, pack(folder) if job.folder is not None else {}
+
+
+def _send_news(number: int, folder: Path, home: Any, over: threading.Event, every: float) -> None:
+    """Send the files of a folder home when there is a new checkpoint, so that little is lost with the node."""
+    before = set[tuple[str, int]]()
+    while not over.wait(every):
+        with suppress(OSError):  # a file that is just being replaced: the next look has it
+            now = {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("checkpoint*")}
+            if now - before:
+                home.keep.remote(number, pack(folder))
+                before = now
+
+
+def _latest(boxed: list[Any]) -> Any:
+    """The data of a job. A process keeps those of its latest job."""
+    import ray
+
+    if not boxed:
+        return None
+    if _known.get("reference") != boxed[0].hex():
+        _known.pop("data", None)  # not two at the same time
+        _known["data"], _known["reference"] = ray.get(boxed[0]), boxed[0].hex()
+    return _known["data"]
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What nodes must know about the command."""
+
+    code: str
+    script: tuple[str, bytes] | None
+    """The name and the text of a person's own script, whose strategies and models register themselves when it runs."""
+    keep_every: float
+
+    @classmethod
+    def this(cls) -> _Command:
+        main = sys.modules["__main__"]
+        path = None if main.__spec__ is not None else getattr(main, "__file__", None)
+        return cls(_code(), None if path is None else (Path(path).name, Path(path).read_bytes()), KEEP_EVERY)
+
+    def check(self) -> None:
+        """Refuse a node with other code, and run the script once in this process."""
+        if self.code != _code():
+            import ray
+
+            found = f"--ray: the node {ray.util.get_node_ip_address()} has other code than the machine of the command"
+            cure = "install the same versions of attittud and torch on all nodes"
+            raise InputError(f"{found}, so that results would differ; {cure}")
+        if self.script is None or _known.get("script") == self.script:
+            return
+        with scratch_folder() as folder:
+            path = folder / self.script[0]
+            path.write_bytes(self.script[1])
+            try:
+                runpy.run_path(str(path), run_name="__mp_main__")
+            except ImportError as error:
+                found = f"--ray: {self.script[0]} cannot be run on a node ({one_line(error, 200)})"
+                raise InputError(f"{found}; install what it imports on all nodes") from None
+        _known["script"] = self.script
+
+
+# ---------------------------------------------------------------------------------------------- where the command is
+
+
+class _Cluster(Place):
+    def __init__(self, ray: Any) -> None:
+        self._ray, self._numbers = ray, count()
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self.gpus = int(sum(node.get("GPU", 0) for node in nodes))
+        self.at_once = max(1, self.gpus or int(sum(node.get("CPU", 0) for node in nodes)))
+        # A run that wants more cores than any node has still runs, more slowly; Ray would wait for such a node for ever.
+        self._cores = max(1, *(int(node.get("CPU", 0)) for node in nodes))
+        self._function = ray.remote(_on_node)
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        # On this node, so that what it keeps is lost only with the command itself.
+        self._home = ray.remote(_Home).options(num_cpus=0, scheduling_strategy=here).remote()
+        self._data, self._files, self._command = Handed(ray.put), dict[Path, Any](), _Command.this()
+
+    def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
+        ray, todo = self._ray, iter(jobs)
+        busy: dict[Any, tuple[int, Job, Progress]] = {}
+        try:
+            while True:
+                # Some more than run at once, so that no node waits for the next job.
+                for job in islice(todo, max(0, 2 * self.at_once - len(busy))):
+                    number = next(self._numbers)
+                    reference = self._submit(number, job, [other.data for _, other, _ in busy.values()])
+                    busy[reference] = number, job, progress.alongside(job.name)
+                if not busy:
+                    return
+                done, _ = ray.wait([*busy], num_returns=1, timeout=EVERY)
+                self._show(busy.values())
+                for reference in done:
+                    number, job, shown = busy[reference]
+                    outcome = self._outcome(reference, job)
+                    del busy[reference]
+                    self._home.forget.remote(number)
+                    replay(shown, outcome.events)
+                    if outcome.error is not None:
+                        raise outcome.error
+                    shown.end()
+                    yield job, outcome.result
+        except ray.exceptions.RayError as error:  # of a job it is caught above
+            why = f"{type(error).__name__}: {one_line(error, 300)}"
+            raise InputError(f"--ray: the cluster was lost ({why}); start it again; {_KEPT}") from None
+        finally:
+            self._stop(busy)
+
+    def _submit(self, number: int, job: Job, needed: Iterable[Any]) -> Any:
+        if job.device.startswith("cuda:"):
+            found = f"device: {job.device!r} names a GPU of one machine, but with --ray Ray chooses"
+            raise InputError(f"{found}; use device=cuda or device=auto")
+        if job.device == "cuda" and not self.gpus:
+            raise InputError("device: 'cuda' cannot be used, as no node of the cluster has a GPU; use device=auto")
+        on_gpu = self.gpus > 0 and job.device not in ("cpu", "mps")
+        # In lists, as Ray would fetch what is given directly before it starts the job, for each job again.
+        refs = {"": [] if job.data is None else [self._data.over(job.data, needed)]}
+        for name, path in job.reads.items():
+            if path not in self._files:
+                self._files[path] = self._ray.put(pack(path))
+            refs[name] = [self._files[path]]
+        cores = min(job.threads, self._cores)
+        options = {"num_cpus": cores, "num_gpus": int(on_gpu), "max_retries": RETRIES, "name": job.name}
+        files = pack(job.folder) if job.folder is not None and job.folder.is_dir() else {}
+        given = (number, replace(job, data=None), files, refs, self._home, self._command)
+        return self._function.options(**options).remote(*given)
+
+    def _show(self, busy: Iterable[tuple[int, Job, Progress]]) -> None:
+        shown = {number: progress for number, _, progress in busy}
+        for number, events in self._ray.get(self._home.take.remote()):
+            if number in shown:
+                replay(shown[number], events)
+
+    def _outcome(self, reference: Any, job: Job) -> Outcome:
+        outcome: Outcome
+        try:
+            outcome, files = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, ModuleNotFoundError):
+                found = f"--ray: a node of the cluster lacks the package {cause.name!r}"
+                raise InputError(f"{found}; install the same packages on all nodes; {_KEPT}") from None
+            why = f"{type(error).__name__}: {one_line(error, 300)}"
+            raise InputError(f"{job.name} ({job.folder}): Ray could not finish it ({why}); {_KEPT}") from None
+        if job.folder is not None:
+            make_folder(job.folder)
+            unpack(files, job.folder, whole=outcome.error is None)
+        return outcome
+
+    def _stop(self, busy: Mapping[Any, tuple[int, Job, Progress]]) -> None:
+        """Cancel what is under way; what it sent home is kept, so that it can go on from there."""
+        for reference in busy:
+            self._ray.cancel(reference, force=True)
+        for number, job, _ in busy.values():
+            with suppress(self._ray.exceptions.RayError):
+                files = self._ray.get(self._home.kept.remote(number), timeout=10)
+                if files is not None and job.folder is not None:
+                    make_folder(job.folder)
+                    unpack(files, job.folder)
+
+
+@contextmanager
+def on_ray(address: str = "auto") -> Iterator[Place]:
+    """The cluster at an address; `auto` is the one that this machine is part of."""
+    ray = optional("ray", "ray", "--ray")
+    optional("ray.util.scheduling_strategies", "ray", "--ray")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="CRITICAL")
+    except Exception as error:  # no cluster, another version of Ray or Python, a wrong address: each has its own error
+        cure = "start one (`ray start --head`, on other machines `ray start --address=HOST:6379`), or use --workers N"
+        raise InputError(f"--ray {address}: no cluster can be used there ({one_line(error, 200)}); {cure}") from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # Ray has replaced it
+    try:
+        yield _Cluster(ray)
+    finally:
+        ray.shutdown()

@@ -1,0 +1,195 @@
+"""Jobs in several processes of this machine. They end with the first process, however it ends, and print nothing."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import count
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from attittud_lab.errors import InputError
+from attittud_lab.files import cannot_write, scratch_folder
+from attittud_lab.output.progress import Progress
+from attittud_lab.placing.job import Handed, Job, Outcome, Place, Reports, perform, replay
+
+TRIES = 2
+"""How often a job is begun whose process dies."""
+_EVERY = 0.1  # seconds between two reports of a process
+
+
+class _Worker:
+    """A process, and the job that it is at."""
+
+    job: Job
+    progress: Progress
+
+    def __init__(self) -> None:
+        # Not forked: neither torch's threads nor CUDA survive a fork.
+        context = get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other,))
+        with _no_interrupts():
+            self.process.start()
+        other.close()
+
+    def give(self, job: Job, stored: Path | None, progress: Progress) -> None:
+        self.job, self.progress = job, progress
+        with suppress(OSError):  # it is dead: that shows when its answer is read
+            self.connection.send((replace(job, data=None), stored))
+
+    def end(self) -> None:
+        self.process.kill()  # not terminate, which the process may have been started to ignore
+        self.process.join()
+        self.connection.close()
+
+
+class _Processes(Place):
+    def __init__(self, at_once: int, folder: Path) -> None:
+        self.at_once = at_once
+        self.workers: list[_Worker] = []
+        names = (folder / f"{number}.data" for number in count())
+        self._stored = Handed(lambda data: _store(data, next(names)), lambda path: path.unlink(missing_ok=True))
+
+    def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
+        todo = ((job, progress.alongside(job.name)) for job in jobs)
+        again, busy, tries = list[tuple[Job, Progress]](), dict[Connection, _Worker](), dict[Job, int]()
+        try:
+            while True:
+                while len(busy) < self.at_once and (given := again.pop() if again else next(todo, None)) is not None:
+                    worker = self._begin(*given, busy)
+                    busy[worker.connection] = worker
+                if not busy:
+                    return
+                for connection in wait([*busy]):
+                    assert isinstance(connection, Connection)
+                    worker = busy[connection]
+                    try:
+                        found: Outcome | list[Any] = connection.recv()
+                    except (EOFError, OSError, pickle.UnpicklingError):
+                        del busy[connection]
+                        self._died(worker, progress, tries)
+                        again.append((worker.job, worker.progress))
+                        continue
+                    if isinstance(found, list):
+                        replay(worker.progress, found)
+                        continue
+                    del busy[connection]
+                    replay(worker.progress, found.events)
+                    if found.error is not None:
+                        raise found.error
+                    worker.progress.end()
+                    yield worker.job, found.result
+        finally:
+            for worker in busy.values():  # after an error
+                worker.end()
+                self.workers.remove(worker)
+
+    def _begin(self, job: Job, progress: Progress, busy: dict[Connection, _Worker]) -> _Worker:
+        others = [worker.job.data for worker in busy.values()]
+        stored = None if job.data is None else self._stored.over(job.data, others)
+        worker = self._idle(busy)
+        worker.give(job, stored, progress)
+        return worker
+
+    def _idle(self, busy: dict[Connection, _Worker]) -> _Worker:
+        for worker in self.workers:
+            if worker.connection not in busy:
+                return worker
+        self.workers.append(_Worker())
+        return self.workers[-1]
+
+    def _died(self, worker: _Worker, progress: Progress, tries: dict[Job, int]) -> None:
+        """Go on with a process less, as memory may be short; a job that dies once more is an error."""
+        self.workers.remove(worker)
+        worker.process.join()
+        worker.connection.close()
+        code, job = worker.process.exitcode or 0, worker.job
+        reason = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        if -code == signal.SIGKILL:
+            reason += ", as the system does when memory is short"
+        tries[job] = tries.get(job, 1) + 1
+        if tries[job] > TRIES:
+            cure = "use fewer --workers or a smaller batch; finished runs are kept, and the same command goes on"
+            raise InputError(f"{job.name} ({job.folder or 'no folder'}): its process {reason}, {TRIES} times; {cure}")
+        self.at_once = max(1, self.at_once - 1)
+        others = "one process goes on" if self.at_once == 1 else f"{self.at_once} processes go on"
+        progress.say(f"{job.name}: its process {reason}. It is begun again, and {others}.")
+
+
+@contextmanager
+def in_processes(at_once: int) -> Iterator[Place]:
+    """This many processes, which are started when they are needed."""
+    with scratch_folder() as folder:
+        place = _Processes(at_once, folder)
+        try:
+            yield place
+        finally:
+            for worker in place.workers:
+                worker.end()
+
+
+def _store(data: Any, path: Path) -> Path:
+    """Write data into a file that all processes read through the same memory."""
+    import torch
+
+    try:
+        torch.save(data, path)
+    except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
+        full = error if isinstance(error, OSError) else OSError(0, str(error).splitlines()[0])
+        raise cannot_write(path, full, "set TMPDIR to another folder, or leave --workers out") from None
+    return path
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """A process that is started inside gets no Ctrl-C while it imports, or it would print a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile is delivered now
+
+
+def _serve(connection: Connection) -> None:
+    """Do jobs until the first process has no more of them."""
+    _end_with_the_others()
+    at: Path | None = None
+    data: Any = None
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        while True:
+            job, stored = connection.recv()
+            if stored is not None and stored != at:
+                import torch
+
+                data = None  # not two at the same time
+                at, data = stored, torch.load(stored, mmap=True, weights_only=False)  # the first process wrote it
+            outcome = perform(
+                job, job.folder or Path(), None if stored is None else data, Reports(connection.send, _EVERY)
+            )
+            connection.send(outcome)
+
+
+def _end_with_the_others() -> None:
+    """End at once and silently: at an interrupt, also at one that came before, and when the first process is gone."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_outlive_nobody, daemon=True).start()
+
+
+def _outlive_nobody() -> None:
+    # While a job runs, nobody reads the connection that a killed process closes.
+    if (first := parent_process()) is not None:
+        first.join()
+        os._exit(1)

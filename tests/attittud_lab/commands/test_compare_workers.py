@@ -1,0 +1,113 @@
+"""`attittud compare --workers N` and `--ray`: the same figures, one screen, and processes that die or are stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from attittud_lab import cli
+from attittud_lab.commands import _ADDRESS
+from attittud_lab.compare.run import compare
+from attittud_lab.config.load import load
+from tests.helpers.comparisons import JOB
+from tests.helpers.interrupted_runs import outcome
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
+CHANGES = ["compare.equal=steps", "training.guided.steps=100", "checkpoint_every=5"]
+
+
+def started(folder: Path, *options: str) -> subprocess.Popen[str]:
+    (folder / "job.yaml").write_text(JOB)
+    command = [sys.executable, "-m", "attittud", "compare", "job.yaml", *CHANGES, "--workers", "2", *options]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def training(folder: Path, process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes that train, when a first checkpoint is there."""
+    while not list(folder.rglob("checkpoint.safetensors")) and process.poll() is None:
+        time.sleep(0.01)
+    children = psutil.Process(process.pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    training(tmp_path, process)[0].kill()
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0 and "Traceback" not in err, err
+    assert (
+        "its process was killed by signal 9, as the system does when memory is short. It is begun again, and one" in err
+    )
+    there, here = tmp_path / "runs/job/compare", tmp_path / "here"
+    compare(load(tmp_path / "job.yaml", CHANGES), here)
+    paths = sorted(path.parent.relative_to(here) for path in here.rglob("result.json"))
+    assert len(paths) == 8 and [outcome(there / path) for path in paths] == [outcome(here / path) for path in paths]
+    # Without a terminal: a line for each finished run.
+    lines = [line for line in err.splitlines() if " of 8: " in line]
+    assert [line.split("run ")[1].split(" of")[0] for line in lines] == [str(number) for number in range(1, 9)]
+    assert all("validation accuracy" in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")], ids=str)
+def test_a_signal_ends_all_workers_and_keeps_finished_runs(number: signal.Signals, word: str, tmp_path: Path) -> None:
+    process = started(tmp_path)
+    workers = training(tmp_path, process)
+    assert workers
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and "Traceback" not in err, err
+    said = f"attittud: {word}; finished runs are kept in runs/job/compare, the same command goes on with the rest"
+    assert err.splitlines()[-1] == said
+    assert not [worker for worker in workers if worker.is_running()]
+
+
+def test_an_error_of_a_worker_is_a_paragraph_and_code_2(tmp_path: Path) -> None:
+    process = started(tmp_path, "training.guided.patience=1", "model.name=mlp", "training.metric=auc")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (2, "")
+    assert err.splitlines()[-1].startswith("attittud: training.metric: auc is for several labels at once; use accuracy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "2", "--ray"], "--workers and --ray exclude each other"),
+        (["--workers", "0"], "--workers"),
+        (
+            ["--ray", "--quiet"],
+            "--ray needs the package 'ray', which is not installed; run: pip install 'attittud[ray]'",
+        ),
+    ],
+)
+def test_what_cannot_be(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    if "installed" in message:
+        monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compare", "job.yaml", *arguments])
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["auto", "10.0.0.1:6379", "node-7.local:6379", "ray://head:10001", "[::1]:6379"])
+def test_what_looks_like_an_address(word: str) -> None:
+    assert _ADDRESS.fullmatch(word)
+
+
+@pytest.mark.parametrize("word", ["", "job.yaml", "--quiet", "compare.seeds=3", "C:/a.yaml", "data.primary.path=a:1"])
+def test_what_does_not(word: str) -> None:
+    assert not _ADDRESS.fullmatch(word)

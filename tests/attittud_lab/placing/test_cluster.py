@@ -1,0 +1,204 @@
+"""Jobs on a real Ray cluster of two nodes on this machine, one of which is lost on the way."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attittud_lab.compare.run import compare
+from attittud_lab.errors import InputError
+from attittud_lab.output.progress import Progress
+from attittud_lab.placing import cluster as module
+from attittud_lab.placing.cluster import on_ray, pack, unpack
+from attittud_lab.placing.job import Job
+from tests.helpers.comparisons import JOB, config
+from tests.helpers.interrupted_runs import outcome
+from tests.helpers.jobs import Seen, double, doubles, patient, read, refused, wait_for
+from tests.helpers.ray_cluster import Cluster
+
+pytest.importorskip("ray", exc_type=ImportError)
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="needs signals"), pytest.mark.slow]
+# Ray's own code warns about itself.
+pytestmark.append(
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # a short path: sockets lie in it
+    cluster = Cluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_files_travel_in_order_and_whole(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    (one / "inner").mkdir(parents=True)
+    for moment, name in enumerate(("z", "inner/a", "b", ".lock")):
+        (one / name).write_text(name)
+        os.utime(one / name, ns=(moment, moment))
+    two.mkdir()
+    (two / "old").write_text("old")
+    (two / ".lock").write_text("")
+    assert list(pack(one)) == ["z", "inner/a", "b"] and pack(one / "b") == {"": b"b"}
+    unpack(pack(one), two)
+    assert (two / "inner/a").read_text() == "inner/a" and (two / "old").exists()
+    unpack(pack(one), two, whole=True)
+    assert pack(two).keys() == pack(one).keys() and (two / ".lock").exists()
+
+
+def test_everything_travels(nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a job's folder, shared data, other files, results, reports, errors; and other code is refused."""
+    handler = signal.getsignal(signal.SIGTERM)
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0/before.txt").write_text("before ")
+    (tmp_path / "model/deep").mkdir(parents=True)
+    for name in ("model/a.txt", "model/deep/b.txt", "weights.txt"):
+        (tmp_path / name).write_text(name)
+    seen, data = Seen(), {"numbers": torch.arange(10)}
+    with on_ray(nodes.address) as place:
+        assert signal.getsignal(signal.SIGTERM) is handler
+        found = {job.name: result for job, (result, _) in place.run(doubles(tmp_path, 2, data), seen)}
+        assert found == {"job 0": 0, "job 1": 2}
+        assert (tmp_path / "0/inner/out.txt").read_text() == "before 45"
+        assert (tmp_path / "1/inner/out.txt").read_text() == "45"
+        assert not (tmp_path / "0/before.txt").exists()  # the job removed it
+        assert {event[1] for event in seen.seen if event[0] == "job 0"} == {"phase", "advance", "end"}
+        names = {"hf-folder": tmp_path / "model", "weights": tmp_path / "weights.txt"}
+        jobs = [Job(name, read, (name,), tmp_path / "r", reads={name: path}) for name, path in names.items()]
+        copies = {job.name: result for job, result in place.run(jobs, seen)}
+        assert copies["hf-folder"][1] == ["model/a.txt", "model/deep/b.txt"] and copies["weights"][1] == ["weights.txt"]
+        assert not any(path.startswith(str(tmp_path)) for path, _ in copies.values())
+        with pytest.raises(InputError) as raised:
+            list(place.run([Job("bad", refused, ("no good; mend it",), tmp_path / "x")], seen))
+        assert str(raised.value) == f"{tmp_path}/x/a.txt: no good; mend it"
+        with pytest.raises(InputError, match=r"'cuda:1' names a GPU of one machine.* use device=cuda"):
+            list(place.run([Job("bad", double, (1,), tmp_path, device="cuda:1")], seen))
+        monkeypatch.setattr(place, "_command", module._Command("other", None, 1.0))
+        with pytest.raises(InputError, match=r"the node \S+ has other code than the machine of the command"):
+            list(place.run([Job("bad", double, (1,), tmp_path)], seen))
+
+
+SCRIPT = """
+import sys
+from attittud_lab import cli, strategies
+class Plain(strategies.Strategy):
+    def __init__(self, config, model, weights, seed):
+        self.weights = weights
+    def step(self, losses):
+        losses.primary().mean().backward()
+        return dict
+strategies.register("mine", "a strategy of one's own", Plain)
+if __name__ == "__main__":
+    cli.main(sys.argv[1:])
+"""
+
+
+def test_the_command_ends_its_jobs_and_goes_on(nodes: Cluster, tmp_path: Path) -> None:
+    """Ctrl-C while runs of one's own strategy are trained on nodes; the same command ends with the same figures."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    settings = ["compare.strategies=[mine]", "strategy=mine", "compare.equal=steps", "training.mode=joint"]
+    command = [sys.executable, "mine.py", "compare", "job.yaml", *settings, "--ray", nodes.address]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    while not (kept := list(tmp_path.rglob("result.json"))) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    last = err.splitlines()[-1]
+    assert process.returncode == 143 and "Traceback" not in err, err
+    assert last.startswith("attittud: terminated; finished runs are kept in runs/job/compare, the same command goes on")
+    assert kept and not list(tmp_path.rglob("comparison.json"))
+
+
+def test_a_killed_process_goes_on_from_what_it_sent(
+    nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEEP_EVERY", 0.1)
+    at, go, seen = tmp_path / "at", tmp_path / "go", Seen()
+
+    def kill() -> None:
+        wait_for(at)
+        time.sleep(1)
+        os.kill(int(at.read_text()), signal.SIGKILL)
+        go.touch()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with on_ray(nodes.address) as place:
+        ((_, result),) = place.run([Job("unlucky", patient, (at, go), tmp_path / "folder")], seen)
+    thread.join()
+    assert result == (tmp_path / "folder/checkpoint.txt").read_text() == "begun begun "
+    said = [event[2] for event in seen.seen if event[1] == "say"]
+    assert said == ["unlucky: its process or its node was lost. It goes on elsewhere."]
+
+
+class Killer(Seen):
+    """Loses the second node as soon as a run is trained on each of the two."""
+
+    def __init__(self, cluster: Cluster, *more: Any) -> None:
+        super().__init__(*more)
+        self.cluster = cluster
+
+    def alongside(self, what: str) -> Progress:
+        return Killer(self.cluster, what, self.seen)
+
+    def phase(self, name: str, steps: int, done: int) -> None:
+        super().phase(name, steps, done)
+        running = {event[0] for event in self.seen if event[1] == "phase"}
+        running -= {event[0] for event in self.seen if event[1] == "end"}
+        if len(running) == 2 and self.cluster.second.alive:
+            self.cluster.second.kill()
+
+
+def test_a_lost_node_changes_nothing(nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole comparison; one of the nodes is killed while it trains. All files are those of one process, bit by bit."""
+    monkeypatch.setattr(module, "EVERY", 0.05)
+    job = config("compare.equal=steps", "training.guided.steps=200")
+    here, there, seen = tmp_path / "here", tmp_path / "there", Killer(nodes)
+    expected = compare(job, here)
+    with on_ray(nodes.address) as place:
+        found = compare(job, there, seen, place=place)
+    assert not nodes.second.alive
+    assert [event[2] for event in seen.seen if "was lost. It goes on elsewhere" in str(event[2:])]
+    paths = [path.parent.relative_to(here) for path in here.rglob("result.json")]
+    assert len(paths) == 8 and found["tuning"] == expected["tuning"]
+    for path in paths:
+        assert outcome(there / path) == outcome(here / path)
+        assert pack(there / path).keys() == pack(here / path).keys()
+        one, two = (json.loads((root / path / "run.json").read_text()) for root in (there, here))
+        assert one | {"started": two["started"]} == two
+
+
+def test_no_cluster_and_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with (
+        pytest.raises(InputError, match=r"--ray nowhere: no cluster can be used there .*`ray start --head`"),
+        on_ray("nowhere"),
+    ):
+        pass
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"--ray needs the package 'ray'.*pip install 'attittud\[ray\]'"), on_ray():
+        pass

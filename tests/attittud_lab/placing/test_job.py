@@ -1,0 +1,85 @@
+"""Jobs in this process, and what they carry to other ones."""
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from attittud_lab.errors import InputError
+from attittud_lab.placing.job import Handed, Job, Reports, in_this_process, perform, replay
+from tests.helpers.jobs import Seen, broken, double, doubles, refused, talkative
+
+
+def test_one_after_the_other(tmp_path: Path) -> None:
+    taken: list[str] = []
+
+    def jobs():
+        for job in doubles(tmp_path, 3, {"numbers": torch.arange(4)}):
+            taken.append(job.name)
+            yield job
+
+    seen = Seen()
+    with in_this_process() as place:
+        for number, (job, (result, _)) in enumerate(place.run(jobs(), seen)):
+            # A job is taken when the one before is done.
+            assert (job.name, result, len(taken)) == (f"job {number}", 2 * number, number + 1)
+    assert [event[1] for event in seen.seen] == ["phase", "advance", "end"] * 3
+    assert (tmp_path / "2/inner/out.txt").read_text() == "6"
+
+
+def test_an_error_is_the_error(tmp_path: Path) -> None:
+    with in_this_process() as place, pytest.raises(InputError, match="no good"):
+        list(place.run([Job("bad", refused, ("no good",), tmp_path)], Seen()))
+
+
+def test_reports_wait_for_each_other_and_none_is_lost(tmp_path: Path) -> None:
+    sent: list[list] = []
+    outcome = perform(Job("a", double, (1,)), tmp_path, None, Reports(sent.append, every=1000))
+    assert [event[0] for event in sent[0]] == ["phase"] and len(sent) == 1
+    assert [event[0] for event in outcome.events] == ["advance"]
+    seen = Seen("a")
+    for events in (*sent, outcome.events):
+        replay(seen, events)
+    assert [event[1:3] for event in seen.seen] == [("phase", "work"), ("advance", 2)]
+
+
+def test_logged_lines_and_warnings_are_shown_where_the_command_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    usual = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        outcome = perform(Job("a", talkative), tmp_path, None, Reports(lambda _: None, every=1000))
+        assert not caplog.records and capsys.readouterr().err == ""
+    assert logging.getLogger("attittud").propagate and warnings.showwarning is usual
+    first = ("log", logging.WARNING, "a logged line")  # sent at once
+    replay(Seen(), [first, *outcome.events])
+    assert "a logged line" in caplog.text and "UserWarning: a warning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("odd", "kind"), [(False, ZeroDivisionError), (True, RuntimeError)])
+def test_an_unexpected_error_says_where_it_was(odd: bool, kind: type[Exception], tmp_path: Path) -> None:
+    error = perform(Job("a", broken, (odd,)), tmp_path, None, Reports(lambda _: None, every=0)).error
+    assert type(error) is kind and "in broken" in "".join([str(error), *getattr(error, "__notes__", [])])
+
+
+def test_what_is_handed_over_is_made_once_and_dropped_when_no_job_needs_it() -> None:
+    made, dropped = [], []
+    handed = Handed(lambda thing: made.append(thing) or f"made {len(made)}", dropped.append)
+    one, two, three = [1], [1], [1]  # equal, but not the same
+    assert [handed.over(one, []), handed.over(one, [one])] == ["made 1", "made 1"]
+    assert handed.over(two, [one]) == "made 2" and dropped == []
+    assert handed.over(three, [two]) == "made 3" and dropped == ["made 1"]
+    assert handed.over(two, []) == "made 2" and len(made) == 3
+
+
+def test_no_torch_and_no_ray_for_the_interface() -> None:
+    import subprocess
+
+    code = "import sys, attittud_lab.placing.cluster, attittud_lab.placing.processes\n"
+    code += "print([name for name in ('torch', 'ray') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
