@@ -91,7 +91,7 @@ def watch(master: int, seen: bytearray, over: threading.Event) -> None:
 
 def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path, monkeypatch, capsys):
     """Every row, in two worker processes as by default."""
-    monkeypatch.setattr("attittud_lab.output.interrupts.get_context", lambda _: ready_processes())
+    monkeypatch.setattr("attittud_lab.placing.processes.get_context", lambda _: ready_processes())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     path, seen = tmp_path / "result.json", bytearray()
