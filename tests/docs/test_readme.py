@@ -112,13 +112,15 @@ def test_the_readme_describes_its_table_correctly():
     """'When not to use it' is written by hand; these are the facts it stands on."""
     marks = {label: "".join(sign for _, sign, _ in cells) for label, cells in grid(RESULT).items()}
     assert marks["own_head"] == "▲▲=" and "it has the highest mean with shifted labels, gains in the other two" in WORDS
-    assert max(ROWS, key=lambda label: of_demo(label, "mean")[2]) == "own_head"
+    single = [label for label in ROWS if label != "portfolio"]
+    assert max(single, key=lambda label: of_demo(label, "mean")[2]) == "own_head"
+    assert marks["portfolio"] == "▲▲▲" and "In the table it gains in all three columns" in WORDS
     keep_neutral = ("multitask", "pcgrad", "drop_harmful", "orthogonal", "flip", "orthogonal_flip")
     below = sorted(-of_demo(label, "difference")[2] for label in keep_neutral)
     said = f"all six rows that keep it have means {below[0]:.0f} to {below[-1]:.0f} points below `primary_only`, four of them"
     assert said in WORDS and sum(marks[label][2] == "▼" for label in keep_neutral) == 4
     assert "▲" not in marks["helpful_only"]
-    right = {label: of_demo(label, "mean")[0] for label in ROWS}
+    right = {label: of_demo(label, "mean")[0] for label in single}
     assert max(right.values()) - right["multitask"] < 0.5
 
 
@@ -127,7 +129,7 @@ def test_committed_result_says_how_it_was_made():
     assert {"torch", "attittud", "revision", "processor", "cores"} <= RESULT["made_with"].keys()
     assert f"the other {RESULT['examples']['auxiliary/others']} training images are auxiliary data" in WORDS
     # The processor time: the wall clock says as much of what else ran on that machine.
-    assert RESULT["took"]["processor_seconds"] / 2 < 90
+    assert RESULT["took"]["processor_seconds"] / 2 < 90 + 120  # the row of the portfolio adds at most two minutes
 
 
 def test_sections_are_in_order():

@@ -1,6 +1,9 @@
-"""A comparison and a run to report on."""
+"""A comparison and a run to report on, and a browser whose silence is checked."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,3 +40,19 @@ def run_dir(comparison: Path) -> Path:
 
 
 """Values that are somewhere in a file where another one should be."""
+
+
+@pytest.fixture
+def clean(browser: Any) -> Iterator[Any]:
+    """A browser whose console and network must have stayed silent."""
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    yield browser
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert not [url for url in asked if url.startswith(("http", "ws"))]
+
+
+def texts(browser: Any, selector: str) -> list[str]:
+    return [element.text for element in browser.find_elements("css selector", selector)]

@@ -56,16 +56,16 @@ MISTAKES = [
 # One process for all of them: most of the time goes into imports.
 SCRIPT = """
 import contextlib, io, json, sys
-from concurrent.futures import ThreadPoolExecutor
 
 import click, torch, typer
 from attittud_lab import demo
 from attittud_lab.cli import main
+from attittud_lab.placing.job import in_this_process
 
 torch.set_num_threads(1)
 # Neither more rows nor other processes change anything for typer.
 demo.ROWS = {row: demo.ROWS[row] for row in ("primary_only", "multitask")}
-demo.worker_processes = lambda _: ThreadPoolExecutor(1)
+demo.in_processes = lambda _: in_this_process()
 found = []
 for arguments in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()

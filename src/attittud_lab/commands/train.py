@@ -33,6 +33,7 @@ def train(
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
         from attittud_lab.portfolio.run import run as run_portfolio
+        from attittud_lab.report import write_report
         from attittud_lab.runs.model import cost
         from attittud_lab.training.train import default_run_dir, run
 
@@ -60,6 +61,10 @@ def train(
         typer.echo(f"model: {size}")
     if several:
         typer.echo("\n".join(_decided(run_dir)))
+        typer.echo(f"report: {write_report(run_dir)}")
+    else:
+        typer.echo(f"next: `attittud report {run_dir}` writes a page with the curves")
+    typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
     typer.echo(str(run_dir))
 
 

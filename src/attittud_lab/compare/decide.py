@@ -196,8 +196,8 @@ def checked(result: RunResult) -> RunResult:
 
 
 def seconds_per_step(result: RunResult) -> float:
-    """Seconds of a step of the guided phase, without evaluations."""
-    (guided,) = (phase for phase in result.phases if phase["name"] == "guided")
+    """Seconds of a step of the guided phase, without evaluations; in a portfolio, of a step of its trials."""
+    (guided,) = (phase for phase in result.phases if phase["name"] in ("guided", "trials"))
     return float(guided["seconds"] / guided["steps"])
 
 

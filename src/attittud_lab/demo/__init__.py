@@ -23,6 +23,7 @@ from attittud_lab.placing.job import Here, Job
 from attittud_lab.placing.processes import in_processes
 from attittud_lab.runs.result import RunResult
 from attittud_lab.statistics import mark
+from attittud_lab.strategies import find
 
 CONFIG = Path(__file__).with_name("digits.yaml")
 QUALITIES = {
@@ -50,11 +51,16 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         "control: multitask, the auxiliary task with its own output layer",
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
+    "portfolio": ("tries such rows on folds of the labels, trains the best on all of them: about ten runs", []),
 }
 """The rows: what each does, and its settings where they differ from the strategy of the same name."""
 WIDE = 112  # columns of a terminal in which every row of the table fits into one line
 STYLES = {"▲": "green", "▼": "red"}
 MARKS = "▲ better, ▼ worse, = not significant (p corrected by Holm for the rows of a column)"
+OWN = """The same for your own data:
+  attittud init image --primary pictures/ --auxiliary other_pictures/   # or text, table: looks at the data, writes attittud.yaml
+  attittud train attittud.yaml                                          # strategy portfolio: tries several, keeps the best
+  attittud predict runs/attittud/portfolio/seed-0 new_pictures/         # labels and probabilities"""
 Cell = tuple[str, str, int]  # row, quality, seed
 
 
@@ -68,10 +74,14 @@ def config(cell: Cell, steps: int) -> Config:
 
 def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
     """Train in a separate process; also returns the processor time that it took."""
+    from attittud_lab.portfolio.run import run as run_portfolio
     from attittud_lab.training.train import run
 
-    began = time.process_time()
-    result = run(config(cell, steps), run_dir=here.folder, progress=here.progress, fresh=True)
+    began, settings = time.process_time(), config(cell, steps)
+    if find(settings.strategy.name).trains_others:
+        result = run_portfolio(settings, here.folder, fresh=True)  # the progress of its trials is not that of the demo
+    else:
+        result = run(settings, run_dir=here.folder, progress=here.progress, fresh=True)
     return result, time.process_time() - began
 
 
@@ -118,7 +128,9 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
     rows = []
     for row, by_seed in runs.items():
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
-        rows.append(Tuned(candidate, Variant(), {Variant(): None}, *costs(list(by_seed.values()))))
+        each, later = costs(list(by_seed.values()))
+        each *= by_seed[0].steps / runs[PRIMARY_ONLY][0].steps  # a row of several runs costs as much as all of them
+        rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
     return content(settings, folder, rows, runs)
 
 

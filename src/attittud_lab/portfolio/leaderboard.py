@@ -163,6 +163,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """A row for each candidate, from the best to the worst; those that diverged are last."""
     order = sorted(standings, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0), reverse=True)
+    plain = next((s for s in standings if s.candidate.label == PRIMARY_ONLY and s.curve is not None), None)
     found = []
     for standing in order:
         row: dict[str, Any] = {
@@ -181,8 +182,20 @@ def rows(
             row |= {"score": figures[intervals.held_out.metric], "low": low, "high": high, "loss": figures["loss"]}
             row |= {"best": {"look": best, **where(best)}}
             row["curve"] = {"score": list(standing.curve.scores), "loss": list(standing.curve.losses)}
+            if plain is not None and plain is not standing:
+                row["to_primary_only"] = _to_plain(standing, plain, intervals)
         found.append(row)
     return found
+
+
+def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict[str, float]:
+    """A candidate minus primary_only; where the candidate stopped early, primary_only is taken as it was then."""
+    assert plain.curve is not None
+    then = Curve(plain.curve.scores[: len(standing.looks)], plain.curve.losses[: len(standing.looks)])
+    both = (standing.outputs, plain.looks[then.best])
+    mine, other = (intervals.held_out.figures(outputs)[intervals.held_out.metric] for outputs in both)
+    low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))
+    return {"difference": mine - other, "low": low, "high": high}
 
 
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
@@ -193,13 +206,7 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
     if plain is None or not others:
         return None
     best = max(others, key=lambda standing: (standing.rung, standing.curve.value if standing.curve else ()))
-    # Where all candidates with auxiliary data stopped early, primary_only is taken as it was then.
-    assert plain.curve is not None
-    then = Curve(plain.curve.scores[: len(best.looks)], plain.curve.losses[: len(best.looks)])
-    both, metric = (best.outputs, plain.looks[then.best]), intervals.held_out.metric
-    figures = [intervals.held_out.figures(outputs)[metric] for outputs in both]
-    low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))
-    ends = {"difference": figures[0] - figures[1], "low": low, "high": high}
+    ends = _to_plain(best, plain, intervals)
     return {"best": best.candidate.label, "share": len(best.looks) / len(plain.looks), **ends}
 
 

@@ -8,11 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, UndefinedError
+from jinja2 import Environment, FunctionLoader, StrictUndefined, UndefinedError
 from markupsafe import Markup
 
 from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
 from attittud_lab.report.collect import collect, understood
+from attittud_lab.report.pictures import curves, leaderboard
 
 NORMAL, LARGEST = 400_000, 1_000_000
 """Bytes that a page aims at, and bytes that it never exceeds."""
@@ -50,12 +51,16 @@ def render(data: Mapping[str, Any]) -> str:
     """The page."""
     names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
     payload = json.dumps({"metric": data["metric"], "curves": data["curves"], "tables": names, "open": opened})
-    pages = Environment(autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    pages = Environment(
+        autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined, loader=FunctionLoader(_asset)
+    )
     try:
-        return pages.from_string(_asset("page.html")).render(
-            {"details": (), **data},
+        return pages.get_template("page.html").render(
+            {"details": (), "sections": (), "portfolio": None, **data},
             asset=_asset,
             bars=_bars,
+            leaderboard=leaderboard,
+            curves_over_steps=curves,
             outcomes=_OUTCOMES,
             thinning=_thinning(data),
             payload=Markup(payload.replace("<", "\\u003c")),  # nothing else could end a script element

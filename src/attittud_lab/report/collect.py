@@ -18,6 +18,8 @@ from attittud_lab.compare.table import about, bar, by_label, cells, decided_row,
 from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.output.progress import shares
+from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
+from attittud_lab.report.portfolio import portfolio
 from attittud_lab.runs.model import cost
 from attittud_lab.strategies.guided import PARTS
 
@@ -114,7 +116,7 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         ]
         if size := cost(folder):
             lines.append(f"Model: {size}.")
-    return {
+    page: dict[str, Any] = {
         "kind": "run",
         "title": f"Run: {label}, seed {config['seed']}",
         "subtitle": subtitle,
@@ -126,6 +128,12 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         "config": _text(folder / "config.yaml"),
         "provenance": _about(folder),
     }
+    if result is None or not (folder / LEADERBOARD).is_file():
+        return page
+    name = f"{label[:1].upper()}{label[1:]}: seed {config['seed']}"
+    figures_of_all = {**page["tables"][0], "title": "All figures of the model: out-of-fold and on the test set"}
+    last = page["curves"] if found["train"] else []  # the networks of folds have no training on all labels
+    return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
 
 
 def _inside(folder: Path, path: str) -> Path:

@@ -40,7 +40,7 @@ from attittud_lab.runs.result import RunResult, provenance
 
 # The result first: an interrupted removal leaves nothing to trust.
 _FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "model.json")
-_FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json")
+_FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.html", "report.json")
 _FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
 _MEMBERS = "member-*.safetensors"
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")

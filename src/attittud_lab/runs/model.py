@@ -65,8 +65,12 @@ def cost(folder: Path) -> str:
     found = _stored(folder / NAME) if (folder / NAME).is_file() else None
     if found is None or found.bytes is None or found.seconds is None:
         return ""
-    size, unit = (found.bytes / 1e6, "MB") if found.bytes >= 1e5 else (found.bytes / 1e3, "kB")
-    return f"{size:.3g} {unit}, {found.seconds * 1e3:.2g} ms for a prediction"
+    return f"{size_words(found.bytes)}, {found.seconds * 1e3:.2g} ms for a prediction"
+
+
+def size_words(count: float) -> str:
+    """A number of bytes, to be read."""
+    return f"{count / 1e6:.3g} MB" if count >= 1e5 else f"{count / 1e3:.3g} kB"
 
 
 def read_model(folder: Path) -> tuple[ModelFile, Config]:

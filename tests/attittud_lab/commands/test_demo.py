@@ -41,7 +41,9 @@ def test_demo(tmp_path, monkeypatch, capsys):
         assert row in out and what in out
     assert "50 % shifted" in out and "take more (--seeds)" in out
     assert saved["seeds"] == [0, 1] and all(len(row["values"]) == 2 for row in saved["tables"][0]["rows"])
-    assert out.strip().splitlines()[-1] == "Report: runs/demo/report.html"
+    report, _, *own = out.strip().splitlines()[-6:]
+    assert report == "Report: runs/demo/report.html" and "your own data" in own[0]
+    assert [line.split()[:2] for line in own[1:]] == [["attittud", name] for name in ("init", "train", "predict")]
     page = (tmp_path / "runs/demo/report.html").read_text()
     assert all(row in page for row in demo.ROWS) and all(quality in page for quality in demo.QUALITIES)
     assert json.loads((tmp_path / "runs/demo/comparison.json").read_text()) == saved
@@ -89,7 +91,7 @@ def watch(master: int, seen: bytearray, over: threading.Event) -> None:
 
 def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path, monkeypatch, capsys):
     """Every row, in two worker processes as by default."""
-    monkeypatch.setattr("attittud_lab.output.interrupts.get_context", lambda _: ready_processes())
+    monkeypatch.setattr("attittud_lab.placing.processes.get_context", lambda _: ready_processes())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     path, seen = tmp_path / "result.json", bytearray()
@@ -106,7 +108,7 @@ def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_pa
         reader.join()
     os.close(master)
     assert code == 0 and "primary_only" in table
-    assert "runs" in seen.decode() and "62" in seen.decode()
+    assert "runs" in seen.decode() and "68" in seen.decode()
     tables = json.loads(path.read_text())["tables"]
     assert all([row["label"] for row in table["rows"]] == list(demo.ROWS) for table in tables)
     found, again = (table["rows"] for table in tables[1:])

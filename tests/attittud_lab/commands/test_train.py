@@ -26,6 +26,7 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()
     assert "test       loss" in out and "flip, seed 2: 10 steps" in out
+    assert "`attittud report runs/job/flip/seed-2`" in out and "`attittud predict runs/job/flip/seed-2 INPUTS`" in out
     # This is not a terminal: a line for each evaluation.
     lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
     assert lines == [

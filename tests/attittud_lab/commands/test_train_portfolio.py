@@ -32,9 +32,11 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line[:11] for line in lines[1:]] == ["rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
     said = out.splitlines()
     assert said[0].startswith("out-of-fold loss") and said[1].startswith("test       loss")
-    assert "full runs in trials, at most" in out and said[-2].startswith("The model is ")
+    assert "full runs in trials, at most" in out and said[-4].startswith("The model is ")
     folder = Path(said[-1])
-    assert folder == Path("runs/job/portfolio/seed-0")
+    assert folder == Path("runs/job/portfolio/seed-0") and said[-3] == f"report: {folder}/report.html"
+    assert said[-2] == f"next: `attittud predict {folder} INPUTS` predicts the label of new examples"
+    assert "primary_only" in (folder / "report.html").read_text()
     assert call("train", "job.yaml", *QUICK, "--quiet") == 0
     out, err = capsys.readouterr()
     assert "was finished before" in out and err == ""

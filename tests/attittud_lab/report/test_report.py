@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from attittud_lab.report.collect import collect
 from attittud_lab.training.train import run
 from tests.helpers.browser import browser, show
 from tests.helpers.made_up import made_up
-from tests.helpers.reports import JOB, comparison, run_dir
+from tests.helpers.reports import JOB, clean, comparison, run_dir, texts
 
-__all__ = ["browser", "comparison", "run_dir"]  # fixtures
+__all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
 EVIL = "<script>alert('x')</script>&\"'</style>"
 
 
@@ -130,22 +129,6 @@ def test_two_seeds_are_dots_without_an_interval(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- in a browser
-
-
-@pytest.fixture
-def clean(browser: Any) -> Iterator[Any]:
-    """A browser whose console and network must have stayed silent."""
-    for log in ("browser", "performance"):
-        browser.get_log(log)
-    yield browser
-    assert browser.get_log("browser") == []
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
-    assert not [url for url in asked if url.startswith(("http", "ws"))]
-
-
-def texts(browser: Any, selector: str) -> list[str]:
-    return [element.text for element in browser.find_elements("css selector", selector)]
 
 
 def click(browser: Any, text: str, place: str = "body") -> None:

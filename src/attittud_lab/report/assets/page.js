@@ -322,7 +322,8 @@
     if (holder.clientWidth && holder.clientWidth !== figure.width) figure.setSize({ width: holder.clientWidth, height: 260 });
   });
   addEventListener("resize", fit);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+  // A page in dark colours is printed in light ones.
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", update);
   update();
   fit();
 })();

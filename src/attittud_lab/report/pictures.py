@@ -1,0 +1,84 @@
+"""Positions in the pictures of a portfolio. Numbers are per cent of the width or height, so that a picture fits any screen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+ROW = 38
+"""Pixels of height for a candidate: its name, and below it its interval."""
+EDGE = 3.0
+"""Per cent of the width that stay free on both sides."""
+
+
+def leaderboard(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Dots with intervals, a line for each candidate, and ticks of the axis below them."""
+    known = [row for row in rows if row["score"] is not None]
+    axis = _Axis([value for row in known for value in (row["score"], row["low"], row["high"])])
+    items = [
+        {
+            **{name: row.get(name) for name in ("label", "remark", "color", "chosen")},
+            "top": number * ROW,
+            "at": axis.at(row["score"]),
+            "low": axis.at(row["score"] if row["low"] is None else row["low"]),
+            "high": axis.at(row["score"] if row["high"] is None else row["high"]),
+            "text": f"{100 * row['score']:.1f} %",
+        }
+        for number, row in enumerate(known)
+    ]
+    baseline = next((axis.at(row["score"]) for row in known if row.get("baseline")), None)
+    return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": ROW * len(items)}
+
+
+def curves(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Lines of the score over steps, rungs and phases as vertical lines, and ticks of both axes."""
+    lines = [
+        (row, [(step, score) for step, score in row["curve"] if score is not None])
+        for row in found["rows"]
+        if row["curve"]
+    ]
+    axis = _Axis([score for _, points in lines for _, score in points])
+    wide = _Axis([0, found["steps"]])
+    drawn = []
+    for number, (row, points) in enumerate(lines):
+        places = [(wide.at(step), 100 - axis.at(score)) for step, score in points]
+        step, score = row["curve"][row["best"]]
+        best = None if score is None else (wide.at(step), 100 - axis.at(score))
+        dash = "6 4" if row["baseline"] else "2 3" if number > 7 else ""
+        text = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
+        drawn.append({"label": row["label"], "color": row["color"], "dash": dash, "points": text, "best": best})
+    marks = [
+        {"at": wide.at(mark["step"]), "text": f"{name}: {mark['text']}", "kind": kind}
+        for kind in ("rungs", "phases")
+        for number, mark in enumerate(found[kind])
+        for name in [f"rung {number + 1}" if kind == "rungs" else "next phase"]
+    ]
+    ticks = [tick | {"at": 100 - tick["at"]} for tick in axis.ticks()]
+    steps = [{"at": wide.at(value), "text": f"{value:.0f}"} for value in wide.values() if value == round(value)]
+    return {"lines": drawn, "marks": marks, "rows": ticks, "columns": steps}
+
+
+class _Axis:
+    """From values to positions between 0 and 100."""
+
+    def __init__(self, values: Iterable[float | None]) -> None:
+        known = [value for value in values if value is not None and math.isfinite(value)] or [0.0, 1.0]
+        self.low, self.high = min(known), max(known)
+        if self.high - self.low < 1e-9:
+            self.low, self.high = self.low - 0.05, self.high + 0.05
+
+    def at(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return EDGE + (100 - 2 * EDGE) * share
+
+    def values(self) -> list[float]:
+        """Three to seven round values."""
+        wide = self.high - self.low
+        ten = 10.0 ** math.floor(math.log10(wide / 3))
+        size = next(ten * factor for factor in (1, 2, 5, 10) if wide / (ten * factor) <= 6)
+        first = math.ceil(self.low / size - 1e-9)
+        return [number * size for number in range(first, math.floor(self.high / size + 1e-9) + 1)]
+
+    def ticks(self) -> list[dict[str, Any]]:
+        return [{"at": self.at(value), "text": f"{100 * value:.4g} %"} for value in self.values()]

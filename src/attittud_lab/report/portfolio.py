@@ -1,0 +1,360 @@
+"""Collect what the page of a portfolio shows in addition to a run's, from leaderboard.json and the out-of-fold predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud_lab.files import read_json
+from attittud_lab.output.progress import readable
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY
+from attittud_lab.portfolio.final import OUT_OF_FOLD
+from attittud_lab.portfolio.leaderboard import NAME
+from attittud_lab.runs.folder import load_checkpoint
+from attittud_lab.runs.model import size_words
+
+MOST_CLASSES = 25
+"""With more classes there is no room for a matrix, and the most frequent confusions are listed."""
+LISTED = 12
+"""Rows of a list: classes, confusions."""
+EXAMPLES = 4
+"""Single examples that gained most, and as many that lost most."""
+
+
+def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a page; `result` is the content of result.json."""
+    found, kept = read_json(folder / NAME), load_checkpoint(folder / OUT_OF_FOLD)
+    classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
+    about = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
+    columns, rows = _leaderboard(found, result)
+    leaders = {
+        "name": "Leaderboard",
+        "about": "Out-of-fold: every label was predicted once, by a network that had not seen it. Bars: points of difference to "
+        f"{PRIMARY_ONLY} after the same number of steps, with a 95 % interval. Size and time are those of a model that predicts.",
+        "columns": columns,
+        "rows": rows,
+    }
+    return {
+        "kind": "portfolio",
+        "subtitle": "; ".join(_counts(found, result["examples"])),
+        "decision": about,
+        "tables": [leaders],
+        "portfolio": {
+            "metric": found["metric"],
+            "facts": list(_facts(found, result)),
+            "chance": _chance(found["chance"]),
+            **_drawn(found),
+            "confusion": _matrix(kept, classes),
+        },
+        "sections": [table for table in (_sources(found), *_gains(folder, found, kept, classes)) if table],
+        "notes": list(_notes(found)),
+    }
+
+
+def _counts(found: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[str]:
+    test = f"{examples['test']} test examples" if found["tested"] else "no test set"
+    yield f"{found['labels']} labels in {found['folds']} folds, {test}"
+    sources = [f"{count} in {name.removeprefix('auxiliary/')}" for name, count in examples.items() if "/" in name]
+    yield f"auxiliary: {', '.join(sources) or 'none'}"
+
+
+def _outcome(worth: Mapping[str, Any] | None) -> str:
+    """Whether the auxiliary data helped, in the words that comparisons have for it."""
+    if worth is None or worth["low"] is None or worth["low"] <= 0 <= worth["high"]:
+        return "unclear"
+    return "use" if worth["low"] > 0 else "no_help"
+
+
+def _percent(value: float | None) -> str:
+    return "undefined" if value is None else f"{100 * value:.1f} %"
+
+
+def _points(value: float | None) -> str:
+    """A difference, in points."""
+    return "undefined" if value is None else f"{100 * value:+.1f}"
+
+
+def _range(found: Mapping[str, Any], sign: str = "") -> str:
+    if found.get("low") is None or found.get("high") is None:
+        return "no interval"
+    return f"{100 * found['low']:{sign}.1f} to {100 * found['high']:{sign}.1f}"
+
+
+def _bar(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The bar of a difference."""
+    if not found or found["difference"] is None:
+        return None
+    low, high = found.get("low"), found.get("high")
+    mark = "?" if low is None or high is None else "▲" if low > 0 else "▼" if high < 0 else "="
+    return {"mean": found["difference"], "low": low, "high": high, "values": [found["difference"]], "mark": mark}
+
+
+# ------------------------------------------------------------------------------------------------------ first screen
+
+
+def _chance(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    rough = "" if found["calibrated"] else "Not calibrated yet: a rough figure, which no experiment has checked."
+    return {"value": found["value"], "text": _percent(found["value"]), "rough": rough}
+
+
+def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """What is to be read first: a name, a figure and a remark each."""
+    metric, worth, own, model = found["metric"], found["worth"], found["final"]["out_of_fold"], found["model"]
+    if worth is not None:
+        helped = {"use": "helped", "no_help": "did not help", "unclear": "not sure"}[_outcome(worth)]
+        remark = f"{helped}: 95 % interval {_range(worth, '+')}; {worth['best']} against {PRIMARY_ONLY}"
+        yield {
+            "name": "Worth of the auxiliary data",
+            "figure": f"{_points(worth['difference'])} points",
+            "remark": remark,
+        }
+    chose = f"95 % interval {_range(own)}; this score chose the model"
+    yield {"name": f"Out-of-fold {metric}", "figure": _percent(own["score"]), "remark": chose}
+    if found["tested"]:
+        remark = f"{result['examples']['test']} test examples, read once"
+        yield {"name": f"Test {metric}", "figure": _percent(result["test"].get(metric)), "remark": remark}
+    count = "one network" if model["members"] == 1 else f"a mean of {model['members']} networks"
+    remark = f"{count}, {_milliseconds(model['seconds_per_prediction'])} for a prediction"
+    yield {"name": "The model", "figure": size_words(model["bytes"]), "remark": remark}
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2g} ms"
+
+
+def _starts(found: Mapping[str, Any]) -> dict[str, int]:
+    """The step before each phase, counted from the beginning."""
+    lengths = found["plan"]["steps"]
+    return dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False))
+
+
+def _look_steps(found: Mapping[str, Any]) -> list[int]:
+    return [_starts(found)[look["phase"]] + look["step"] for look in found["looks"]]
+
+
+def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores with their intervals, and curves over steps, counted through all phases."""
+    starts, steps = _starts(found), _look_steps(found)
+    rows, final = [], found["final"]
+    if final["kind"] == "ensemble":
+        rows.append(
+            {"label": "the model: a mean", **final["out_of_fold"], "color": "accent", "remark": "", "curve": []}
+        )
+    number = 0
+    for row in found["candidates"]:
+        plain = row["label"] == PRIMARY_ONLY
+        if row["diverged"]:
+            continue
+        early = row["steps"] < steps[-1]
+        rows.append(
+            {
+                "label": row["label"],
+                **{name: row[name] for name in ("score", "low", "high")},
+                "color": "c1" if plain else f"c{(2, 3, 4, 5, 6, 7, 0)[number % 7]}",
+                "baseline": plain,
+                "remark": f"stopped after {row['steps']} of {steps[-1]} steps" if early else "",
+                "curve": [list(point) for point in zip(steps, row["curve"]["score"], strict=False)],
+                "best": row["best"]["look"],
+                "chosen": row["picks"] > 0,
+            }
+        )
+        number += not plain
+    rungs = [
+        {"step": rung["step"], "text": f"{len(rung['kept'])} of {rung['candidates']} go on"}
+        for rung in found["rungs"][:-1]
+    ]
+    phases = [{"step": start, "text": name} for name, start in starts.items() if start]
+    return {"rows": rows, "rungs": rungs, "phases": phases, "steps": steps[-1]}
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """One row for each candidate, and one for a mean of several; size and time are those of the model that it would be."""
+    metric, model, final = found["metric"], found["model"], found["final"]
+    columns = ["candidate", metric, "95 %", "log-loss", f"to {PRIMARY_ONLY}", "steps (best)"]
+    columns += ["training", "size", "per prediction"]
+    rows, several, steps = list[dict[str, Any]](), final["kind"] == "ensemble", _look_steps(found)
+    if several:
+        own, loss = final["out_of_fold"], result["validation"].get("loss")
+        cells = [f"the model: a mean of {model['members']} networks", _percent(own["score"]), _range(own)]
+        cells += [f"{loss:.3f}" if loss is not None else "", "", "", ""]
+        cells += [size_words(model["bytes"]), _milliseconds(model["seconds_per_prediction"])]
+        rows.append({"cells": cells, "interval": None, "chosen": True})
+    about = "" if model["members"] == 1 else "about "
+    for row in found["candidates"]:
+        spent = [
+            readable(row["seconds"]),
+            size_words(row["bytes"]),
+            about + _milliseconds(row["seconds_per_prediction"]),
+        ]
+        if row["diverged"]:
+            rows.append({"cells": [row["label"], "diverged", "", "", "", str(row["steps"]), *spent], "interval": None})
+            continue
+        other = row.get("to_primary_only")
+        best = f"{row['steps']} ({steps[row['best']['look']]})"
+        gain = _points(other["difference"]) if other else "baseline"
+        cells = [row["label"], _percent(row["score"]), _range(row), f"{row['loss']:.3f}", gain, best, *spent]
+        chosen = not several and row["label"] == final["winner"]
+        rows.append({"cells": cells, "interval": _bar(other), "chosen": chosen})
+    return columns, rows
+
+
+def _sources(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What each auxiliary source does alone, from candidates that differ in nothing but their sources."""
+    entries = [row for row in found["candidates"] if not row["diverged"] and row["label"] != PRIMARY_ONLY]
+    single = [row for row in entries if row["settings"]["sources"] is not None]
+    if not single:
+        return None
+    kinds = [_but_sources(row) for row in single]
+    rows = [row for row in entries if _but_sources(row) in kinds and row.get("to_primary_only")]
+    rows.sort(key=lambda row: row["to_primary_only"]["difference"] or 0.0, reverse=True)
+    table, words = [], []
+    for row in rows:
+        gain, names = row["to_primary_only"], row["settings"]["sources"]
+        sure = {"▲": "helped", "▼": "harmed"}.get((_bar(gain) or {"mark": ""})["mark"], "not sure")
+        name = "all sources" if names is None else " + ".join(names)
+        cells = [
+            name,
+            _points(gain["difference"]),
+            _range(gain, "+"),
+            sure,
+            f"{row['steps']} steps",
+            row["label"],
+        ]
+        table.append({"cells": cells, "interval": _bar(gain)})
+        if names is not None and len(names) == 1:
+            words.append((name, _points(gain["difference"]), sure))
+    ends = dict.fromkeys((words[0], words[-1])) if words else ()
+    said = "; ".join(f"{name} alone {gain} ({sure})" for name, gain, sure in ends)
+    return {
+        "title": "Which auxiliary source helped, which harmed?",
+        "about": f"From best to worst: {said}. Each is compared with {PRIMARY_ONLY} after the same number of steps.",
+        "columns": ["source", f"to {PRIMARY_ONLY}", "95 %", "", "after", "candidate"],
+        "rows": table,
+    }
+
+
+def _but_sources(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row["settings"].items() if name != "sources"}
+
+
+# --------------------------------------------------------------------------------------------- classes and examples
+
+
+def _gains(
+    folder: Path, found: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Classes and single examples that gained or lost most against primary_only."""
+    candidates, targets = kept["candidates"], kept["targets"]
+    if PRIMARY_ONLY not in candidates or found["worth"] is None:
+        return
+    alone = list(found["final"]["picks"]) == [PRIMARY_ONLY]  # the best of the others shows what it would have changed
+    name = found["worth"]["best"] if alone else "the model"
+    outputs, plain = candidates[name] if alone else kept["model"], candidates[PRIMARY_ONLY]
+    before, after = _right(plain, targets), _right(outputs, targets)
+    columns = ["class", "labels", f"recall of {PRIMARY_ONLY}", f"recall of {name}", "difference", "gained", "lost"]
+    rows = list[dict[str, Any]]()
+    for number, label in enumerate(classes):
+        of = (targets == number) if targets.ndim == 1 else (targets[:, number] == 1)
+        if not of.any():
+            continue
+        was, now = (part[of] if targets.ndim == 1 else part[of, number] for part in (before, after))
+        change = float(now.double().mean() - was.double().mean())
+        cells = [label, str(int(of.sum())), _percent(float(was.double().mean())), _percent(float(now.double().mean()))]
+        cells += [_points(change), str(int((now & ~was).sum())), str(int((was & ~now).sum()))]
+        rows.append({"cells": cells, "interval": _bar({"difference": change})})
+    rows.sort(key=lambda row: row["interval"]["mean"] if row["interval"] else 0.0, reverse=True)
+    shown = rows if len(rows) <= 2 * LISTED else rows[:LISTED] + rows[-LISTED:]
+    left = "" if len(shown) == len(rows) else f" The {len(rows) - len(shown)} classes between these are left out."
+    yield {
+        "title": f"Which classes gained, which lost against {PRIMARY_ONLY}?",
+        "about": f"Out-of-fold recall, {name} against {PRIMARY_ONLY}. Gained: labels that only {name} predicts correctly; "
+        f"lost: those that only {PRIMARY_ONLY} does. A few labels of a class prove nothing.{left}",
+        "columns": columns,
+        "rows": shown,
+    }
+    if targets.ndim == 1:
+        yield _single_examples(folder, kept, classes, plain, outputs, name)
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Which predictions are right: n, or n x labels."""
+    return outputs.argmax(1) == targets if targets.ndim == 1 else (outputs > 0) == (targets == 1)
+
+
+def _single_examples(
+    folder: Path, kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str
+) -> dict[str, Any]:
+    """The examples whose true class became more, or less, probable."""
+    targets, rows = kept["targets"], kept["rows"]
+    was, now = (part.double().softmax(1).gather(1, targets[:, None])[:, 0] for part in (plain, outputs))
+    order = torch.argsort(was - now, stable=True).tolist()
+    shown = order if len(order) <= 2 * EXAMPLES else order[:EXAMPLES] + order[-EXAMPLES:]
+    record, where = read_json(folder / "data.json")["primary"], list[str]()
+    for part in ("train", "validation"):
+        known = record.get(part, {"rows": []})
+        numbers = range(known["count"]) if known["rows"] == "all" else known["rows"]
+        where += [f"{known['source']}, {number}" for number in numbers]
+    found = []
+    for one in shown:
+        said = classes[int(outputs[one].argmax())]
+        cells = [
+            where[int(rows[one])],
+            classes[int(targets[one])],
+            _percent(float(was[one])),
+            _percent(float(now[one])),
+        ]
+        found.append({"cells": [*cells, _points(float(now[one] - was[one])), said], "interval": None})
+    return {
+        "title": "Which examples changed most?",
+        "about": "The probability of the true class, out-of-fold. Examples are numbered from 0 in the order of their source.",
+        "columns": ["example", "true class", PRIMARY_ONLY, name, "change", f"{name} predicts"],
+        "rows": found,
+    }
+
+
+def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Counts of true and predicted classes; for several labels at once, the four counts of each label."""
+    targets, outputs = kept["targets"], kept["model"]
+    if targets.ndim == 2:
+        said, is_ = outputs > 0, targets == 1
+        parts = (is_ & said, is_ & ~said, ~is_ & said, ~is_ & ~said)
+        counts = torch.stack([part.sum(0) for part in parts], 1).tolist()
+        columns = ["found", "missed", "false alarm", "rightly not said"]
+        return {"kind": "labels", "columns": ["label", *columns], "names": list(classes), "counts": counts}
+    total = len(classes)
+    table = torch.bincount(targets * total + outputs.argmax(1), minlength=total * total).reshape(total, total)
+    if total <= MOST_CLASSES:
+        return {"kind": "matrix", "columns": list(classes), "names": list(classes), "counts": table.tolist()}
+    wrong = table.clone().fill_diagonal_(0).flatten()
+    order = [place for place in wrong.argsort(descending=True, stable=True)[:LISTED].tolist() if wrong[place]]
+    pairs = [[classes[place // total], classes[place % total], int(wrong[place])] for place in order]
+    return {"kind": "pairs", "columns": ["true class", "predicted", "labels"], "names": [], "counts": pairs}
+
+
+def _notes(found: Mapping[str, Any]) -> Iterator[str]:
+    plan = found["plan"]
+    yield (
+        f"Trials took {found['runs']:.1f} full runs (forecast: {plan['runs']:.1f} with the last training) and at most "
+        f"{found['peak_disk'] / 1e6:.3g} MB of disk. Training time is that of all folds of a candidate."
+    )
+    if plan["decided"]:
+        yield f"{plan['decided']}."
+    if found["not_validated"]:
+        yield f"Not validated, as they have too few examples: {', '.join(map(str, found['not_validated']))}."
+    for row in found["candidates"]:
+        if row["diverged"]:
+            yield f"{row['label']} diverged: {row['diverged']}"
+    yield (
+        "Intervals are about other examples of the same kind. They leave out that the same labels chose the best candidate, "
+        "which flatters it a little." + ("" if found["tested"] else " There is no test set that would tell how much.")
+    )
