@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from attittud_lab.commands import CONFIG, key_values, read
+from attittud_lab.commands import CONFIG, Ray, Workers, key_values, placed, read
 from attittud_lab.errors import InputError
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
@@ -28,6 +28,8 @@ def train(
         typer.Option(metavar="NAME", help=f"Also report to {', '.join(CHOICES)}; may be given several times."),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the run folder has a run.")] = False,
+    workers: Workers = 1,
+    ray: Ray = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars, nor lines in place of them.")] = False,
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
@@ -41,11 +43,18 @@ def train(
     run_dir, several = default_run_dir(settings, config.stem), find(settings.strategy.name).trains_others
     if several and log:
         raise InputError(f"--log {log[0]}: a portfolio has many short runs and reports to no dashboard; leave it out")
+    if not several and (workers > 1 or ray is not None):
+        asked = f"--workers {workers}" if ray is None else "--ray"
+        raise InputError(
+            f"{asked}: strategy {settings.strategy.name} is a single run; leave it out, or choose strategy=portfolio, which "
+            "has many, or `attittud compare`"
+        )
     lines = Says() if several else EvaluationLines()
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else lines
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
-            result = run_portfolio(settings, run_dir, progress=progress, fresh=fresh)
+            with placed(workers, ray) as place:
+                result = run_portfolio(settings, run_dir, progress=progress, fresh=fresh, place=place)
         else:
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
     for part, values in {"out-of-fold" if several else "validation": result.validation, "test": result.test}.items():
@@ -100,6 +109,9 @@ train.__doc__ = f"""{train.__doc__}
 A run that was interrupted, even killed, continues when the same command is given again, and ends with the same result. Its
 folder is runs/CONFIG/STRATEGY/seed-SEED (or in another one than runs: output=FOLDER). Every setting and its meaning:
 `attittud schema`.
+
+A portfolio consists of many short runs: --workers 4 trains four at a time on this machine, --ray many on a cluster, with the
+same result.
 
 The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME without
 whatever else CONFIG says under `strategy:`, its rank for example:

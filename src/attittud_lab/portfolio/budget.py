@@ -178,8 +178,8 @@ def _allowed(config: Config, device: torch.device) -> tuple[float | None, float 
         raise InputError(f"{found}; write for example 30m, 1h30m or 12 runs") from None
 
 
-def forecast(found: Plan, folds: int) -> str:
-    """The plan in words."""
+def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
+    """The plan in words, where this many trials run at the same time."""
     many = f"{len(found.candidates)} candidate{'s' if len(found.candidates) > 1 else ''}"
     parts = f"{folds} folds" if folds > 1 else "one split"
-    return f"{many} x {parts}, about {found.runs:.0f} full runs, {readable(max(found.seconds, 1))}"
+    return f"{many} x {parts}, about {found.runs:.0f} full runs, {readable(max(found.seconds / at_once, 1))}"

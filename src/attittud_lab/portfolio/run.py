@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, listed
 from attittud_lab.files import make_folder, only_one_process, read_json, without_nan, write_json
+from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
+from attittud_lab.placing.job import Here, InThisProcess, Job, Place
 from attittud_lab.portfolio import budget, final
 from attittud_lab.portfolio.budget import Plan
 from attittud_lab.portfolio.candidates import (
@@ -71,11 +73,13 @@ def run(
     progress: Progress | None = None,
     fresh: bool = False,
     execute: Execute | None = None,
+    place: Place | None = None,
 ) -> RunResult:
     """Train a portfolio and write its run folder.
 
     A folder with the finished run is not trained again; an unfinished run goes on from its trials, and ends as if it had never
-    been interrupted. `data` are pooled ones of the same configuration. `execute` runs trials elsewhere.
+    been interrupted. `data` are pooled ones of the same configuration. `place` is where trials take place; `execute` does
+    something else in place of training them.
     """
     path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
     make_folder(path)
@@ -85,8 +89,8 @@ def run(
         if finished is not None:
             return finished
         device = choose_device(config.device)
-        pooled = on_device(pooled_data(config) if data is None else data, device)
-        result = _Portfolio(config, pooled, device, folder, progress or Progress(), execute).run()
+        pooled, where = pooled_data(config) if data is None else data, place or InThisProcess()
+        result = _Portfolio(config, pooled, device, folder, progress or Progress(), where, execute).run()
         folder.finish(result.plain())
         return result
 
@@ -109,10 +113,14 @@ class _Portfolio:
         device: torch.device,
         folder: RunFolder,
         progress: Progress,
+        place: Place,
         execute: Execute | None,
     ) -> None:
+        self.handed, self.place = data, place
+        """The data as they were read, for trials in other processes."""
+        data = on_device(data, device)
         self.data, self.device, self.folder, self.progress = data, device, folder, progress
-        self.execute, self.jobs = execute or self.here, 0
+        self.execute, self.jobs = execute or self.placed, 0
         self.folds: Folds = make_folds(data, config.portfolio, mix(config.seed, "folds"))
         targets = data.primary.examples.targets
         assert targets is not None
@@ -134,7 +142,7 @@ class _Portfolio:
         self.config = fitted(self.config, self.folds.smallest, plan.steps, plan.threads)
         names = self.folds.not_validated
         rare = f"not validated, as they have too few examples: {listed(names)}" if names else ""
-        for words in (budget.forecast(plan, self.folds.count), plan.decided, rare):
+        for words in (budget.forecast(plan, self.folds.count, self.place.at_once), plan.decided, rare):
             if words:
                 self.progress.say(words)
         self.climb()
@@ -206,16 +214,26 @@ class _Portfolio:
             self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, looks, curve)
             self.prune(entry.label)
 
-    def here(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
-        """Run trials one after the other in this process."""
+    def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
+        """Run trials where they take place; each is given as soon as all before it are there."""
         self.jobs += len(jobs)
         self.progress.comparison(self.jobs)
+        data = self.data if isinstance(self.place, InThisProcess) else self.handed
+        threads, found = self.config.training.threads or 1, dict[Path, TrialResult]()
+        calls = []
         for job in jobs:
             fold = "all labels" if job.fold is None else f"fold {job.fold + 1}"
-            self.progress.begin(f"{job.candidate.label}, {fold}")
-            found = run_trial(job, self.data, self.progress)
-            self.progress.end()
-            yield found
+            reads = files_read(job.config.model, job.config.seed)
+            name = f"{job.candidate.label}, {fold}"
+            calls.append(Job(name, trial_at, (job,), job.folder, data, reads, threads, job.config.device))
+        left = iter(jobs)
+        waiting = next(left, None)
+        for call, result in self.place.run(calls, self.progress):
+            assert call.folder is not None
+            found[call.folder] = result
+            while waiting is not None and waiting.folder in found:
+                yield found.pop(waiting.folder)
+                waiting = next(left, None)
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
@@ -324,6 +342,11 @@ class _Portfolio:
             "runs": spent_runs(standings, self.folds.count, sum(phase_lengths(self.config).values())),
             "peak_disk": self.peak,
         }
+
+
+def trial_at(here: Here, job: TrialJob) -> TrialResult:
+    """Run a trial where it takes place."""
+    return run_trial(replace(job, folder=here.folder), here.data, here.progress)
 
 
 def peak_size(folder: RunFolder) -> int:

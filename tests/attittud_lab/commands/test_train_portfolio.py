@@ -57,6 +57,16 @@ def test_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert "data.primary.test: is 0, but that part measures the result" in capsys.readouterr().err
 
 
+def test_two_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", *QUICK, "output=one") == 0
+    assert call("train", "job.yaml", *QUICK, "output=two", "--workers", "2") == 0
+    one, two = (Path(name, "job/portfolio/seed-0") for name in ("one", "two"))
+    assert outcome(one) == outcome(two)
+    capsys.readouterr()
+    assert call("train", "job.yaml", "strategy=multitask", "--workers", "2") == 2
+    assert "--workers 2: strategy multitask is a single run; leave it out" in " ".join(capsys.readouterr().err.split())
+
+
 def test_no_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", *QUICK, "--log", "tensorboard") == 2
     assert "--log tensorboard: a portfolio has many short runs" in capsys.readouterr().err

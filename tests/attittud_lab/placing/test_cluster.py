@@ -22,6 +22,7 @@ from attittud_lab.output.progress import Progress
 from attittud_lab.placing import cluster as module
 from attittud_lab.placing.cluster import on_ray, pack, unpack
 from attittud_lab.placing.job import Job
+from tests.helpers import portfolios
 from tests.helpers.comparisons import JOB, config
 from tests.helpers.interrupted_runs import outcome
 from tests.helpers.jobs import Seen, double, doubles, patient, read, refused, wait_for
@@ -107,6 +108,13 @@ strategies.register("mine", "a strategy of one's own", Plain)
 if __name__ == "__main__":
     cli.main(sys.argv[1:])
 """
+
+
+def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) -> None:
+    portfolios.train(tmp_path / "here")
+    with on_ray(nodes.address) as place:
+        portfolios.train(tmp_path / "there", place=place)
+    assert portfolios.outcome(tmp_path / "here") == portfolios.outcome(tmp_path / "there")
 
 
 def test_the_command_ends_its_jobs_and_goes_on(nodes: Cluster, tmp_path: Path) -> None:

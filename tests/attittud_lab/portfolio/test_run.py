@@ -15,6 +15,7 @@ import attittud_lab
 from attittud_lab.config.load import load, loads
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
+from attittud_lab.placing.processes import in_processes
 from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
@@ -147,6 +148,14 @@ def test_trials_elsewhere_give_the_same(tmp_path: Path) -> None:
         return [found[one.folder] for one in jobs]
 
     train(tmp_path / "there", execute=elsewhere)
+    assert outcome(tmp_path / "here") == outcome(tmp_path / "there")
+
+
+@pytest.mark.parametrize("final", ["single", "ensemble"])
+def test_trials_in_two_processes_give_the_same(tmp_path: Path, final: str) -> None:
+    train(tmp_path / "here", f"portfolio.final={final}")
+    with in_processes(2) as place:
+        train(tmp_path / "there", f"portfolio.final={final}", place=place)
     assert outcome(tmp_path / "here") == outcome(tmp_path / "there")
 
 
