@@ -73,7 +73,7 @@ def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(singl
         rows = {row["cells"][0]: dict(zip(table["columns"], row["cells"], strict=True)) for row in table["rows"]}
         assert rows["primary_only"]["to primary_only"] == "baseline"
         assert {row["label"] for row in board_["candidates"]} <= rows.keys()
-        assert all("B" in row["size"] and "ms" in row["per prediction"] for row in rows.values())
+        assert all("B" in row["size"] and "ms" in row["prediction"] for row in rows.values())
         assert sum(row.get("chosen", False) for row in table["rows"]) == 1
         drawn = [row["label"] for row in found["portfolio"]["rows"]]
         assert "primary_only" in drawn and (drawn[0] == "the model: a mean") == (folder == ensemble)
