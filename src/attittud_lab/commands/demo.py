@@ -31,7 +31,7 @@ def demo(
 
     The primary task has 10 clean labels per class of scikit-learn's digits; all other images are auxiliary data, their
     labels right, half random, or half shifted to the next class. Every row of the table is a way to use them. About
-    three minutes on two cores, of which the portfolio takes the larger part.
+    two minutes on two cores that do nothing else.
     """
     with starting():
         from rich.console import Console

@@ -180,8 +180,8 @@ def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
 def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """One row for each candidate, and one for a mean of several; size and time are those of the model that it would be."""
     metric, model, final = found["metric"], found["model"], found["final"]
-    columns = ["candidate", metric, "95 %", "log-loss", f"to {PRIMARY_ONLY}", "steps (best)"]
-    columns += ["training", "size", "per prediction"]
+    columns = ["candidate", metric, "95 %", "loss", f"to {PRIMARY_ONLY}", "steps (best)"]
+    columns += ["training", "size", "prediction"]
     rows, several, steps = list[dict[str, Any]](), final["kind"] == "ensemble", _look_steps(found)
     if several:
         own, loss = final["out_of_fold"], result["validation"].get("loss")

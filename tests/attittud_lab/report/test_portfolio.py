@@ -5,10 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from attittud_lab.config.load import loads
 from attittud_lab.files import write_json
+from attittud_lab.portfolio.run import run
 from attittud_lab.report import NORMAL, render, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.report.portfolio import MOST_CLASSES, _matrix
@@ -68,7 +73,7 @@ def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(singl
         rows = {row["cells"][0]: dict(zip(table["columns"], row["cells"], strict=True)) for row in table["rows"]}
         assert rows["primary_only"]["to primary_only"] == "baseline"
         assert {row["label"] for row in board_["candidates"]} <= rows.keys()
-        assert all("B" in row["size"] and "ms" in row["per prediction"] for row in rows.values())
+        assert all("B" in row["size"] and "ms" in row["prediction"] for row in rows.values())
         assert sum(row.get("chosen", False) for row in table["rows"]) == 1
         drawn = [row["label"] for row in found["portfolio"]["rows"]]
         assert "primary_only" in drawn and (drawn[0] == "the model: a mean") == (folder == ensemble)
@@ -128,6 +133,37 @@ def test_many_classes_have_a_list_and_several_labels_four_counts() -> None:
     both = {"targets": torch.tensor([[1, 0], [1, 1], [0, 0]]), "model": torch.tensor([[1.0, 1], [-1, 1], [-1, -1]])}
     found = _matrix(both, ["a", "b"])
     assert found["kind"] == "labels" and found["counts"] == [[1, 1, 0, 1], [1, 0, 1, 1]]
+
+
+def test_several_labels_groups_and_four_sources_in_a_table(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name, count in {"own": 120, **{f"s{n}": 60 for n in range(4)}}.items():
+        x = random.normal(size=(count, 4))
+        labels = (x[:, :3] + random.normal(size=(count, 3)) > 0).astype(int)
+        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"p{i // 3}" for i in range(count)]}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    sources = ", ".join(f"s{n}: {{path: {tmp_path}/s{n}.parquet, label: label}}" for n in range(4))
+    text = f"""
+data:
+  kind: table
+  table: {{columns: [v]}}
+  primary: {{path: {tmp_path}/own.parquet, group: patient, label: label}}
+  auxiliary: {{{sources}}}
+model: {{name: table-mlp, width: 8}}
+training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
+strategy: portfolio
+portfolio: {{looks: 4, rungs: [{{at: 0.5, keep: 0.4}}]}}
+"""
+    run(loads(text), tmp_path / "run")
+    page = write_report(tmp_path / "run").read_text()
+    found = collect(tmp_path / "run", 100)
+    assert found["metric"] == "auc" and "false alarm" in page
+    kept = load_checkpoint(tmp_path / "run" / "out_of_fold.safetensors")
+    assert [sum(row) for row in found["portfolio"]["confusion"]["counts"]] == [len(kept["targets"])] * 3
+    sources_, classes = found["sections"]
+    assert {f"s{n}" for n in range(4)} <= {row["cells"][0] for row in sources_["rows"]}
+    counts = {row["cells"][0]: int(row["cells"][1]) for row in classes["rows"]}
+    assert sorted(counts.values()) == sorted(int(n) for n in (kept["targets"] == 1).sum(0))
 
 
 def test_a_portfolio_without_auxiliary_gain_diverged_rows_or_test_set(single: Path, tmp_path: Path) -> None:
