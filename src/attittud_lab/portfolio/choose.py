@@ -66,12 +66,15 @@ class Curve:
 
     scores: Sequence[float]
     losses: Sequence[float]
+    second: int = 0
+    """The first look of the second phase. Looks of two phases are not smoothed together: a new head starts low."""
 
     @classmethod
-    def of(cls, looks: Sequence[Tensor], held_out: HeldOut) -> Curve:
+    def of(cls, looks: Sequence[Tensor], held_out: HeldOut, second: int = 0) -> Curve:
         found = [held_out.figures(outputs) for outputs in looks]
         scores = [values[held_out.metric] for values in found]
-        return cls([-math.inf if math.isnan(score) else score for score in scores], [v["loss"] for v in found])
+        known = [-math.inf if math.isnan(score) else score for score in scores]
+        return cls(known, [v["loss"] for v in found], second)
 
     @property
     def best(self) -> int:
@@ -86,12 +89,12 @@ class Curve:
     @property
     def lowest_loss(self) -> float:
         """The lowest log-loss, smoothed."""
-        return min(_smooth(self.losses))
+        return min(_smooth(self.losses, self.second))
 
     @property
     def smoothed(self) -> list[tuple[float, float]]:
-        """(score, -loss) of each look, as means over the look and its neighbours."""
-        return [(a, -b) for a, b in zip(_smooth(self.scores), _smooth(self.losses), strict=True)]
+        """(score, -loss) of each look, as means over the look and its neighbours of the same phase."""
+        return [(a, -b) for a, b in zip(*(_smooth(v, self.second) for v in (self.scores, self.losses)), strict=True)]
 
     @property
     def value(self) -> tuple[float, float]:
@@ -99,8 +102,10 @@ class Curve:
         return self.smoothed[self.best]
 
 
-def _smooth(values: Sequence[float]) -> list[float]:
-    return [fmean(values[max(0, i - 1) : i + 2]) for i in range(len(values))]
+def _smooth(values: Sequence[float], second: int) -> list[float]:
+    """Means over each look and its neighbours in the same phase."""
+    phases = (values[:second], values[second:])
+    return [fmean(part[max(0, i - 1) : i + 2]) for part in phases for i in range(len(part))]
 
 
 def survivors(values: Mapping[str, tuple[float, float]], keep: float, always: str) -> list[str]:

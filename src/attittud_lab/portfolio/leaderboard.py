@@ -191,7 +191,8 @@ def rows(
 def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict[str, float]:
     """A candidate minus primary_only; where the candidate stopped early, primary_only is taken as it was then."""
     assert plain.curve is not None
-    then = Curve(plain.curve.scores[: len(standing.looks)], plain.curve.losses[: len(standing.looks)])
+    count, curve = len(standing.looks), plain.curve
+    then = Curve(curve.scores[:count], curve.losses[:count], curve.second)
     both = (standing.outputs, plain.looks[then.best])
     mine, other = (intervals.held_out.figures(outputs)[intervals.held_out.metric] for outputs in both)
     low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))

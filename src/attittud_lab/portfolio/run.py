@@ -53,6 +53,7 @@ from attittud_lab.portfolio.trial import (
     phase_lengths,
     pooled_data,
     run_trial,
+    second_phase,
 )
 from attittud_lab.runs.folder import RunFolder
 from attittud_lab.runs.model import WEIGHTS, Member
@@ -209,7 +210,7 @@ class _Portfolio:
             found = [next(results) for _ in range(self.folds.count)]
             diverged = next((result.diverged for result in found if result.diverged), None)
             looks = [torch.cat(parts) for parts in zip(*(result.outputs for result in found), strict=False)]
-            curve = None if diverged else Curve.of(looks, self.held_out)
+            curve = None if diverged else Curve.of(looks, self.held_out, second_phase(self.config))
             steps, seconds = max(result.steps for result in found), sum(result.seconds for result in found)
             self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, looks, curve)
             self.prune(entry.label)

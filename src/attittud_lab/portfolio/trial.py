@@ -73,6 +73,12 @@ def look_steps(config: Config) -> list[int]:
     return [max(1, round(total * (number + 1) / looks)) for number in range(looks)]
 
 
+def second_phase(config: Config) -> int:
+    """The first look of the second phase, counted from 0."""
+    first = next(iter(phase_lengths(config).values()))
+    return sum(step <= first for step in look_steps(config))
+
+
 def phase_lengths(config: Config) -> dict[str, int]:
     return {name: getattr(config.training, name).steps for name in phase_names(config)}
 
