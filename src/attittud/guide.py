@@ -162,7 +162,16 @@ class Guide:
     def __repr__(self) -> str:
         """The settings that results depend on, for logs. They must be the same on all workers."""
         of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
-        plain = ("eta", "primary_weight", "auxiliary_weight", *of_basis, "judge_every", "report_norms")
+        plain = (
+            "eta",
+            "primary_weight",
+            "auxiliary_weight",
+            *of_basis,
+            "scope",
+            "metric",
+            "judge_every",
+            "report_norms",
+        )
         named = {"basis": self.basis.label or self.basis.name, "engine": self.engine.name} | {
             name: getattr(self, name) for name in plain
         }

@@ -151,7 +151,7 @@ def test_a_part_with_another_strategy_copies_what_another_part_has_run(
 
 def test_several_processes_share_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No run is made twice, none is left out, and what was measured on a shared device says so."""
-    monkeypatch.setattr("attittud_lab.output.interrupts.get_context", lambda _: ready_processes())
+    monkeypatch.setattr("attittud_lab.placing.processes.get_context", lambda _: ready_processes())
     arguments = ["figure2-samples", "figure2-rank", "--part", "figure2-rank-50", "--quick", "compare.strategies=[]"]
     with pytest.raises(SystemExit) as exit_:
         command.main([*arguments, "--workers=2", "--beside=1", "--work", str(tmp_path)])

@@ -31,8 +31,9 @@ LabelColumn = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found.")
 ]
 
+MOST_WORKERS = 1024
 _WORKERS = "Runs that are trained at the same time, in processes of this machine. It changes no result but seconds."
-Workers = Annotated[int, typer.Option("--workers", metavar="N", min=1, max=1024, help=_WORKERS)]
+Workers = Annotated[int, typer.Option("--workers", metavar="N", help=_WORKERS)]
 _RAY = "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT, or on the one that this machine is part of."
 Ray = Annotated[str | None, typer.Option("--ray", metavar="[ADDRESS]", help=_RAY)]
 _ADDRESS = re.compile(r"auto|ray://.+|[^\s=]+:\d+")
@@ -97,6 +98,10 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
     from attittud_lab.placing.job import in_this_process
     from attittud_lab.placing.processes import in_processes
 
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InputError(
+            f"--workers {workers}: give a number from 1 to {MOST_WORKERS}; each is a process of this machine"
+        )
     if ray is not None and workers > 1:
         raise InputError("--workers and --ray exclude each other: Ray decides how many runs a machine takes; give one")
     if ray is not None:

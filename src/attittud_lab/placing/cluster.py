@@ -318,8 +318,9 @@ def on_ray(address: str = "auto") -> Iterator[Place]:
     except Exception as error:  # no cluster, another version of Ray or Python, a wrong address: each has its own error
         cure = "start one (`ray start --head`, on other machines `ray start --address=HOST:6379`), or use --workers N"
         raise InputError(f"--ray {address}: no cluster can be used there ({one_line(error, 200)}); {cure}") from None
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # Ray has replaced it
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray has replaced it
     try:
         yield _Cluster(ray)
     finally:

@@ -77,16 +77,15 @@ def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> n
     Whole groups: if one of its examples is rare, so are all.
     """
     units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    columns = labels[:, None] == np.unique(labels) if labels.ndim == 1 else labels == 1
     rare = np.zeros(len(labels), dtype=bool)
-    for has in columns.T:
+    for has in _columns(labels).T:
         if len(np.unique(units[has])) < count:
             rare |= has
     return np.isin(units, units[rare])
 
 
 def assign(labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count: int, seed: int) -> Rows:
-    """The fold of each example; `NEVER` for the rare ones.
+    """The fold of each example; `NEVER` for the rare ones, and for a group without which a class would lie in one fold.
 
     Without groups, folds differ by at most one example in each class (with several labels at once: in each stratum of their
     rarest label) and in all.
@@ -113,7 +112,16 @@ def assign(labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count
             chosen[group] = int(cost.argmin())
             filled[chosen[group]] += held[group]
     of[:] = chosen[number]
+    for has in _columns(labels).T:
+        if len(folds := np.unique(of[has])) == 1 and folds[0] != NEVER:
+            # All of a class would be held out at once. The smallest of its groups trains in every fold.
+            of[number == min(np.unique(number[has]), key=lambda group: np.count_nonzero(number == group))] = NEVER
     return of
+
+
+def _columns(labels: Labels) -> np.ndarray:
+    """Which examples have each class, or each of several labels: n x classes."""
+    return labels[:, None] == np.unique(labels) if labels.ndim == 1 else labels == 1
 
 
 def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:

@@ -202,11 +202,13 @@ def test_a_lost_node_changes_nothing(nodes: Cluster, tmp_path: Path, monkeypatch
 
 def test_no_cluster_and_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    handler = signal.getsignal(signal.SIGTERM)
     with (
         pytest.raises(InputError, match=r"--ray nowhere: no cluster can be used there .*`ray start --head`"),
         on_ray("nowhere"),
     ):
         pass
+    assert signal.getsignal(signal.SIGTERM) is handler
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"--ray needs the package 'ray'.*pip install 'attittud\[ray\]'"), on_ray():
         pass

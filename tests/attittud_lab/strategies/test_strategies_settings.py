@@ -13,7 +13,7 @@ import attittud
 from attittud_lab.config.load import loads
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
-from attittud_lab.strategies import names
+from attittud_lab.strategies import find, names
 from attittud_lab.training.train import load_data, run
 
 JOB = """
@@ -68,7 +68,7 @@ def drawn(strategy: str, number: int) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # NashMTL's solver
-@pytest.mark.parametrize("strategy", names())
+@pytest.mark.parametrize("strategy", [name for name in names() if not find(name).trains_others])
 def test_drawn_settings(strategy: str, data: Prepared, weights: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     jobs = trained = 0
