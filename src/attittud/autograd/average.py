@@ -22,7 +22,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the parameters that want a gradient, in the memory of the CPU."""
-    wanted = ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    wanted = ((name, parameter) for name, parameter in _named(model) if parameter.requires_grad)
     return {name: parameter.detach().to("cpu", copy=True) for name, parameter in wanted}
 
 
@@ -33,7 +33,7 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
     `start`: from `weights_of`, before training. A sharded model (FSDP2) may have had whole parameters then.
     """
     before = placed(model, start)
-    held = {name: local(parameter).detach() for name, parameter in model.named_parameters()}
+    held = {name: local(parameter).detach() for name, parameter in _named(model)}
     end = {name: held[name].clone() for name in before}
     try:
         for name, old in before.items():
@@ -48,7 +48,7 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
 def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Start weights as this worker needs them: its shards, with the type and on the device of the parameters."""
     _reshard(model)
-    named = dict(model.named_parameters())
+    named = dict(_named(model))
     if strangers := [name for name in start if name not in named]:
         raise ValueError(
             f"the model has no parameter {strangers[0]!r}; take start= from weights_of() of the same model"
@@ -73,6 +73,12 @@ def averages(
         with interpolate(model, start, share):
             found[share] = evaluate()
     return found
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters under the names that they have without torch.compile, which may come after the start."""
+    for name, parameter in model.named_parameters():
+        yield name.replace("_orig_mod.", ""), parameter
 
 
 def _reshard(model: nn.Module) -> None:

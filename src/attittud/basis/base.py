@@ -102,6 +102,8 @@ class Refresh:
         for held in (self.rows, self.single):
             if held is not None:
                 held.mul_(scale)
+        if self.old is not None:
+            self.old = self.old[0] * scale, self.old[1]
 
     def narrow_(self, kept: Layout) -> None:
         """Leave out the columns of parameters that turned out not to be shared."""

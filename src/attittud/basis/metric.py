@@ -23,6 +23,12 @@ class Scaled(Stored):
     saved = False  # P is gone after a resume, so the first step refreshes
     scale: Tensor | None = None  # P^(-1/2)
 
+    @property
+    def remembered(self) -> tuple[Tensor, Tensor] | None:
+        found = super().remembered
+        assert self.scale is not None
+        return None if found is None else (found[0] / self.scale, found[1])
+
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         super().replace(rows, finite, refresh)
         assert refresh is not None and refresh.scale is not None
@@ -108,5 +114,7 @@ def adam_scale(optimizer: torch.optim.Optimizer, layout: Layout) -> Tensor:
             )
         correction = 1 - group["betas"][1] ** torch.as_tensor(state["step"], dtype=torch.float64)
         moments = local(state["exp_avg_sq"]).to(layout.dtype) / correction.to(layout.device, layout.dtype)
-        found.append((moments.sqrt() + group["eps"]).rsqrt())
+        scale = (moments.sqrt() + group["eps"]).rsqrt()
+        # A loss scaler can undo the first step of a fused Adam, which leaves moments of step 0.
+        found.append(torch.where(correction.to(layout.device) > 0, scale, 1.0))
     return layout.flatten(found)

@@ -124,6 +124,11 @@ class Subspace(ABC):
         return None
 
     @property
+    def remembered(self) -> tuple[Tensor, Tensor] | None:
+        """Rows and the factor that gives back what they were made of, factor @ rows; None where nothing is remembered."""
+        return None if self.factor is None or self.rows is None else (self.rows, self.factor)
+
+    @property
     def effective_rank(self) -> Tensor:
         """Directions that are not zeroed."""
         return self.active.sum()

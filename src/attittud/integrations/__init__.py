@@ -25,6 +25,7 @@ class Latest:
         self.report: Report | None = None
         self.refreshed: Report | None = None
         self._sums: dict[str, Tensor] = {}
+        self._added: dict[str, set[int]] = {}  # the steps, by number, in which each loss was computed
         self._steps = 0
 
     def take(self, report: Report) -> Report:
@@ -36,12 +37,13 @@ class Latest:
 
     def add(self, name: str, loss: Tensor) -> Tensor:
         self._sums[name] = self._sums[name] + loss if name in self._sums else loss
+        self._added.setdefault(name, set()).add(self._steps)
         return loss
 
     def losses(self) -> dict[str, Tensor]:
-        """The mean loss of each task over the steps since the last call."""
-        means = {f"loss_{name}": total / max(1, self._steps) for name, total in self._sums.items()}
-        self._sums, self._steps = {}, 0
+        """The mean loss of each task over the steps since the last call in which it was computed."""
+        means = {f"loss_{name}": total / len(self._added[name]) for name, total in self._sums.items()}
+        self._sums, self._added = {}, {}
         return means
 
     def numbers(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ from attittud._checks import check_choice
 from attittud.autograd.average import SHARES, weights_of
 from attittud.eta import choose, guards, preset
 from attittud.guide import Guide
+from attittud.integrations.auxiliary import JUDGES
 from attittud.integrations.protected import HELD_OUT, PROTECTED, Forgetting, ProtectedLoss, pad, replies
 from attittud.integrations.transformers import AttittudMixin
 
@@ -94,16 +95,18 @@ class GuardMixin(AttittudMixin):
         if protect_prompts is not None:
             data[PROTECTED] = replies(self.model, self.processing_class, protect_prompts, reply_tokens)
         self.protected_loss = ProtectedLoss(self, "kl" if guard == "kl" else protect_loss)
-        name = HELD_OUT if held_out else next(iter(sets), None)
-        self.forgetting = None if name is None else Forgetting(self, name, data[name])
+        measured = {name: data[name] for name in held_out or sets}
+        self.forgetting = Forgetting(self, measured) if measured else None
         data.pop(HELD_OUT, None)
         self.averages: dict[float, dict[str, float]] = {}
         self._again = self._opened = False
 
     def make_guide(self, model: nn.Module) -> Guide:
         made = super().make_guide(model)
-        size = self.auxiliary.batch_size if hasattr(self, "auxiliary") else None
-        count = (size or self._train_batch_size) * self.accelerator.num_processes
+        size, sets = (
+            (self.auxiliary.batch_size, len(self.auxiliary.datasets)) if hasattr(self, "auxiliary") else (None, 1)
+        )
+        count = (size or self._train_batch_size) * self.accelerator.num_processes * sets
         if self._rank is None and made.basis.needs == "jacobian" and made.basis.single and made.rank < count:
             # The gradients of all protected examples of a step span its subspace.
             self.guide_settings["rank"] = count
@@ -191,7 +194,7 @@ class GuardMixin(AttittudMixin):
         metrics: dict[str, float] = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         # With several evaluation datasets this is called for each of them, and for all of them.
         if self.forgetting is not None and self.forgetting.start is not None and metric_key_prefix == "eval":
-            name = "eval_forgetting" if self.forgetting.name == HELD_OUT else "eval_forgetting_protected"
+            name = "eval_forgetting" if HELD_OUT in self.forgetting.data else "eval_forgetting_protected"
             model = self.accelerator.unwrap_model(self.model_wrapped)
             metrics[name] = self.forgetting(model)
             self.log({name: metrics[name]})
@@ -212,4 +215,9 @@ def _sets(guard: str, dataset: Any, prompts: Sequence[Any] | None) -> dict[str, 
         )
     if prompts is not None:
         return {PROTECTED: []}
-    return dict(dataset) if isinstance(dataset, Mapping) else {PROTECTED: dataset}
+    sets = dict(dataset) if isinstance(dataset, Mapping) else {PROTECTED: dataset}
+    if taken := sets.keys() & {HELD_OUT, JUDGES}:
+        raise ValueError(
+            f"protect_dataset=: the name {min(taken)!r} has a meaning of its own; give this set another name"
+        )
+    return sets

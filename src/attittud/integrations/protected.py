@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -22,13 +23,13 @@ Inputs = dict[str, Any]
 class ProtectedLoss:
     """The loss of protected batches: the Trainer's own ("nll"), or the divergence from the start model ("kl").
 
-    The start model is the model without its adapters (PEFT), or else the model with its start weights, of which a copy is made
-    now. (A copy of the whole model would not do: trainers bind the model's `forward` to the model itself.)
+    The start model is the model without its new LoRA adapters (PEFT), or else the model with its start weights: what is trained
+    is copied now. (A copy of the whole model would not do: trainers bind the model's `forward` to the model itself.)
     """
 
     def __init__(self, trainer: Any, kind: Literal["nll", "kl"]) -> None:
         self.trainer, self.kind = trainer, kind
-        self.adapters = callable(getattr(trainer.model, "disable_adapter", None))
+        self.adapters = callable(getattr(trainer.model, "disable_adapter", None)) and _without_effect(trainer.model)
         self._start = weights_of(trainer.model) if kind == "kl" and not self.adapters else {}
         self._bare: nn.Module = trainer.model
 
@@ -46,7 +47,8 @@ class ProtectedLoss:
         for (name, inputs), before in zip(batches.items(), start, strict=True):
             with self.trainer.compute_loss_context_manager():
                 if before is not None:
-                    losses = per_sequence_kl(_logits(model, inputs), before, inputs["labels"])
+                    labels = inputs["labels"]
+                    losses = per_sequence_kl(_logits(model, inputs), before, labels, shift=_shifts(self.trainer))
                 else:
                     losses = self._own(name, model, inputs, window[name][1], single=single)
             found.append(losses if single else losses.mean()[None])
@@ -55,7 +57,7 @@ class ProtectedLoss:
     def _own(self, name: str, model: nn.Module, inputs: Inputs, items: Any, *, single: bool) -> Tensor:
         trainer = self.trainer
         if name in trainer.auxiliary.collators:
-            return per_sequence(_logits(model, inputs), inputs["labels"])
+            return per_sequence(_logits(model, inputs), inputs["labels"], shift=_shifts(trainer))
         if single:
             # One batch in a step, whatever the number of micro-batches with new data.
             losses: Tensor = trainer.objective.primary(model, inputs, items) * trainer.objective.divisor(items)
@@ -81,8 +83,8 @@ class ProtectedLoss:
             own = vars(module)
             if "Dropout" in type(module).__name__:
                 changed.append((own, "training", own["training"]))
-            elif isinstance(own.get("attention_dropout"), float):
-                changed.append((own, "attention_dropout", own["attention_dropout"]))
+            # Numbers for functions: attention_dropout, dropout, layerdrop.
+            changed += [(own, key, x) for key, x in own.items() if "drop" in key and isinstance(x, float)]
         for own, key, value in changed:
             own[key] = type(value)(0)
         try:
@@ -101,24 +103,46 @@ def _logits(model: Any, inputs: Inputs) -> Tensor:
     return check_logits(model(**{key: value for key, value in inputs.items() if key != "labels"}), model)
 
 
+def _shifts(trainer: Any) -> bool:
+    """Whether token t is predicted at position t - 1, as by causal language models."""
+    known, config = getattr(trainer.model, "loss_type", None), getattr(trainer.model, "config", None)
+    causal = known is None and not getattr(config, "is_encoder_decoder", False)
+    return bool(trainer._loss_shifts_labels or causal)
+
+
+def _without_effect(model: nn.Module) -> bool:
+    """Whether all that is trained are LoRA adapters that change nothing yet.
+
+    Else the model without adapters is not the start model: adapters may have been trained before, or begin with a part of
+    the weights (PiSSA), and other parameters may be trained with them.
+    """
+    for name, parameter in model.named_parameters():
+        zero = "lora_B." in name or "lora_embedding_A." in name
+        if parameter.requires_grad and not (zero or "lora_A." in name or "lora_embedding_B." in name):
+            return False
+        if zero and bool(parameter.detach().any()):
+            return False
+    return True
+
+
 # ------------------------------------------------------------------------------------------------ what was forgotten
 
 
 class Forgetting:
-    """By how much the loss on a dataset has changed since the start; the tokens of all examples count the same."""
+    """By how much the loss on datasets has changed since the start; the tokens of all their examples count the same."""
 
-    def __init__(self, trainer: Any, name: str, data: Any) -> None:
-        self.trainer, self.name, self.data = trainer, name, data
+    def __init__(self, trainer: Any, data: Mapping[str, Any]) -> None:
+        self.trainer, self.data = trainer, dict(data)
         self.start: float | None = None
 
     def begin(self, model: nn.Module) -> None:
         """Measure the start model, once."""
         if self.start is None:
-            self.start = self._measure(model, self._loader())
+            self.start = self._measure(model, self._loaders())
 
     def __call__(self, model: nn.Module) -> float:
         assert self.start is not None
-        return self._measure(model, self._loader()) - self.start
+        return self._measure(model, self._loaders()) - self.start
 
     def curve(
         self, model: nn.Module, start: Mapping[str, Tensor], shares: Sequence[float]
@@ -133,7 +157,7 @@ class Forgetting:
         def evaluate() -> dict[str, float]:
             found = {"forgetting": self(model)}
             return found | (
-                {"eval_loss": self._measure(model, self.trainer.get_eval_dataloader())} if evaluated else {}
+                {"eval_loss": self._measure(model, [self.trainer.get_eval_dataloader()])} if evaluated else {}
             )
 
         if start:
@@ -146,27 +170,32 @@ class Forgetting:
                 found[share] = evaluate()
         return found
 
-    def _loader(self) -> Any:
+    def _loaders(self) -> Iterator[Any]:
         trainer = self.trainer
-        with trainer.auxiliary.own_collator(self.name):
-            size = trainer.args.eval_batch_size
-            return trainer._get_dataloader(self.data, description="protected data", batch_size=size)
+        for name, data in self.data.items():
+            with trainer.auxiliary.own_collator(name):
+                size = trainer.args.eval_batch_size
+                loader = trainer._get_dataloader(data, description="protected data", batch_size=size)
+            yield loader
 
     @torch.no_grad()
-    def _measure(self, model: nn.Module, loader: Any) -> float:
+    def _measure(self, model: nn.Module, loaders: Iterable[Any]) -> float:
         """The mean over the tokens that count, or over the examples of a loss that is not one of tokens (DPO)."""
         trainer, was_training = self.trainer, model.training
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=trainer.accelerator.device)
         model.eval()
-        for batch in loader:
+        shift = _shifts(trainer)
+        for batch in chain.from_iterable(loaders):
             inputs = {
                 key: x.to(device) if isinstance(x, Tensor) else x for key, x in trainer._prepare_inputs(batch).items()
             }
-            with trainer.compute_loss_context_manager():
+            # With autocast here: before training the model does not have the Trainer's yet, and both losses need the same.
+            with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
                 if "labels" in inputs and inputs["labels"].ndim == 2:
-                    total = per_sequence(_logits(model, inputs), inputs["labels"], reduction="sum").sum()
-                    count = (inputs["labels"][:, 1:] != -100).sum()
+                    labels = inputs["labels"]
+                    total = per_sequence(_logits(model, inputs), labels, shift=shift, reduction="sum").sum()
+                    count = ((labels[:, 1:] if shift else labels) != -100).sum()
                 else:
                     count = torch.tensor(len(next(x for x in inputs.values() if isinstance(x, Tensor))))
                     total = trainer.compute_loss(model, inputs) * count

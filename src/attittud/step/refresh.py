@@ -115,9 +115,8 @@ class Refresher:
         if self.subspace is None or layout is not self.subspace.layout:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
-        space, old = self.subspace, None
-        if space is not None and space.factor is not None and space.rows is not None and space.layout.same(layout):
-            old = space.rows, space.factor
+        space = self.subspace
+        old = space.remembered if space is not None and space.layout.same(layout) else None
         ahead = self._ahead.begin(self.count, layout.device)
         return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead, old=old)
 

@@ -121,3 +121,38 @@ def test_an_optimizer_without_the_second_moments_is_refused_at_a_refresh(make, m
     optimizer.step()
     with pytest.raises((TypeError, ValueError), match=message):
         guide.backward(primary=p.losses(), auxiliary=p.loss())
+
+
+def test_moments_of_a_first_step_that_was_undone_count_as_none():
+    """A fused Adam under a loss scaler that overflows at once: state of step 0, whose moments have no bias correction."""
+    p, optimizer = trained(steps=1)
+    for state in optimizer.state.values():
+        state["step"].zero_()
+        state["exp_avg_sq"].zero_()
+    guide = Guide(p.model, eta=ETA, basis="mean", metric="adam", optimizer=optimizer)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert bool((guide.subspace.scale == 1).all())
+    assert all(bool(gradient.isfinite().all()) for gradient in p.grads().values())
+
+
+@pytest.mark.parametrize("scope", ["model", "tensor"])
+def test_a_running_mean_is_a_mean_of_gradients_whatever_the_metric_was(scope):
+    """m is the mean of the gradients themselves; only inner products are those of the latest refresh."""
+    p, optimizer = trained()
+    options = {"basis": "running_mean", "basis_options": {"rate": 0.3}, "refresh_every": 1, "scope": scope}
+    guide = Guide(p.model, eta=ETA, primary_weight=0.0, metric="adam", optimizer=optimizer, **options)
+    mean = None
+    for i in range(3):
+        optimizer.zero_grad()
+        r = gradients(p.losses(slice(i, i + 4)).mean(), p.model)
+        guide.backward(primary=p.losses(slice(i, i + 4)), auxiliary=p.loss())
+        names = list(guide.shared_parameters)
+        mean = {name: r[name] if mean is None else 0.3 * r[name] + 0.7 * mean[name] for name in names}
+        scale = dict(zip(names, guide.subspace.split(guide.subspace.scale), strict=True))
+        update = p.grads()
+        inner = {name: float((update[name] * mean[name] * scale[name] ** 2).sum()) for name in names}
+        sizes = {name: float((mean[name] * scale[name]).norm() * (update[name] * scale[name]).norm()) for name in names}
+        if scope == "tensor":
+            assert all(abs(inner[name]) <= 1e-9 * sizes[name] + 1e-14 for name in names)
+        assert abs(sum(inner.values())) < 1e-9 * sum(sizes.values())
+        optimizer.step()

@@ -1,8 +1,10 @@
 """A Trainer logs the losses and the shares of the parts."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 
@@ -12,6 +14,7 @@ pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 import transformers
 
+from attittud.integrations import Latest
 from attittud.integrations.transformers import AttittudTrainer
 from tests.helpers.trainers import SUM, WARNINGS, arguments, llama, sequences
 
@@ -39,3 +42,15 @@ def test_shares_and_losses_are_logged(tmp_path: Path) -> None:
     assert first["loss"] == pytest.approx(
         0.5 * first["loss_primary"] + first["loss_one"] + 0.25 * first["loss_two"], rel=1e-5
     )
+
+
+def test_a_loss_that_some_steps_leave_out_is_averaged_over_the_others() -> None:
+    latest = Latest()
+    for step in range(4):
+        if step in (0, 3):
+            latest.add("protected", torch.tensor(6.0))
+        for _ in range(2):  # micro-batches
+            latest.add("new", torch.tensor(1.0))
+        latest.take(Mock(refreshed=False))
+    assert {name: float(mean) for name, mean in latest.losses().items()} == {"loss_protected": 6, "loss_new": 2}
+    assert latest.losses() == {}

@@ -70,11 +70,23 @@ def test_at_the_start_model_its_gradient_is_exactly_zero(tmp_path: Path) -> None
     assert all(not gradient.any() for gradient in torch.autograd.grad(losses.sum(), list(run.model.parameters())))
 
 
+class Functional(torch.nn.SiLU):
+    """Dropout as a function, as OPT and BART have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(super().forward(x), p=self.dropout, training=self.training)
+
+
 @pytest.mark.parametrize("kind", ["nll", "kl"])
 def test_dropout_is_off_where_outputs_are_compared(tmp_path: Path, kind: str) -> None:
     model = llama()
     model.model.layers[0].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.5))
     model.model.layers[0].self_attn.attention_dropout = 0.5
+    model.model.layers[1].mlp.act_fn = Functional()
     run = trainer(tmp_path, model=model, protect_loss=kind)
     run.protected_loss.begin(model)
     model.train()
@@ -83,6 +95,7 @@ def test_dropout_is_off_where_outputs_are_compared(tmp_path: Path, kind: str) ->
         losses = run.protected_loss(model, {"protected": ([pad(rows(4, 2))], None)}, single=False)
         assert dropout.training == bool(attention.attention_dropout) == (kind == "nll")
     assert dropout.training and attention.attention_dropout == 0.5 and model.training
+    assert model.model.layers[1].mlp.act_fn.dropout == 0.5
     assert (losses.item() == 0) == (kind == "kl")
 
 
@@ -132,3 +145,74 @@ def test_a_batch_without_labels_is_refused(tmp_path: Path) -> None:
     run.protected_loss.begin(run.model)
     with pytest.raises(ValueError, match=r"'labels'.*protect_collator"):
         run.protected_loss(run.model, {"protected": ([collate(data)], None)}, single=False)
+
+
+def test_forgetting_of_several_sets_is_over_all_their_tokens(tmp_path: Path) -> None:
+    sets = {"short": rows(4, 2, length=6), "long": rows(4, 3, length=9)}
+    run = trainer(tmp_path, protect_dataset=sets, protect_loss="nll", shares=())
+    whole = [row for several in sets.values() for row in several]
+
+    def mean() -> float:
+        with torch.no_grad():
+            return float(run.model(**pad(whole)).loss)
+
+    before = mean()
+    run.train()
+    assert run.evaluate(whole)["eval_forgetting_protected"] == pytest.approx(mean() - before, rel=1e-4)
+
+
+def test_forgetting_is_exactly_zero_at_the_start_under_autocast(tmp_path: Path) -> None:
+    """The Trainer gives the model its autocast only when training begins; both losses must be rounded alike."""
+    run = trainer(tmp_path, guard="none", protect_loss="nll", shares=(0.0,), args={"bf16": True, "learning_rate": 0.1})
+    run.train()
+    assert run.averages[0.0]["forgetting"] == 0
+
+
+@pytest.mark.parametrize("name", ["held_out", "judge_dataset"])
+def test_names_that_would_not_be_drawn_from_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        trainer(tmp_path, protect_dataset={"first": rows(4, 2), name: rows(4, 3)})
+
+
+def test_the_examples_of_all_sets_span_the_subspace_of_orthograd(tmp_path: Path) -> None:
+    sets = {name: rows(20, seed) for seed, name in enumerate("ab")}
+    settings = {"guard": "orthograd", "protect_loss": "nll", "protect_batch_size": 20, "shares": ()}
+    run = trainer(tmp_path, protect_dataset=sets, **settings)
+    run.train()
+    assert run.guide is not None and run.guide.rank == 40
+
+
+@pytest.mark.parametrize("kind", ["trained", "pissa", "head"])
+def test_the_start_model_of_adapters_that_have_an_effect_has_them(tmp_path: Path, kind: str) -> None:
+    """Adapters from an earlier training, adapters that begin with a part of the weights, and whole modules next to adapters."""
+    peft = pytest.importorskip("peft", reason="needs peft")
+    options = {"pissa": {"init_lora_weights": "pissa"}, "head": {"modules_to_save": ["lm_head"]}}.get(kind, {})
+    model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj"], **options))
+    if kind == "trained":
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.fill_(0.3)
+    batch = pad(rows(4, 2))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        before = model.eval()(**inputs).logits
+    run = trainer(tmp_path, model=model, shares=(0.0,), args={"learning_rate": 0.1})
+    run.train()
+    with torch.no_grad():
+        assert not torch.allclose(run.model.eval()(**inputs).logits, before, atol=1e-4)
+    assert torch.allclose(run.protected_loss._start_logits([batch])[0], before, atol=1e-5)
+    assert run.averages[0.0]["forgetting"] == pytest.approx(0, abs=1e-5)
+
+
+def test_labels_at_the_position_of_their_logits_are_not_shifted(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=16, num_labels=20, **size)
+    model = transformers.BertForTokenClassification(config).eval()
+    run = trainer(tmp_path, model=model, guard="replay", protect_loss="nll", shares=())
+    with torch.no_grad():
+        want = float(model(**pad(rows(4, 2))).loss)
+    assert run.forgetting is not None
+    run.forgetting.begin(run.model)
+    assert run.forgetting.start == pytest.approx(want, rel=1e-5)
