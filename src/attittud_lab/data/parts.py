@@ -135,7 +135,7 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, pool
     own = digests(part.listing, part.rows)
     forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
     kept = ~np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
-    for held_out in ("validation", "test"):
+    for held_out in ("train", "validation", "test") if pooled else ("validation", "test"):
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
             found = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from attittud_lab.config.load import loads
 from attittud_lab.config.schema import DataConfig, PrimaryConfig
 from attittud_lab.data.parts import read_parts
 from attittud_lab.data.splits import MOST_COPIED, amount, strata, stratified
@@ -118,6 +119,20 @@ def test_auxiliary_texts_that_are_nearly_in_the_test_set(tmp_path: Path, caplog:
     data = read_primary(f"path: {tmp_path}/own", more)
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == 4
     assert "data.auxiliary.lm: 5 of its texts are also in the primary test set, but for case" in caplog.text
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_portfolio_holds_every_training_text_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, pooled: bool
+) -> None:
+    own = write(tmp_path / "own.jsonl", numbered(0, ["a", "b"] * 20))
+    rows = [json.loads(line)["text"] for line in own.read_text().splitlines()]
+    write(tmp_path / "more.jsonl", [(text.upper() + ".", "x") for text in rows] + [("something else", "x")])
+    text = (
+        f"data: {{primary: {{path: {own}}}, auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}}}"
+    )
+    read_parts(loads(text).data, 0, pooled=pooled)
+    assert ("of its texts are also in the primary train set, but for case" in caplog.text) == pooled
 
 
 def test_looking_for_copies_takes_little_time_and_memory(tmp_path: Path) -> None:
