@@ -135,6 +135,26 @@ def test_a_portfolio_holds_every_training_text_out(
     assert ("of its texts are also in the primary train set, but for case" in caplog.text) == pooled
 
 
+def test_copies_that_may_be_in_two_folds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = numbered(0, ["a", "b"] * 20)
+    path = write(
+        tmp_path / "own.jsonl", [*rows, *((text.upper(), label) for text, label in rows[:6]), ("", "a"), ("", "b")]
+    )
+    whole = f"path: {path}, test: 0, validation: 0"
+    for pooled, more in ((False, ""), (True, ", overlap: allow")):
+        sizes = whole if pooled else f"path: {path}, overlap: warn"
+        read_parts(loads(f"data: {{primary: {{{sizes}{more}}}}}").data, 0, pooled=pooled)
+        assert "copies of others" not in caplog.text
+    read_parts(loads(f"data: {{primary: {{{whole}}}}}").data, 0, pooled=True)
+    assert "own.jsonl: 6 of 48 labelled examples are copies of others" in caplog.text
+    caplog.clear()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [line | {"of": line["text"].lower() or "none"} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    read_parts(loads(f"data: {{primary: {{{whole}, group: of}}}}").data, 0, pooled=True)
+    assert "copies of others" not in caplog.text
+
+
 def test_looking_for_copies_takes_little_time_and_memory(tmp_path: Path) -> None:
     rows = numbered(0, ["a", "b"] * 30_000)
     write(tmp_path / "a.parquet", rows)
