@@ -87,6 +87,8 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         _check_excluded(table, [opened(source.path) for source in (config.primary, *config.auxiliary.values())])
     seen = {name: digests(part.listing, part.rows) for name, part in primary.items()}
     copied = check_copies(seen, config.primary.path, config.primary.overlap)
+    if pooled and config.primary.overlap != "allow":
+        _warn_of_copies([seen["train"], seen["validation"]], primary, config.primary.path)
     auxiliary = {}
     for name, source in config.auxiliary.items():
         part = _auxiliary_part(source, opened(source.path), name, mix(seed, name), table)
@@ -101,6 +103,21 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
             noise_seed = mix(seed, name, "noise")
             part.labels = with_noise(part.labels, len(part.classes), source.label_noise, noise_seed, name)
     return Parts(primary, auxiliary, copied)
+
+
+def _warn_of_copies(seen: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
+    """Warn of pooled examples that may be held out of a fold while their copies train in it."""
+    words = np.concatenate([found.words for found in seen]).tolist()
+    groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
+    # Copies in one group stay together.
+    known = {(word, group) for word, group in zip(words, groups or range(len(words)), strict=True) if word}
+    count = len(known) - len({word for word, _ in known})
+    if count:
+        found = (
+            f"{where}: {count} of {len(words)} labelled examples are copies of others, which may train while they are"
+        )
+        cure = "remove them, or give copies the same data.primary.group"
+        warn_once(f"{found} held out, so that out-of-fold scores flatter; {cure}")
 
 
 def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
@@ -135,7 +152,7 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, pool
     own = digests(part.listing, part.rows)
     forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
     kept = ~np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
-    for held_out in ("validation", "test"):
+    for held_out in ("train", "validation", "test") if pooled else ("validation", "test"):
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
             found = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"

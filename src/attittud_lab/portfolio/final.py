@@ -104,7 +104,9 @@ def write_metrics(
     order = list(phase_lengths(config))
     for look, (score, loss) in enumerate(zip(standing.curve.scores, standing.curve.losses, strict=True)):
         place = where(config, look)
-        before = [line["seconds"] for line in lines if (line["phase"], line["step"]) <= (place["phase"], place["step"])]
+        before = [
+            line["seconds"] for line in lines if line["phase"] == place["phase"] and line["step"] <= place["step"]
+        ]
         seconds = before[-1] if before else 0.0
         found.append({**place, "seconds": seconds, f"validation/{metric}": score, "validation/loss": loss})
     found.sort(key=lambda line: (order.index(line["phase"]), line["step"]))

@@ -55,8 +55,11 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     wanted = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)] if one else range(config.folds, 1, -1)
     for count in wanted:
         rare = rare_examples(labels, data.groups, count)
-        if 2 * rare.sum() <= len(labels) or count == 2:
+        units = np.arange(len(labels)) if data.groups is None else np.array(data.groups)
+        if (2 * rare.sum() <= len(labels) and len(np.unique(units[~rare])) >= count) or count == 2:
             break
+    if one and 2 * rare.sum() > len(labels):  # many small classes: two examples are enough to hold one of them out
+        rare = rare_examples(labels, data.groups, 2)
     if rare.all():
         found = f"data.primary: there are {len(labels)} labels, and no class has two examples"
         raise InputError(f"{found} (in two groups), so nothing can be held out; give more labels")
@@ -68,7 +71,7 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
         missing = [name for number, name in enumerate(classes) if not ((labels == number) & (of != NEVER)).any()]
     else:
         missing = [name for number, name in enumerate(classes) if not labels[of != NEVER, number].any()]
-    return Folds(of, 1 if one else count, missing)
+    return Folds(of, int(of.max()) + 1, missing)  # fewer than `count` where all but one group are rare
 
 
 def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> np.ndarray:

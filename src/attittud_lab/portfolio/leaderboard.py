@@ -131,7 +131,8 @@ def _macro_f1(outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: 
     found = []
     for rows in draws:
         hits, total = both[rows].sum(0), is_[rows].sum(0) + said[rows].sum(0)
-        found.append((2 * hits / np.maximum(total, 1))[total > 0].mean() if total.any() else math.nan)
+        # As in an evaluation, a label that nothing has counts 0, while a class that nothing has does not count.
+        found.append((2 * hits / np.maximum(total, 1))[(total > 0) | (targets.ndim == 2)].mean())
     return np.array(found)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -238,7 +240,10 @@ class _Portfolio:
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
-        return self.folder.trials_path / re.sub(r"[^\w.=-]+", "-", label) / ("all" if fold is None else f"fold-{fold}")
+        name = re.sub(r"[^\w.=-]+", "-", label)
+        if name != label:  # sources `a-b` and `a + b` would share a folder
+            name = f"{name[:60]}-{mix(label) % 16**8:08x}"
+        return self.folder.trials_path / name / ("all" if fold is None else f"fold-{fold}")
 
     def prune(self, label: str, *, stopped: bool = False) -> None:
         """Remove what nothing later needs: looks that cannot become the best, and the state of a candidate that stops."""
@@ -353,7 +358,11 @@ def trial_at(here: Here, job: TrialJob) -> TrialResult:
 def peak_size(folder: RunFolder) -> int:
     """The largest size of a run folder so far, in bytes; kept in a file, as a run may be killed and go on."""
     path = folder.trials_path / "peak.json"
-    size = sum(file.stat().st_size for file in folder.path.rglob("*") if file.is_file())
+    size = 0
+    for where, _, names in os.walk(folder.path):
+        for name in names:
+            with suppress(FileNotFoundError):  # another process has just given it its last name
+                size += Path(where, name).stat().st_size
     before = int(read_json(path)) if path.exists() else 0
     if size > before:
         write_json(path, size)

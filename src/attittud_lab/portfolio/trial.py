@@ -103,7 +103,7 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
         except DivergedError as error:
             trial.diverged = str(error)
         result = trial.result()
-    values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None}
+    values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None, "until": job.until}
     save_checkpoint(job.folder / RESULT, values)
     if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
         (job.folder / CHECKPOINT).unlink(missing_ok=True)
@@ -116,6 +116,8 @@ def _stored(job: TrialJob) -> TrialResult | None:
     if not path.exists():
         return None
     found = load_checkpoint(path)
+    if found.pop("until", 0) > job.until:  # a trial that diverged later had not done so at this rung
+        found["diverged"] = None
     if found["steps"] < job.until and found["diverged"] is None:
         return None
     count = sum(step <= job.until for step in look_steps(job.config))

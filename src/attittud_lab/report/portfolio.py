@@ -34,8 +34,9 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     columns, rows = _leaderboard(found, result)
     leaders = {
         "name": "Leaderboard",
-        "about": "Out-of-fold: every label was predicted once, by a network that had not seen it. Bars: points of difference to "
-        f"{PRIMARY_ONLY} after the same number of steps, with a 95 % interval. Size and time are those of a model that predicts.",
+        "about": f"Out-of-fold: {_held_out(found)} predicted once, by a network that had not seen it. Bars: points of "
+        f"difference to {PRIMARY_ONLY} after the same number of steps, with a 95 % interval. Size and time are those of a model "
+        "that predicts.",
         "columns": columns,
         "rows": rows,
     }
@@ -58,9 +59,19 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _counts(found: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[str]:
     test = f"{examples['test']} test examples" if found["tested"] else "no test set"
-    yield f"{found['labels']} labels in {found['folds']} folds, {test}"
+    yield (
+        f"{found['labels']} labels in {found['folds']} folds, {test}"
+        if found["folds"] > 1
+        else (f"{found['labels']} labels, of which {found['validated']} are held out, {test}")
+    )
     sources = [f"{count} in {name.removeprefix('auxiliary/')}" for name, count in examples.items() if "/" in name]
     yield f"auxiliary: {', '.join(sources) or 'none'}"
+
+
+def _held_out(found: Mapping[str, Any]) -> str:
+    if found["validated"] == found["labels"]:
+        return "every label was"
+    return f"each of the {found['validated']} labels that were held out (of {found['labels']}) was"
 
 
 def _outcome(worth: Mapping[str, Any] | None) -> str:

@@ -68,7 +68,8 @@ class PhaseState:
         """Whether a phase of this many steps can have this state; an evaluation has at least these figures."""
         known = figures <= self.best_values.keys() & self.last_values.keys()
         counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
-        evaluated = self.best is None or (known and len(self.best) == 2 and all(map(math.isfinite, self.best)))
+        # A metric that a fold leaves undefined is -inf; NaN is not below infinity.
+        evaluated = self.best is None or (known and len(self.best) == 2 and all(v < math.inf for v in self.best))
         return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
 

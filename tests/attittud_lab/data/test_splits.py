@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from attittud_lab.config.load import loads
 from attittud_lab.config.schema import DataConfig, PrimaryConfig
 from attittud_lab.data.parts import read_parts
 from attittud_lab.data.splits import MOST_COPIED, amount, strata, stratified
@@ -118,6 +119,40 @@ def test_auxiliary_texts_that_are_nearly_in_the_test_set(tmp_path: Path, caplog:
     data = read_primary(f"path: {tmp_path}/own", more)
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == 4
     assert "data.auxiliary.lm: 5 of its texts are also in the primary test set, but for case" in caplog.text
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_portfolio_holds_every_training_text_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, pooled: bool
+) -> None:
+    own = write(tmp_path / "own.jsonl", numbered(0, ["a", "b"] * 20))
+    rows = [json.loads(line)["text"] for line in own.read_text().splitlines()]
+    write(tmp_path / "more.jsonl", [(text.upper() + ".", "x") for text in rows] + [("something else", "x")])
+    text = (
+        f"data: {{primary: {{path: {own}}}, auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}}}"
+    )
+    read_parts(loads(text).data, 0, pooled=pooled)
+    assert ("of its texts are also in the primary train set, but for case" in caplog.text) == pooled
+
+
+def test_copies_that_may_be_in_two_folds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = numbered(0, ["a", "b"] * 20)
+    path = write(
+        tmp_path / "own.jsonl", [*rows, *((text.upper(), label) for text, label in rows[:6]), ("", "a"), ("", "b")]
+    )
+    whole = f"path: {path}, test: 0, validation: 0"
+    for pooled, more in ((False, ""), (True, ", overlap: allow")):
+        sizes = whole if pooled else f"path: {path}, overlap: warn"
+        read_parts(loads(f"data: {{primary: {{{sizes}{more}}}}}").data, 0, pooled=pooled)
+        assert "copies of others" not in caplog.text
+    read_parts(loads(f"data: {{primary: {{{whole}}}}}").data, 0, pooled=True)
+    assert "own.jsonl: 6 of 48 labelled examples are copies of others" in caplog.text
+    caplog.clear()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [line | {"of": line["text"].lower() or "none"} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    read_parts(loads(f"data: {{primary: {{{whole}, group: of}}}}").data, 0, pooled=True)
+    assert "copies of others" not in caplog.text
 
 
 def test_looking_for_copies_takes_little_time_and_memory(tmp_path: Path) -> None:

@@ -10,7 +10,11 @@ from sklearn.datasets import load_digits
 from torch.nn import functional as F
 
 import attittud_lab
-from attittud_lab.portfolio.final import where
+from attittud_lab.config.schema import CandidateConfig
+from attittud_lab.portfolio.candidates import named
+from attittud_lab.portfolio.choose import Curve
+from attittud_lab.portfolio.final import where, write_metrics
+from attittud_lab.portfolio.leaderboard import Standing
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.evaluate import fitted_temperature
@@ -70,3 +74,13 @@ def test_the_phase_of_a_look() -> None:
     assert [where(config, look)["step"] for look in range(6)] == [6, 12, 18, 24, 6, 12]
     assert [where(config, look)["phase"] for look in (3, 4)] == ["guided", "finetune"]
     assert where(job("training.mode=joint"), 5) == {"phase": "guided", "step": 24}
+
+
+def test_looks_have_the_seconds_of_their_own_phase(tmp_path: Path) -> None:
+    lines = [{"phase": "guided", "step": step, "seconds": step / 10} for step in (4, 8, 12, 16, 20, 24)]
+    lines += [{"phase": "finetune", "step": step, "seconds": step / 1000} for step in (4, 8, 12)]
+    candidate = named(CandidateConfig(name="multitask"), job())
+    write_metrics(tmp_path, job(), lines, Standing(candidate, curve=Curve([0.5] * 6, [1.0] * 6)), "accuracy")
+    found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    looks = [line["seconds"] for line in found if "validation/loss" in line]
+    assert looks == [0.4, 1.2, 1.6, 2.4, 0.004, 0.012]

@@ -110,3 +110,25 @@ def test_several_labels_at_once(seed: int) -> None:
     for fold in range(3):
         assert len(folds.held_out(fold)) in range(15, 21)
     assert (fold_data(prepared(labels), folds, None).primary.examples.inputs[:, 0] == torch.arange(60)).all()
+
+
+def test_no_fold_is_empty() -> None:
+    """The first two groups hold a class that is too rare for three folds."""
+    labels, groups = [0, 0, 1] * 2 + [0] * 20, [*"aaabbb", *"c" * 20]
+    folds = make_folds(prepared(labels, groups), PortfolioConfig(), 0)
+    assert folds.count == 2 and len(folds.validated) == 26
+    labels, groups = [0, 1] + [0] * 4, [*"aa", *"bbbb"]  # the first group can never be held out
+    folds = make_folds(prepared(labels, groups), PortfolioConfig(), 0)
+    assert folds.count == 1 and folds.held_out(0).tolist() == [2, 3, 4, 5] and folds.not_validated == ["c1"]
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=80).filter(lambda v: len(set(v)) < len(v)), st.integers(0, 99))
+def test_one_split_of_small_classes_trains_them_all(labels: list[int], seed: int) -> None:
+    folds = make_folds(prepared(labels), replace(PortfolioConfig(), one_split_above=0), seed)
+    held = set(folds.held_out(0).tolist())
+    assert folds.count == 1 and held and {labels[row] for row in range(len(labels)) if row not in held} == set(labels)
+
+
+def test_many_small_classes_are_held_out() -> None:
+    folds = make_folds(prepared([i // 3 for i in range(6000)]), PortfolioConfig(), 0)
+    assert folds.count == 1 and len(folds.validated) == 1200

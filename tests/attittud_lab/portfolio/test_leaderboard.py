@@ -110,3 +110,10 @@ def test_what_stopped_early_is_compared_with_primary_only_as_it_was_then() -> No
     found = worth([plain, other], Intervals(held(targets, "accuracy"), None, 0))
     assert found is not None and found["share"] == 0.5 and found["difference"] == pytest.approx(0.1, abs=0.01)
     assert "after 50% of the steps, where it was stopped" in decision("single", "primary_only", {}, found, "accuracy")
+
+
+def test_a_label_that_nobody_has_lowers_score_and_interval_alike() -> None:
+    targets = torch.tensor([[1, 0, 0], [0, 1, 0]]).repeat(50, 1)
+    held_out, outputs = held(targets, "macro_f1"), targets * 2.0 - 1
+    low, high = Intervals.ends(Intervals(held_out, None, 0).scores(outputs))
+    assert low == high == pytest.approx(held_out.figures(outputs)["macro_f1"]) == pytest.approx(2 / 3)

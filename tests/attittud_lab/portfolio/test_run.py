@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -281,3 +282,22 @@ def test_threads_are_part_of_the_configuration(tmp_path: Path, monkeypatch: pyte
         assert set(seen) == {1, 2}
     finally:
         torch.set_num_threads(1)
+
+
+def test_the_size_of_a_folder_in_which_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial in another process renames a file between the look at its folder and the question for its size."""
+    folder = SimpleNamespace(path=tmp_path, trials_path=tmp_path / "trials")
+    folder.trials_path.mkdir()
+    (tmp_path / "a").write_bytes(bytes(100))
+    (tmp_path / ".b.part").symlink_to(tmp_path / "gone")
+    monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
+    assert module.peak_size(folder) == 100  # type: ignore[arg-type]
+
+
+def test_no_two_candidates_share_a_folder(tmp_path: Path) -> None:
+    portfolio = module._Portfolio.__new__(module._Portfolio)
+    portfolio.folder = SimpleNamespace(trials_path=tmp_path)  # type: ignore[assignment]
+    labels = ["primary_only", "multitask, only a + b", "multitask, only a-b", "multitask, only a b"]
+    assert len({portfolio.trial(label, 0) for label in labels}) == 4
+    assert portfolio.trial("primary_only", None) == tmp_path / "primary_only" / "all"
+    assert len(portfolio.trial("multitask, only " + "very long " * 100, 0).parent.name) < 100

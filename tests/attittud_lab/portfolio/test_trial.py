@@ -1,5 +1,6 @@
 """A trial: averaged weights, and stops at any step from which it goes on as if it had never stopped."""
 
+import math
 import pickle
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from attittud_lab.portfolio import trial as module
 from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for, named
 from attittud_lab.portfolio.folds import fold_data, make_folds
 from attittud_lab.portfolio.trial import TrialJob, look_file, look_steps, pooled_data, run_trial
-from attittud_lab.training.phase import AveragedWeights, Phase
+from attittud_lab.training.phase import AveragedWeights, DivergedError, Phase
 from attittud_lab.training.train import begin_phase, build_model
 from tests.helpers.portfolios import job
 
@@ -159,3 +160,27 @@ def test_looks_are_evenly_spread() -> None:
     assert look_steps(job()) == [6, 12, 18, 24, 30, 36]
     assert look_steps(job("training.guided.steps=2", "training.finetune.steps=1")) == [1, 2, 3]
     assert isinstance(named(CandidateConfig(name="multitask"), job()), PortfolioCandidate)
+
+
+def test_what_diverges_later_had_not_diverged_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portfolio that goes on after a kill reads its rungs again: the same candidates must be alive in each of them."""
+    before = run_trial(a_job(tmp_path, 12))
+    step = Phase.step
+
+    def diverging(self: Phase) -> object:
+        if self.state.step >= 12:
+            raise DivergedError("training diverged")
+        return step(self)
+
+    monkeypatch.setattr(Phase, "step", diverging)
+    assert run_trial(a_job(tmp_path, 24)).diverged and run_trial(a_job(tmp_path, 36)).diverged
+    again = run_trial(a_job(tmp_path, 12))
+    assert again.diverged is None and len(again.outputs) == len(before.outputs) == 2
+    assert all(torch.equal(one, other) for one, other in zip(before.outputs, again.outputs, strict=True))
+
+
+def test_a_fold_without_a_defined_metric_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = module.figures
+    monkeypatch.setattr(module, "figures", lambda *given: figures(*given) | {"accuracy": math.nan})
+    run_trial(a_job(tmp_path, 12))
+    assert run_trial(a_job(tmp_path, 24)).steps == 24

@@ -16,7 +16,7 @@ from attittud_lab.files import write_json
 from attittud_lab.portfolio.run import run
 from attittud_lab.report import NORMAL, render, write_report
 from attittud_lab.report.collect import collect
-from attittud_lab.report.portfolio import MOST_CLASSES, _matrix
+from attittud_lab.report.portfolio import MOST_CLASSES, _counts, _held_out, _matrix, portfolio
 from attittud_lab.runs.folder import load_checkpoint
 from tests.helpers.browser import browser, show
 from tests.helpers.portfolios import train
@@ -64,6 +64,15 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     assert facts["Test accuracy"] == f"{100 * result['test']['accuracy']:.1f} %"
     assert facts["Worth of the auxiliary data"] == f"{100 * worth['difference']:+.1f} points"
     assert found["subtitle"].startswith("60 labels in 3 folds, 100 test examples; auxiliary: ")
+
+
+def test_one_split_is_not_called_folds(single: Path) -> None:
+    """Where only some labels are held out, the page does not say that all were."""
+    result, told = json.loads((single / "result.json").read_text()), "every label was predicted once"
+    assert told in portfolio(single, result)["tables"][0]["about"]
+    one = board(single) | {"folds": 1, "validated": 12}
+    assert next(_counts(one, result["examples"])).startswith("60 labels, of which 12 are held out, 100 test")
+    assert _held_out(one) == "each of the 12 labels that were held out (of 60) was"
 
 
 def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(single: Path, ensemble: Path) -> None:
