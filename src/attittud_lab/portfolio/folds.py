@@ -124,7 +124,7 @@ def assign(labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count
 
 def _columns(labels: Labels) -> np.ndarray:
     """Which examples have each class, or each of several labels: n x classes."""
-    return labels[:, None] == np.unique(labels) if labels.ndim == 1 else labels == 1
+    return np.asarray(labels[:, None] == np.unique(labels) if labels.ndim == 1 else labels == 1)
 
 
 def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:

@@ -221,9 +221,17 @@ def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[s
         model = f"The model is {winner}, trained on all labels"
     if found is None:
         return f"{model}; there was nothing to compare primary_only with."
+    if math.isnan(found["difference"]):
+        return f"{model}; what the auxiliary data were worth is not known: {metric} is not defined on these labels."
     gain = f"{found['difference']:+.4f} of out-of-fold {metric} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
     early = "" if found["share"] == 1 else f", after {found['share']:.0%} of the steps, where it was stopped"
-    against = f"{found['best']} minus {PRIMARY_ONLY} is {gain}{early}"
+    against = (
+        f"{found['best']}, the best with auxiliary data by these same labels, minus {PRIMARY_ONLY} is {gain}{early}"
+    )
+    if found["low"] > 0 and early:
+        return (
+            f"{model}; the auxiliary data helped at first, but nothing with them was among the best later: {against}."
+        )
     if found["low"] > 0:
         return f"{model}; the auxiliary data helped: {against}."
     if found["high"] < 0:

@@ -78,6 +78,8 @@ def _outcome(worth: Mapping[str, Any] | None) -> str:
     """Whether the auxiliary data helped, in the words that comparisons have for it."""
     if worth is None or worth["low"] is None or worth["low"] <= 0 <= worth["high"]:
         return "unclear"
+    if worth["low"] > 0 and worth["share"] < 1:  # it helped at first, and then no longer
+        return "unclear"
     return "use" if worth["low"] > 0 else "no_help"
 
 

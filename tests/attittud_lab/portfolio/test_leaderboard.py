@@ -92,6 +92,9 @@ def test_rows_worth_and_decision() -> None:
     assert 0.2 < found["low"] < found["high"] < 0.4
     sentence = decision("single", "multitask", {}, found, "accuracy")
     assert sentence.startswith("The model is multitask, trained on all labels; the auxiliary data helped: ")
+    assert "the best with auxiliary data by these same labels" in sentence
+    unknown = found | dict.fromkeys(("difference", "low", "high"), math.nan)
+    assert "nan" not in decision("single", "multitask", {}, unknown, "accuracy")
     worse = found | {"low": -0.2, "high": -0.1}
     assert "did not help" in decision("single", "primary_only", {}, worse, "accuracy")
     assert "is not sure" in decision("single", "primary_only", {}, found | {"low": -0.1}, "accuracy")
@@ -109,7 +112,8 @@ def test_what_stopped_early_is_compared_with_primary_only_as_it_was_then() -> No
     other = standing("multitask", 0.6, [0.9, 0.9], targets)
     found = worth([plain, other], Intervals(held(targets, "accuracy"), None, 0))
     assert found is not None and found["share"] == 0.5 and found["difference"] == pytest.approx(0.1, abs=0.01)
-    assert "after 50% of the steps, where it was stopped" in decision("single", "primary_only", {}, found, "accuracy")
+    sentence = decision("single", "primary_only", {}, found, "accuracy")
+    assert "after 50% of the steps, where it was stopped" in sentence and "helped at first, but nothing" in sentence
 
 
 def test_a_label_that_nobody_has_lowers_score_and_interval_alike() -> None:

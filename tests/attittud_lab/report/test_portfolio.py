@@ -55,7 +55,7 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     found, board_, page = collect(single, 100), board(single), (single / "report.html").read_text()
     assert found["decision"]["text"] == board_["decision"] and len(page.encode()) < NORMAL
     worth = board_["worth"]
-    sure = "use" if worth["low"] > 0 else "no_help" if worth["high"] < 0 else "unclear"
+    sure = "use" if worth["low"] > 0 and worth["share"] == 1 else "no_help" if worth["high"] < 0 else "unclear"
     assert found["decision"]["outcome"] == sure
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.1f} %"
     assert board_["chance"]["calibrated"] or "Not calibrated yet" in page
