@@ -116,7 +116,9 @@ def test_no_fold_is_empty() -> None:
     """The first two groups hold a class that is too rare for three folds."""
     labels, groups = [0, 0, 1] * 2 + [0] * 20, [*"aaabbb", *"c" * 20]
     folds = make_folds(prepared(labels, groups), PortfolioConfig(), 0)
-    assert folds.count == 2 and len(folds.validated) == 23  # one of these groups always trains: its class is in no other
+    assert (
+        folds.count == 2 and len(folds.validated) == 23
+    )  # one of these groups always trains: its class is in no other
     labels, groups = [0, 1] + [0] * 4, [*"aa", *"bbbb"]  # the first group can never be held out
     folds = make_folds(prepared(labels, groups), PortfolioConfig(), 0)
     assert folds.count == 1 and folds.held_out(0).tolist() == [2, 3, 4, 5] and folds.not_validated == ["c1"]
