@@ -124,11 +124,6 @@ class Subspace(ABC):
         return None
 
     @property
-    def remembered(self) -> tuple[Tensor, Tensor] | None:
-        """Rows and the factor that gives back what they were made of, factor @ rows; None where nothing is remembered."""
-        return None if self.factor is None or self.rows is None else (self.rows, self.factor)
-
-    @property
     def effective_rank(self) -> Tensor:
         """Directions that are not zeroed."""
         return self.active.sum()
@@ -181,6 +176,11 @@ class Directions(Subspace):
     """VVᵀ - I (k x k) where the rows were rounded when they were stored."""
     oriented: ClassVar[bool] = False
     """Whether a direction itself says what helps, without the primary gradient of the step."""
+
+    @property
+    def remembered(self) -> tuple[Tensor, Tensor] | None:
+        """Rows and the factor that gives back what they were made of, factor @ rows; None where nothing is remembered."""
+        return None if self.factor is None or self.rows is None else (self.rows, self.factor)
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, Share, walk
 from attittud.basis.base import Ahead, Basis, Refresh, Scope
-from attittud.basis.subspace import Subspace
+from attittud.basis.subspace import Directions, Subspace
 from attittud.engine.base import Engine
 from attittud.step.shared import Shared
 from attittud.workers.one import Workers
@@ -116,7 +116,7 @@ class Refresher:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
         space = self.subspace
-        old = space.remembered if space is not None and space.layout.same(layout) else None
+        old = space.remembered if isinstance(space, Directions) and space.layout.same(layout) else None
         ahead = self._ahead.begin(self.count, layout.device)
         return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead, old=old)
 
