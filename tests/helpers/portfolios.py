@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from attittud_lab.config.load import loads
@@ -58,3 +61,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def of_patients(folder: Path) -> str:
+    """A portfolio on tables of patients: several labels at once, groups, and four sources, one with other classes."""
+    random = np.random.default_rng(0)
+    for name, count, classes in [("own", 120, 3), ("s0", 60, 2), *((f"s{n}", 60, 3) for n in (1, 2, 3))]:
+        x = random.normal(size=(count, 4))
+        labels = (x[:, :classes] + random.normal(size=(count, classes)) > 0).astype(int)
+        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"p{i // 3}" for i in range(count)]}
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    sources = ", ".join(f"s{n}: {{path: {folder}/s{n}.parquet, label: label}}" for n in range(4))
+    return f"""
+data:
+  kind: table
+  table: {{columns: [v]}}
+  primary: {{path: {folder}/own.parquet, group: patient, label: label}}
+  auxiliary: {{{sources}}}
+model: {{name: table-mlp, width: 8}}
+training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
+strategy: portfolio
+portfolio: {{looks: 4, rungs: [{{at: 0.5, keep: 0.4}}]}}
+"""

@@ -72,6 +72,7 @@ class Forecast(Progress):
 
     def __init__(self, progress: Progress, plan: _Plan) -> None:
         self._progress, self._plan, self._label, self._at_least = progress, plan, "", 0.0
+        # Passed on as they are.
         self.say, self.evaluated, self.end = progress.say, progress.evaluated, progress.end  # type: ignore[method-assign]
 
     def comparison(self, runs: int, done: int = 0) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.files import write_atomically
-from attittud_lab.models.network import keep_description, load_weights, predicts, save_weights
+from attittud_lab.models.network import load_weights, predicts, save_weights
 from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.leaderboard import Standing
 from attittud_lab.portfolio.trial import look_file, look_steps, phase_lengths
@@ -22,6 +22,7 @@ from attittud_lab.predict.model import AT_ONCE, assembled
 from attittud_lab.runs.folder import save_checkpoint
 from attittud_lab.runs.model import WEIGHTS, Member, ModelFile
 from attittud_lab.training.evaluate import figures, fitted_temperature, outputs_of, seconds_each
+from attittud_lab.training.train import model_file
 
 OUT_OF_FOLD = "out_of_fold.safetensors"
 VERSION = 1
@@ -60,16 +61,9 @@ def describe(
     folder: Path, config: Config, data: Prepared, members: list[Member], scores: Tensor, held_out: HeldOut
 ) -> ModelFile:
     """model.json, all but the size and the time; `scores` are the model's out-of-fold ones."""
-    return ModelFile(
-        kind=data.kind,
-        shape=list(data.primary.examples.inputs.shape[1:]),
-        classes=data.primary.classes,
-        several=data.primary.several,
-        members=members,
-        temperature=fitted_temperature(scores, held_out.targets),
-        calibrated_on=len(held_out.targets),
-        network=keep_description(config.model, folder),
-    )
+    temperature = fitted_temperature(scores, held_out.targets)
+    count = len(held_out.targets)
+    return model_file(config, data, folder, members=members, temperature=temperature, calibrated_on=count)
 
 
 def tested(

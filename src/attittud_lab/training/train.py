@@ -160,6 +160,18 @@ def threads_of(config: Config, data: Prepared) -> int:
         return chosen_threads(config, build_model(config.model, data, config.seed), usual)
 
 
+def model_file(config: Config, data: Prepared, folder: Path, **figures: Any) -> ModelFile:
+    """What predictions need to know about a model of these data, and the figures of the model itself."""
+    return ModelFile(
+        kind=data.kind,
+        shape=list(data.primary.examples.inputs.shape[1:]),
+        classes=data.primary.classes,
+        several=data.primary.several,
+        network=keep_description(config.model, folder),
+        **figures,
+    )
+
+
 class _Job:
     """The phases of one run, one after the other."""
 
@@ -226,14 +238,12 @@ class _Job:
             scores = outputs_of(model, data.validation, self.device, head="primary")
             temperature = fitted_temperature(scores, targets.cpu())
         used = (tensor for name, tensor in model.state_dict().items() if predicts(name))
-        return ModelFile(
-            kind=data.kind,
-            shape=list(data.primary.examples.inputs.shape[1:]),
-            classes=data.primary.classes,
-            several=data.primary.several,
+        return model_file(
+            self.config,
+            data,
+            self.folder.path,
             temperature=temperature,
             calibrated_on=0 if temperature is None else len(data.validation),
-            network=keep_description(self.config.model, self.folder.path),
             bytes=sum(tensor.nbytes for tensor in used),
             seconds=seconds_each(model, data.test, self.device, head="primary"),
         )

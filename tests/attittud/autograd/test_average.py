@@ -33,7 +33,7 @@ def test_inside_are_averages_and_afterwards_the_same_bits(share):
 def test_an_error_inside_restores_them_too():
     model, start, end = moved()
     with pytest.raises(ZeroDivisionError), interpolate(model, start, 0.5):
-        1 / 0  # noqa: B018
+        1 / 0  # noqa: B018 - an error in the middle
     assert all(torch.equal(parameter, end[name]) for name, parameter in model.named_parameters())
 
 

@@ -140,7 +140,7 @@ def test_replies_are_what_the_model_says_and_only_they_count() -> None:
 
 def test_a_batch_without_labels_is_refused(tmp_path: Path) -> None:
     data = [{"input_ids": row["input_ids"][:4]} for row in rows(4, 2)]
-    collate = lambda batch: {"input_ids": torch.tensor([row["input_ids"] for row in batch])}  # noqa: E731
+    collate = lambda batch: {"input_ids": torch.tensor([row["input_ids"] for row in batch])}  # noqa: E731 - as short as what it replaces
     run = trainer(tmp_path, protect_dataset=data, protect_collator=collate)
     run.protected_loss.begin(run.model)
     with pytest.raises(ValueError, match=r"'labels'.*protect_collator"):
@@ -206,7 +206,7 @@ def test_the_start_model_of_adapters_that_have_an_effect_has_them(tmp_path: Path
 
 
 def test_labels_at_the_position_of_their_logits_are_not_shifted(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(vocab_size=20, max_position_embeddings=16, num_labels=20, **size)
     model = transformers.BertForTokenClassification(config).eval()

@@ -28,7 +28,7 @@ from tests.helpers.interrupted_runs import outcome
 from tests.helpers.jobs import Seen, double, doubles, patient, read, refused, wait_for
 from tests.helpers.ray_cluster import Cluster
 
-pytest.importorskip("ray", exc_type=ImportError)
+pytest.importorskip("ray", reason="needs the extra 'ray'", exc_type=ImportError)
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="needs signals"), pytest.mark.slow]
 # Ray's own code warns about itself.
 pytestmark.append(

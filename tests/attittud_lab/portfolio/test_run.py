@@ -21,7 +21,7 @@ from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
-from tests.helpers.portfolios import job, outcome, train
+from tests.helpers.portfolios import job, of_patients, outcome, train
 from tests.helpers.text_jobs import write_job
 
 
@@ -199,29 +199,7 @@ def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
 
 
 def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-
-    def write(name: str, count: int, classes: int) -> None:
-        x = random.normal(size=(count, 4))
-        labels = (x[:, :classes] + random.normal(size=(count, classes)) > 0).astype(int)
-        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"p{i // 3}" for i in range(count)]}
-        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-
-    write("own", 120, 3)
-    for number in range(4):
-        write(f"s{number}", 60, 3 if number else 2)
-    sources = ", ".join(f"s{n}: {{path: {tmp_path}/s{n}.parquet, label: label}}" for n in range(4))
-    text = f"""
-data:
-  kind: table
-  table: {{columns: [v]}}
-  primary: {{path: {tmp_path}/own.parquet, group: patient, label: label}}
-  auxiliary: {{{sources}}}
-model: {{name: table-mlp, width: 8}}
-training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
-strategy: portfolio
-portfolio: {{looks: 4, rungs: [{{at: 0.5, keep: 0.4}}]}}
-"""
+    text = of_patients(tmp_path)
     run(loads(text), tmp_path / "run")
     found = board(tmp_path / "run")
     assert found["metric"] == "auc" and all(0 <= row["score"] <= 1 for row in found["candidates"])

@@ -5,9 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -19,7 +16,7 @@ from attittud_lab.report.collect import collect
 from attittud_lab.report.portfolio import MOST_CLASSES, _counts, _held_out, _matrix, portfolio
 from attittud_lab.runs.folder import load_checkpoint
 from tests.helpers.browser import browser, show
-from tests.helpers.portfolios import train
+from tests.helpers.portfolios import of_patients, train
 from tests.helpers.reports import clean, texts
 
 __all__ = ["browser", "clean"]  # fixtures
@@ -145,24 +142,7 @@ def test_many_classes_have_a_list_and_several_labels_four_counts() -> None:
 
 
 def test_several_labels_groups_and_four_sources_in_a_table(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    for name, count in {"own": 120, **{f"s{n}": 60 for n in range(4)}}.items():
-        x = random.normal(size=(count, 4))
-        labels = (x[:, :3] + random.normal(size=(count, 3)) > 0).astype(int)
-        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"p{i // 3}" for i in range(count)]}
-        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-    sources = ", ".join(f"s{n}: {{path: {tmp_path}/s{n}.parquet, label: label}}" for n in range(4))
-    text = f"""
-data:
-  kind: table
-  table: {{columns: [v]}}
-  primary: {{path: {tmp_path}/own.parquet, group: patient, label: label}}
-  auxiliary: {{{sources}}}
-model: {{name: table-mlp, width: 8}}
-training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
-strategy: portfolio
-portfolio: {{looks: 4, rungs: [{{at: 0.5, keep: 0.4}}]}}
-"""
+    text = of_patients(tmp_path)
     run(loads(text), tmp_path / "run")
     page = write_report(tmp_path / "run").read_text()
     found = collect(tmp_path / "run", 100)
