@@ -22,7 +22,7 @@ from attittud_lab.portfolio.choose import kept_count
 from attittud_lab.portfolio.trial import look_steps, phase_lengths
 from attittud_lab.runs.result import typed
 from attittud_lab.training.evaluate import outputs_of
-from attittud_lab.training.phase import Phase
+from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.train import conditions, new_model, phase_names
 
 NAME = "plan.json"
@@ -76,7 +76,10 @@ class Costs:
 
 
 def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device) -> Costs:
-    """Time the first steps of every candidate on the data of a fold."""
+    """Time the first steps of every candidate on the data of a fold; one that diverges in them counts as the first one.
+
+    Its trials will show whether it also diverges on the folds. primary_only, which comes first, must not diverge.
+    """
     found: dict[str, dict[str, float]] = {}
     look = 0.0
     with conditions(config, data, device):
@@ -84,10 +87,16 @@ def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepare
             own, settings = data_for(entry, data), config_for(entry, config, config.seed)
             model = new_model(settings, own, device)
             torch.set_num_threads(config.training.threads or 1)
-            found[entry.label] = {
-                name: _seconds(Phase(name, settings, own, model, device, "loss", judges=own.primary.examples), device)
+            phases = [
+                Phase(name, settings, own, model, device, "loss", judges=own.primary.examples)
                 for name in phase_names(settings)
-            }
+            ]
+            try:
+                found[entry.label] = {phase.name: _seconds(phase, device) for phase in phases}
+            except DivergedError as error:
+                if entry.label == PRIMARY_ONLY:
+                    raise InputError(f"{PRIMARY_ONLY}, which everything is compared with: {error}") from None
+                found[entry.label] = found[entries[0].label]
             if entry.label == PRIMARY_ONLY:
                 began = time.perf_counter()
                 outputs_of(model, data.validation, device, head="primary")

@@ -140,13 +140,18 @@ def _plain(phase: PhaseConfig) -> PhaseConfig:
 
 
 def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int | None) -> Config:
-    """The job with so many steps in each phase and threads, and batches that the smallest training fold can fill."""
+    """The job with so many steps in each phase and threads, and batches that the smallest training fold can fill.
+
+    Where steps are cut, the warm-up is cut by the same share.
+    """
     phases = dict[str, Any]()
     for name, count in steps.items():
         phase: PhaseConfig = getattr(config.training, name)
         batch = min(phase.primary_batch, smallest)
         batch = max(phase.accumulate, batch - batch % phase.accumulate)
-        phases[name] = replace(phase, steps=count, epochs=None, primary_batch=batch, warmup=min(phase.warmup, count))
+        share = 1.0 if phase.epochs is not None else min(1.0, count / phase.steps)
+        warmup = min(round(phase.warmup * share), count)
+        phases[name] = replace(phase, steps=count, epochs=None, primary_batch=batch, warmup=warmup)
     return replace(config, training=replace(config.training, threads=threads, **phases))
 
 

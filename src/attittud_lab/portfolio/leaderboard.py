@@ -219,8 +219,10 @@ def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[s
         model = f"The model is a mean of {parts}"
     else:
         model = f"The model is {winner}, trained on all labels"
+    if found is None and winner != PRIMARY_ONLY:
+        return f"{model}; what the auxiliary data were worth is not known: {PRIMARY_ONLY} diverged."
     if found is None:
-        return f"{model}; there was nothing to compare primary_only with."
+        return f"{model}; there was nothing to compare {PRIMARY_ONLY} with."
     if math.isnan(found["difference"]):
         return f"{model}; what the auxiliary data were worth is not known: {metric} is not defined on these labels."
     gain = f"{found['difference']:+.4f} of out-of-fold {metric} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"

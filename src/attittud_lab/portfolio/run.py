@@ -263,14 +263,11 @@ class _Portfolio:
 
     def finish(self) -> RunResult:
         """Choose, make the model, test it, and write all that is known."""
-        ends = [s for s in self.standings.values() if s.rung == len(self.rungs) and s.curve is not None]
-        winner = max(ends, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
-        picks, scores, ensemble = {winner.candidate.label: 1}, winner.outputs, self.config.portfolio.final == "ensemble"
-        if ensemble:
-            likely = {n: self.held_out.likely(s.outputs) for n, s in self.standings.items() if s.curve is not None}
-            picks = greedy(likely, self.held_out, winner.candidate.label, self.config.portfolio.picks)
-            scores = mixed(likely, picks, several=self.data.primary.several)
-        members, refits = self.members(picks)
+        made = None
+        while made is None:
+            winner, picks, scores = self.chosen()
+            made = self.members(picks)
+        members, refits = made
         folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
         final.write_metrics(folder, self.config, lines, winner, self.held_out.metric)
         about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
@@ -301,8 +298,24 @@ class _Portfolio:
             run_dir=folder,
         )
 
-    def members(self, picks: Mapping[str, int]) -> tuple[list[Member], list[TrialResult]]:
-        """The networks of the model; those that are trained on all labels also have a result."""
+    def chosen(self) -> tuple[Standing, dict[str, int], Tensor]:
+        """The best candidate, how often each is picked for the model, and the model's out-of-fold scores."""
+        ends = [s for s in self.standings.values() if s.rung == len(self.rungs) and s.curve is not None]
+        if not ends:
+            why = next(s.diverged for s in self.standings.values() if s.rung == len(self.rungs))
+            raise InputError(f"the last training of every candidate that is left diverged: {why}")
+        winner = max(ends, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
+        if self.config.portfolio.final == "single":
+            return winner, {winner.candidate.label: 1}, winner.outputs
+        likely = {n: self.held_out.likely(s.outputs) for n, s in self.standings.items() if s.curve is not None}
+        picks = greedy(likely, self.held_out, winner.candidate.label, self.config.portfolio.picks)
+        return winner, picks, mixed(likely, picks, several=self.data.primary.several)
+
+    def members(self, picks: Mapping[str, int]) -> tuple[list[Member], list[TrialResult]] | None:
+        """The networks of the model; those that are trained on all labels also have a result.
+
+        None where a candidate diverges on all labels: it is then out, and others are to be chosen.
+        """
         settings, count = self.config.portfolio, range(self.folds.count)
         if settings.final == "ensemble" and settings.members == "folds":
             trials = {label: [self.trial(label, fold) for fold in count] for label in picks}
@@ -314,9 +327,12 @@ class _Portfolio:
             until, where = steps[standing.curve.best], self.trial(label, None)
             jobs.append(TrialJob(self.config, standing.candidate, None, until, where))
         results = list(self.execute(jobs))
-        for result in results:
-            if result.diverged:
-                raise InputError(f"the last training, on all labels, diverged: {result.diverged}")
+        lost = {label: result.diverged for label, result in zip(picks, results, strict=True) if result.diverged}
+        for label, why in lost.items():
+            self.standings[label] = replace(self.standings[label], diverged=f"on all labels, {why}", curve=None)
+            self.progress.say(f"{label} is out: on all labels, {why}")
+        if lost:
+            return None
         weights = {job.folder / WEIGHTS: float(picks[job.candidate.label]) for job in jobs}
         return final.refitted(self.folder.path, weights), results
 

@@ -192,6 +192,8 @@ class _Trial:
             self.finished.append(phase.state.seconds)
         if self.job.fold is None:
             phase.finish()
+            if not all(bool(tensor.isfinite().all()) for tensor in self.model.parameters()):
+                raise DivergedError(f"training diverged in phase {phase.name}: weights are not finite; lower its lr")
             save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
         else:
             self.save()
