@@ -49,7 +49,7 @@ def outcome(folder: Path) -> tuple[Any, ...]:
         del found["seconds"]
     for found in (board["model"], *board["candidates"]):
         del found["seconds_per_prediction"]
-    del board["peak_disk"]
+    del board["peak_disk"], board["peak_memory"]
     weights = {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
     del weights["out_of_fold.safetensors"]  # the order of its header is not always the same
     kept = load_checkpoint(folder / "out_of_fold.safetensors")

@@ -48,6 +48,8 @@ class Plan:
     left_out: list[str] = field(default_factory=list)
     decided: str = ""
     """What the budget changed, in words; empty where it was enough."""
+    sums: bool = False
+    """Whether a sum of the best sources may join after the first rung; the forecast counts it."""
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, asdict(self))
@@ -137,17 +139,34 @@ def rung_look(config: Config, at: float) -> int:
     return min(looks - 1, max(1, math.floor(at * looks + 1e-9)) - 1)
 
 
-def plan(entries: Sequence[PortfolioCandidate], config: Config, folds: int, costs: Costs, device: torch.device) -> Plan:
-    """Fewer steps first, then fewer candidates, then fewer steps again; never without primary_only."""
+def plan(
+    entries: Sequence[PortfolioCandidate],
+    config: Config,
+    folds: int,
+    costs: Costs,
+    device: torch.device,
+    *,
+    sums: bool = False,
+) -> Plan:
+    """Fewer steps first, then fewer candidates, then fewer steps again; never without primary_only.
+
+    `sums`: a sum of sources may join after the first rung, as long as two of them are tried alone.
+    """
     lengths, looks = phase_lengths(config), len(look_steps(config))
     seconds, runs = _allowed(config, device)
 
+    def summed(count: int) -> bool:
+        return sums and sum(entry.strategy.sources is not None for entry in entries[:count]) > 1
+
+    def runs_of(count: int) -> float:
+        return expected_runs(count + summed(count), folds, config)
+
     def needed(count: int, share: float) -> float:
         each = fmean(costs.run(entry.label, lengths, 0) for entry in entries[:count]) * share + costs.look * looks
-        return each * expected_runs(count, folds, config)
+        return each * runs_of(count)
 
     count, share = len(entries), 1.0
-    while runs is not None and count > 2 and expected_runs(count, folds, config) > runs:
+    while runs is not None and count > 2 and runs_of(count) > runs:
         count -= 1
     if seconds is not None and needed(count, share) > seconds:
         share = max(SHORTEST, _share(needed, count, seconds))
@@ -162,8 +181,8 @@ def plan(entries: Sequence[PortfolioCandidate], config: Config, folds: int, cost
     steps = {name: max(1, round(length * share)) for name, length in lengths.items()} if share < 1 else lengths
     kept = [entry.label for entry in entries[:count]]
     decided = f"portfolio.budget: {'; '.join(words)}" if words else ""
-    total = expected_runs(count, folds, config)
-    return Plan(steps, kept, config.training.threads or 1, total, needed(count, share), left_out, decided)
+    took = (runs_of(count), needed(count, share))
+    return Plan(steps, kept, config.training.threads or 1, *took, left_out, decided, summed(count))
 
 
 def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:
@@ -190,5 +209,6 @@ def _allowed(config: Config, device: torch.device) -> tuple[float | None, float 
 def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
     """The plan in words, where this many trials run at the same time."""
     many = f"{len(found.candidates)} candidate{'s' if len(found.candidates) > 1 else ''}"
+    many += " and the sum of the sources that help" if found.sums else ""
     parts = f"{folds} folds" if folds > 1 else "one split"
     return f"{many} x {parts}, about {found.runs:.0f} full runs, {readable(max(found.seconds / at_once, 1))}"

@@ -101,11 +101,16 @@ def can_share(task: Task, primary: Task) -> bool:
     return (task.classes, task.objective) == (primary.classes, primary.objective)
 
 
+def may_sum(config: Config, data: Prepared) -> bool:
+    """Whether a sum of the best sources may join after the first rung."""
+    return len(data.auxiliary) > MOST_ALONE and config.portfolio.candidates is None
+
+
 def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> PortfolioCandidate | None:
     """The sum of the sources that beat primary_only alone; None where that is nothing new. `losses` are by label."""
-    alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
-    if len(alone) <= MOST_ALONE or config.portfolio.candidates is not None or PRIMARY_ONLY not in losses:
+    if not may_sum(config, data) or PRIMARY_ONLY not in losses:
         return None
+    alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
     good = [name for name, label in alone.items() if losses.get(label, float("inf")) < losses[PRIMARY_ONLY]]
     return named(replace(_default(data)[-1], sources=good), config) if 1 < len(good) < len(alone) else None
 

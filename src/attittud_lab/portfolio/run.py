@@ -30,6 +30,7 @@ from attittud_lab.portfolio.candidates import (
     candidates,
     fitted,
     greedy_sum,
+    may_sum,
     smaller_basis,
 )
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed, survivors
@@ -43,6 +44,7 @@ from attittud_lab.portfolio.leaderboard import (
     chance_words,
     decision,
     lowest_losses,
+    needed_looks,
     rows,
     worth,
 )
@@ -52,6 +54,7 @@ from attittud_lab.portfolio.trial import (
     TrialResult,
     look_file,
     look_steps,
+    peak_memory,
     phase_lengths,
     pooled_data,
     run_trial,
@@ -129,13 +132,14 @@ class _Portfolio:
         assert targets is not None
         self.rows = torch.from_numpy(self.folds.validated)
         held, folds = targets.cpu()[self.rows], self.folds.of[self.folds.validated]
-        self.held_out = HeldOut(data.primary, held, folds, chosen_metric(config, data, held))
+        self.held_out = HeldOut(data.primary, held, folds, chosen_metric(config, data, None))
+        self.held_out.check()
         self.entries = smaller_basis(candidates(config, data), self.folds.smallest)
         self.config = fitted(config, self.folds.smallest, _steps(config, data), config.training.threads)
         self.standings: dict[str, Standing] = {}
         self.chance: dict[str, Any] | None = None
         self.rungs: list[dict[str, Any]] = []
-        self.peak = 0
+        self.peak = self.memory = 0
 
     def run(self) -> RunResult:
         self.folder.begin(self.data.record, self.device, threads_of(self.config, self.data))
@@ -158,16 +162,21 @@ class _Portfolio:
             threads = threads_of(self.config, self.data)
             config = fitted(self.config, self.folds.smallest, phase_lengths(self.config), threads)
             costs = budget.measure(self.entries, config, fold_data(self.data, self.folds, 0), self.device)
-            known = budget.plan(self.entries, config, self.folds.count, costs, self.device)
+            sums = may_sum(config, self.data)
+            known = budget.plan(self.entries, config, self.folds.count, costs, self.device, sums=sums)
             known.write(self.folder.path)
         self.entries = [entry for entry in self.entries if entry.label in known.candidates]
         return known
 
+    def rung_counts(self) -> list[int]:
+        """How many looks there are up to each rung, the last of which is the end."""
+        rungs = [budget.rung_look(self.config, rung.at) + 1 for rung in self.config.portfolio.rungs]
+        return [*rungs, len(look_steps(self.config))]
+
     def climb(self) -> None:
         """Train rung by rung; after each but the last, the worst candidates stop."""
         steps, settings = look_steps(self.config), self.config.portfolio
-        looks = [*(budget.rung_look(self.config, rung.at) for rung in settings.rungs), len(steps) - 1]
-        alive = list(self.entries)
+        looks, alive = [count - 1 for count in self.rung_counts()], list(self.entries)
         for number, look in enumerate(looks):
             self.train(alive, number, steps[look])
             if number == 0:
@@ -214,7 +223,11 @@ class _Portfolio:
             looks = [torch.cat(parts) for parts in zip(*(result.outputs for result in found), strict=False)]
             curve = None if diverged else Curve.of(looks, self.held_out, second_phase(self.config))
             steps, seconds = max(result.steps for result in found), sum(result.seconds for result in found)
-            self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, looks, curve)
+            # Of all looks only these are compared later; candidates x looks x labels x classes would be much memory.
+            counts = self.rung_counts() if entry.label == PRIMARY_ONLY else [len(looks)]
+            kept = {} if curve is None else {look: looks[look] for look in needed_looks(curve, counts)}
+            self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, kept, curve)
+            self.memory = max(self.memory, *(result.memory for result in found))
             self.prune(entry.label)
 
     def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
@@ -327,6 +340,7 @@ class _Portfolio:
             until, where = steps[standing.curve.best], self.trial(label, None)
             jobs.append(TrialJob(self.config, standing.candidate, None, until, where))
         results = list(self.execute(jobs))
+        self.memory = max(self.memory, *(result.memory for result in results))
         lost = {label: result.diverged for label, result in zip(picks, results, strict=True) if result.diverged}
         for label, why in lost.items():
             self.standings[label] = replace(self.standings[label], diverged=f"on all labels, {why}", curve=None)
@@ -363,6 +377,7 @@ class _Portfolio:
             "plan": asdict(self.plan),
             "runs": spent_runs(standings, self.folds.count, sum(phase_lengths(self.config).values())),
             "peak_disk": self.peak,
+            "peak_memory": max(self.memory, peak_memory()),
         }
 
 

@@ -75,6 +75,16 @@ def test_what_is_recorded_out_of_fold(tmp_path: Path) -> None:
     assert found["worth"]["difference"] == pytest.approx(float(gain), abs=1e-6)
 
 
+def test_outputs_that_nothing_needs_leave_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[module._Portfolio]()
+    original = module._Portfolio.finish
+    monkeypatch.setattr(module._Portfolio, "finish", lambda self: (seen.append(self), original(self))[1])
+    train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]")
+    for label, standing in seen[0].standings.items():
+        assert standing.curve is not None and standing.curve.best in standing.looks
+        assert len(standing.looks) <= (2 if label == "primary_only" else 1) and standing.outputs.dtype == torch.float32
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("final", ["single", "ensemble"])
 def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

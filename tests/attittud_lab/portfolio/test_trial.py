@@ -14,7 +14,7 @@ from attittud_lab.models.network import load_weights
 from attittud_lab.portfolio import trial as module
 from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for, named
 from attittud_lab.portfolio.folds import fold_data, make_folds
-from attittud_lab.portfolio.trial import TrialJob, look_file, look_steps, pooled_data, run_trial
+from attittud_lab.portfolio.trial import TrialJob, look_file, look_steps, peak_memory, pooled_data, run_trial
 from attittud_lab.training.phase import AveragedWeights, DivergedError, Phase
 from attittud_lab.training.train import begin_phase, build_model
 from tests.helpers.portfolios import job
@@ -184,3 +184,11 @@ def test_a_fold_without_a_defined_metric_goes_on(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "figures", lambda *given: figures(*given) | {"accuracy": math.nan})
     run_trial(a_job(tmp_path, 12))
     assert run_trial(a_job(tmp_path, 24)).steps == 24
+
+
+def test_the_peak_of_memory() -> None:
+    before = peak_memory()
+    there = torch.ones(max(1, before // 4))  # as much again
+    assert peak_memory() > 1.5 * before > 0
+    del there
+    assert peak_memory() > 1.5 * before
