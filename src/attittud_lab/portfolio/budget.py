@@ -139,6 +139,11 @@ def rung_look(config: Config, at: float) -> int:
     return min(looks - 1, max(1, math.floor(at * looks + 1e-9)) - 1)
 
 
+def rung_counts(config: Config) -> list[int]:
+    """How many looks there are up to each rung, the last of which is the end."""
+    return [*(rung_look(config, rung.at) + 1 for rung in config.portfolio.rungs), len(look_steps(config))]
+
+
 def plan(
     entries: Sequence[PortfolioCandidate],
     config: Config,
@@ -211,4 +216,5 @@ def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
     many = f"{len(found.candidates)} candidate{'s' if len(found.candidates) > 1 else ''}"
     many += " and the sum of the sources that help" if found.sums else ""
     parts = f"{folds} folds" if folds > 1 else "one split"
-    return f"{many} x {parts}, about {found.runs:.0f} full runs, {readable(max(found.seconds / at_once, 1))}"
+    runs = f"{found.runs:.0f}" if found.runs >= 5 else f"{found.runs:.1f}"
+    return f"{many} x {parts}, about {runs} full runs, {readable(max(found.seconds / at_once, 1))}"

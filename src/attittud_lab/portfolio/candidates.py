@@ -66,6 +66,11 @@ def _default(data: Prepared) -> list[CandidateConfig]:
     return found + [replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1]
 
 
+def sums(data: Prepared) -> list[CandidateConfig]:
+    """The default candidates that add up the losses of all sources: they show soonest whether auxiliary data help."""
+    return [entry for entry in _default(data) if entry.name == _ALONE.name and entry.sources is None]
+
+
 def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
     """A candidate with the settings of the basis that `strategy:` has, and a label that tells what is unusual about it."""
     strategy = completed(entry, config.strategy)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attittud_lab.config.schema import Config
+from attittud_lab.config.schema import Config, PortfolioConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, listed
@@ -32,6 +33,7 @@ from attittud_lab.portfolio.candidates import (
     greedy_sum,
     may_sum,
     smaller_basis,
+    sums,
 )
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed, survivors
 from attittud_lab.portfolio.folds import Folds, fold_data, make_folds
@@ -101,6 +103,33 @@ def run(
         return result
 
 
+def first_rung(config: Config, progress: Progress | None = None) -> dict[str, Any]:
+    """The chance that auxiliary data help, from the first rung of a portfolio: primary_only against sums of the losses.
+
+    What it will cost is said before it begins. Its trials lie in a folder that is removed at the end.
+    """
+    data, device, shown = pooled_data(config), choose_device(config.device), progress or Progress()
+    # The rung after which the chance was calibrated, whatever this job has.
+    wanted = replace(config.portfolio, candidates=sums(data), final="single", rungs=PortfolioConfig().rungs)
+    config = replace(config, portfolio=wanted)
+    with TemporaryDirectory(prefix="attittud-") as path:
+        folder = RunFolder(Path(path), config)
+        make_folder(folder.trials_path)
+        portfolio = _Portfolio(config, data, device, folder, shown, InThisProcess(), None)
+        plan, folds, steps = portfolio.planned(), portfolio.folds.count, look_steps(portfolio.config)
+        step = steps[budget.rung_counts(portfolio.config)[0] - 1]
+        share = step / steps[-1]
+        runs = len(portfolio.entries) * folds * share
+        cost = budget.forecast(replace(plan, runs=runs, seconds=plan.seconds * runs / plan.runs), folds)
+        shown.say(f"chance that the auxiliary data help: {cost}, the first {share:.0%} of the steps of each")
+        portfolio.train(portfolio.entries, 0, step)
+    found = chance(portfolio.standings)
+    if found is None:
+        why = next((s.diverged for s in portfolio.standings.values() if s.diverged), "there is nothing to compare")
+        raise InputError(why)
+    return {**found, "folds": folds, "share": share, "runs": runs, "losses": lowest_losses(portfolio.standings)}
+
+
 def _steps(config: Config, data: Prepared) -> dict[str, int]:
     """The steps of each phase, from all labels."""
     guided = config.training.guided
@@ -145,9 +174,7 @@ class _Portfolio:
         self.folder.begin(self.data.record, self.device, threads_of(self.config, self.data))
         self.folder.truncate(0)  # a report of an unfinished run looks for metrics
         make_folder(self.folder.trials_path)
-        self.plan = plan = self.planned()
-        self.config = fitted(self.config, self.folds.smallest, plan.steps, plan.threads)
-        names = self.folds.not_validated
+        plan, names = self.planned(), self.folds.not_validated
         rare = f"not validated, as they have too few examples: {listed(names)}" if names else ""
         for words in (budget.forecast(plan, self.folds.count, self.place.at_once), plan.decided, rare):
             if words:
@@ -156,27 +183,23 @@ class _Portfolio:
         return self.finish()
 
     def planned(self) -> Plan:
-        """What the budget allows; a run that goes on reads what was decided before."""
+        """Plan what the budget allows; a run that goes on reads what was decided before."""
         known = Plan.read(self.folder.path)
         if known is None:
             threads = threads_of(self.config, self.data)
             config = fitted(self.config, self.folds.smallest, phase_lengths(self.config), threads)
             costs = budget.measure(self.entries, config, fold_data(self.data, self.folds, 0), self.device)
-            sums = may_sum(config, self.data)
-            known = budget.plan(self.entries, config, self.folds.count, costs, self.device, sums=sums)
+            extra = may_sum(config, self.data)
+            known = budget.plan(self.entries, config, self.folds.count, costs, self.device, sums=extra)
             known.write(self.folder.path)
-        self.entries = [entry for entry in self.entries if entry.label in known.candidates]
+        self.plan, self.entries = known, [entry for entry in self.entries if entry.label in known.candidates]
+        self.config = fitted(self.config, self.folds.smallest, known.steps, known.threads)
         return known
-
-    def rung_counts(self) -> list[int]:
-        """How many looks there are up to each rung, the last of which is the end."""
-        rungs = [budget.rung_look(self.config, rung.at) + 1 for rung in self.config.portfolio.rungs]
-        return [*rungs, len(look_steps(self.config))]
 
     def climb(self) -> None:
         """Train rung by rung; after each but the last, the worst candidates stop."""
         steps, settings = look_steps(self.config), self.config.portfolio
-        looks, alive = [count - 1 for count in self.rung_counts()], list(self.entries)
+        looks, alive = [count - 1 for count in budget.rung_counts(self.config)], list(self.entries)
         for number, look in enumerate(looks):
             self.train(alive, number, steps[look])
             if number == 0:
@@ -224,7 +247,7 @@ class _Portfolio:
             curve = None if diverged else Curve.of(looks, self.held_out, second_phase(self.config))
             steps, seconds = max(result.steps for result in found), sum(result.seconds for result in found)
             # Of all looks only these are compared later; candidates x looks x labels x classes would be much memory.
-            counts = self.rung_counts() if entry.label == PRIMARY_ONLY else [len(looks)]
+            counts = budget.rung_counts(self.config) if entry.label == PRIMARY_ONLY else [len(looks)]
             kept = {} if curve is None else {look: looks[look] for look in needed_looks(curve, counts)}
             self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, kept, curve)
             self.memory = max(self.memory, *(result.memory for result in found))
@@ -278,7 +301,7 @@ class _Portfolio:
         """Choose, make the model, test it, and write all that is known."""
         made = None
         while made is None:
-            winner, picks, scores = self.chosen()
+            winner, picks, scores = _chosen(self.standings, len(self.rungs), self.held_out, self.config.portfolio)
             made = self.members(picks)
         members, refits = made
         folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
@@ -310,19 +333,6 @@ class _Portfolio:
             examples=counts | {f"auxiliary/{n}": len(task.examples) for n, task in self.data.auxiliary.items()},
             run_dir=folder,
         )
-
-    def chosen(self) -> tuple[Standing, dict[str, int], Tensor]:
-        """The best candidate, how often each is picked for the model, and the model's out-of-fold scores."""
-        ends = [s for s in self.standings.values() if s.rung == len(self.rungs) and s.curve is not None]
-        if not ends:
-            why = next(s.diverged for s in self.standings.values() if s.rung == len(self.rungs))
-            raise InputError(f"the last training of every candidate that is left diverged: {why}")
-        winner = max(ends, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
-        if self.config.portfolio.final == "single":
-            return winner, {winner.candidate.label: 1}, winner.outputs
-        likely = {n: self.held_out.likely(s.outputs) for n, s in self.standings.items() if s.curve is not None}
-        picks = greedy(likely, self.held_out, winner.candidate.label, self.config.portfolio.picks)
-        return winner, picks, mixed(likely, picks, several=self.data.primary.several)
 
     def members(self, picks: Mapping[str, int]) -> tuple[list[Member], list[TrialResult]] | None:
         """The networks of the model; those that are trained on all labels also have a result.
@@ -379,6 +389,22 @@ class _Portfolio:
             "peak_disk": self.peak,
             "peak_memory": max(self.memory, peak_memory()),
         }
+
+
+def _chosen(
+    standings: Mapping[str, Standing], rungs: int, held_out: HeldOut, settings: PortfolioConfig
+) -> tuple[Standing, dict[str, int], Tensor]:
+    """The best candidate after all rungs, how often each is picked for the model, and the model's out-of-fold scores."""
+    ends = [standing for standing in standings.values() if standing.rung == rungs]
+    left = [standing for standing in ends if standing.curve is not None]
+    if not left:
+        raise InputError(f"the last training of every candidate that is left diverged: {ends[0].diverged}")
+    winner = max(left, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
+    if settings.final == "single":
+        return winner, {winner.candidate.label: 1}, winner.outputs
+    likely = {label: held_out.likely(s.outputs) for label, s in standings.items() if s.curve is not None}
+    picks = greedy(likely, held_out, winner.candidate.label, settings.picks)
+    return winner, picks, mixed(likely, picks, several=held_out.task.several)
 
 
 def trial_at(here: Here, job: TrialJob) -> TrialResult:

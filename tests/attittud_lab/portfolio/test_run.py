@@ -1,7 +1,9 @@
 """Whole portfolios: rungs, kill and resume, several sources and labels, texts and tables."""
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.phase import DivergedError, Phase
-from tests.helpers.portfolios import job, of_patients, outcome, train
+from tests.helpers.portfolios import job, killed_at_random, of_patients, outcome, train
 from tests.helpers.text_jobs import write_job
 
 
@@ -118,6 +120,22 @@ def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatc
     whole, parts = outcome(tmp_path / "whole"), outcome(tmp_path / "killed")
     for one, other in zip(whole, parts, strict=True):
         assert one == other
+
+
+KILLS = int(os.environ.get("ATTITTUD_KILLS", "6"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("final", ["single", "ensemble"])
+def test_killed_at_any_moment_it_ends_the_same(final: str, tmp_path: Path) -> None:
+    """SIGKILL, which no process can see coming. ATTITTUD_KILLS=30 asks for more."""
+    changes = [f"portfolio.final={final}", "portfolio.candidates=[multitask]", "portfolio.folds=2"]
+    began = time.monotonic()
+    train(tmp_path / "whole", *changes)
+    longest = 0.7 * (time.monotonic() - began)
+    whole = outcome(tmp_path / "whole")
+    for folder in killed_at_random(tmp_path / "killed", *changes, kills=KILLS, longest=longest):
+        assert outcome(folder) == whole
 
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
