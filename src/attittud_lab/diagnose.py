@@ -88,16 +88,16 @@ def diagnose(
             series = _train(phase, probe, count, progress or Progress())
             about = {"config": to_dict(config), "started": started, "seconds": time.perf_counter() - began}
             about |= {"device": str(device), "made_with": provenance(("numpy", "scikit-learn", "scipy"))}
-            about["chance"] = chance_of(whole, progress) if chance else None
+            about["chance"] = chance_of(whole, folder, progress) if chance else None
             result: dict[str, Any] = without_nan(summarise_steps(series, probe) | {"steps_asked": steps} | about)
             write_json(folder / "diagnose.json", result)
     return result
 
 
-def chance_of(config: Config, progress: Progress | None) -> dict[str, Any]:
+def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[str, Any]:
     """The chance that the auxiliary data help, and in words how it was found, or why it was not."""
     try:
-        found = first_rung(config, progress)
+        found = first_rung(config, folder, progress)
     except InputError as error:
         return {"value": None, "words": f"Chance that the auxiliary data help: not known. {error}"}
     others = [label for label in found["losses"] if label != PRIMARY_ONLY]

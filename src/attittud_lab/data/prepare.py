@@ -184,7 +184,12 @@ def _joined(train: Part, validation: Part) -> Any:
     if train.listing is validation.listing:
         return _table(replace(train, rows=np.sort(np.concatenate([train.rows, validation.rows]))))
     tables = [_table(train), _table(validation)]
-    return taken(tables, np.arange(sum(table.num_rows for table in tables)), train.listing.where)
+    try:
+        return taken(tables, np.arange(sum(table.num_rows for table in tables)), train.listing.where)
+    except (
+        InputError
+    ):  # files with other columns, or a column that is empty in one: the training rows say what it holds
+        return tables[0]
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:

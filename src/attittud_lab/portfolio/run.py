@@ -103,16 +103,16 @@ def run(
         return result
 
 
-def first_rung(config: Config, progress: Progress | None = None) -> dict[str, Any]:
+def first_rung(config: Config, where: Path, progress: Progress | None = None) -> dict[str, Any]:
     """The chance that auxiliary data help, from the first rung of a portfolio: primary_only against sums of the losses.
 
-    What it will cost is said before it begins. Its trials lie in a folder that is removed at the end.
+    What it will cost is said before it begins. Its trials lie in a folder inside `where` that is removed at the end.
     """
     data, device, shown = pooled_data(config), choose_device(config.device), progress or Progress()
     # The rung after which the chance was calibrated, whatever this job has.
     wanted = replace(config.portfolio, candidates=sums(data), final="single", rungs=PortfolioConfig().rungs)
     config = replace(config, portfolio=wanted)
-    with TemporaryDirectory(prefix="attittud-") as path:
+    with TemporaryDirectory(prefix="chance-", dir=where) as path:
         folder = RunFolder(Path(path), config)
         make_folder(folder.trials_path)
         portfolio = _Portfolio(config, data, device, folder, shown, InThisProcess(), None)
@@ -122,7 +122,9 @@ def first_rung(config: Config, progress: Progress | None = None) -> dict[str, An
         runs = len(portfolio.entries) * folds * share
         cost = budget.forecast(replace(plan, runs=runs, seconds=plan.seconds * runs / plan.runs), folds)
         shown.say(f"chance that the auxiliary data help: {cost}, the first {share:.0%} of the steps of each")
-        portfolio.train(portfolio.entries, 0, step)
+        for entry in portfolio.entries:
+            portfolio.train([entry], 0, step)
+            portfolio.prune(entry.label, stopped=True)  # none of them goes on
     found = chance(portfolio.standings)
     if found is None:
         why = next((s.diverged for s in portfolio.standings.values() if s.diverged), "there is nothing to compare")

@@ -206,3 +206,14 @@ def test_features_of_a_portfolio_come_from_all_rows_that_train_and_from_no_test_
     assert float(numbers.mean()) == pytest.approx(0, abs=1e-5) and float(numbers.std(correction=0)) == pytest.approx(
         1, abs=1e-4
     )
+
+
+def test_a_validation_file_with_other_columns_does_not_decide_what_a_column_is(tmp_path: Path) -> None:
+    lines = [f"{i / 7:.3f},{'ab'[i % 2]},{i % 2}" for i in range(30)]
+    (tmp_path / "train.csv").write_text("\n".join(["x,kind,label", *lines[:20]]) + "\n")
+    empty = [f"{i / 7 + 9:.3f},,{i % 2},z" for i in range(10)]  # no kind is known, and there is a column more
+    (tmp_path / "validation.csv").write_text("\n".join(["x,kind,label,more", *empty]) + "\n")
+    text = f"data: {{kind: table, primary: {{path: {tmp_path}, test: 0, overlap: warn}}}}\nmodel: table-mlp"
+    found = load_data(loads(text), pooled=True)
+    assert [column["kind"] for column in found.record["table"]["columns"]] == ["number", "category"]
+    assert len(found.primary.examples) == 30
