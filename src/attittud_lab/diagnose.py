@@ -111,7 +111,7 @@ def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[s
     said = chance_words(found)
     return {
         **found,
-        "words": f"{said[0].upper()}{said[1:]}. {how}; `attittud train` with strategy=portfolio goes on from here.",
+        "words": f"{said[0].upper()}{said[1:]}. {how}; `attittud train` with strategy=portfolio measures what they are worth.",
     }
 
 
