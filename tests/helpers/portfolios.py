@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +50,28 @@ def train_saving_often(folder: Path, *changes: str) -> None:
     train(folder, *changes)
 
 
-def killed_at_random(folder: Path, *changes: str, kills: int, longest: float) -> list[Path]:
-    """Run portfolios in processes that SIGKILL ends after up to so many seconds; returns the folders of finished runs."""
+def killed_at_random(folder: Path, *changes: str, kills: int) -> list[Path]:
+    """Run a portfolio in a process, then others that SIGKILL ends at random moments and that go on later; their folders."""
     context, draws = multiprocessing.get_context("forkserver"), random.Random(0)
     context.set_forkserver_preload([__name__])  # imports take longer than a run
-    folders, killed = [folder / "0"], 0
-    while killed < kills or not (folders[-1] / "result.json").exists():
-        if (folders[-1] / "result.json").exists():
-            folders.append(folder / str(len(folders)))
-        process = context.Process(target=train_saving_often, args=(folders[-1], *changes))
+
+    def trained(path: Path, seconds: float | None) -> bool:
+        process = context.Process(target=train_saving_often, args=(path, *changes))
         process.start()
-        process.join(draws.uniform(0, longest) if killed < kills else None)
+        process.join(seconds)
         process.kill()
         process.join()
-        killed += process.exitcode == -signal.SIGKILL
         assert process.exitcode in (0, -signal.SIGKILL)
+        return process.exitcode == 0
+
+    trained(folder / "warm", None)  # the first process starts the server
+    began = time.monotonic()
+    trained(folder / "0", None)
+    longest, folders, killed = 1.2 * (time.monotonic() - began), [folder / "0"], 0
+    while killed < kills:
+        folders.append(folder / str(len(folders)))
+        while not trained(folders[-1], draws.uniform(0.1, 1) * longest if killed < kills else None):
+            killed += 1
     return folders
 
 

@@ -107,6 +107,7 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
         except DivergedError as error:
             trial.diverged = str(error)
         result = trial.result()
+        trial.phases.clear()  # phases and trial refer to each other, and would stay in memory for a while
     values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None, "until": job.until}
     save_checkpoint(job.folder / RESULT, values)
     if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
