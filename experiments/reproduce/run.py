@@ -84,7 +84,7 @@ def reproduce(
     plans: dict[str, Plan] = {}
     for name in names:
         experiment, made_up = EXPERIMENTS[name], work if quick else None
-        folder, settings = _inputs(name, experiment, data, model, made_up, overrides)
+        folder, settings = inputs(name, experiment, data, model, made_up, overrides)
         found, archive = parts(name, folder, configs, settings), experiment.runs_of or name
         if experiment.start is not None:
             start = read_part(configs, experiment.start(folder), settings)
@@ -102,7 +102,7 @@ def reproduce(
     return runner.run([plan for plan in ordered if plan.wanted])
 
 
-def _inputs(
+def inputs(
     name: str,
     experiment: Experiment,
     data: Path | None,
