@@ -62,6 +62,9 @@ def reproduce(
             help="Only this part of the experiments; repeat it for several, in this order. An unknown name lists them.",
         ),
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N seeds; the others can be run later.")
+    ] = None,
     configs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")] = HERE / "configs",
     results: Annotated[
         Path | None,
@@ -126,13 +129,14 @@ def reproduce(
         "quick": quick,
         "budget": None if budget is None else parse_duration(budget),
         "only": part or [],
+        "seeds": seeds,
         "model": model,
         "side_by_side": workers + beside,
     }
     with ExitStack() as stack:
         stack.enter_context(interruptible(lambda: f"finished runs are kept in {results}, the same command goes on"))
         if alone:
-            del settings["model"]
+            del settings["model"], settings["seeds"]  # it has no encoder, and one seed
             said = Progress() if quiet else Says()
             outcome = portfolio.run_portfolios(data, progress=said, workers=workers, **settings)
         elif workers > 1:
