@@ -6,6 +6,7 @@ and look-N.safetensors the averaged weights after look N, where an ensemble may 
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -107,7 +108,10 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
         except DivergedError as error:
             trial.diverged = str(error)
         result = trial.result()
-        trial.phases.clear()  # phases and trial refer to each other, and would stay in memory for a while
+        trial.phases.clear()  # they refer to the trial, and all of it would stay in memory for a while
+    if device.type == "cuda":
+        del trial
+        gc.collect()  # graphs hold as much memory as a step needs
     values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None, "until": job.until}
     save_checkpoint(job.folder / RESULT, values)
     if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
