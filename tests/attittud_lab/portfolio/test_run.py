@@ -121,7 +121,7 @@ def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatc
         assert one == other
 
 
-KILLS = int(os.environ.get("ATTITTUD_KILLS", "6"))
+KILLS = int(os.environ.get("ATTITTUD_KILLS", "3"))
 
 
 @pytest.mark.slow
