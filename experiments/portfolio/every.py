@@ -1,8 +1,8 @@
 """Train every candidate of a wide set to the end and keep all predictions: `python -m experiments.portfolio.every`.
 
-For development pairs only, whose test labels may be looked at. `policies.py` then computes what any portfolio made of these
-candidates would have chosen and reached, without training. A candidate is trained by the product's own trials on all folds, and on
-all labels with a look wherever a fold has one. A file holds a group of candidates of one pair and seed.
+For development pairs only, whose test labels may be looked at. `policies.py` then computes what any portfolio of these
+candidates would have chosen and reached, without training. A candidate is trained by the product's own trials on all folds,
+and on all labels with a look wherever a fold has one. A file holds a group of candidates of one pair and seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.files import write_atomically
 from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio import trial as product
-from attittud_lab.portfolio.candidates import PRIMARY_ONLY, candidates, fitted, smaller_basis
+from attittud_lab.portfolio.budget import rung_look
+from attittud_lab.portfolio.candidates import candidates, fitted, smaller_basis
 from attittud_lab.portfolio.choose import Curve, HeldOut
 from attittud_lab.portfolio.folds import make_folds
 from attittud_lab.training.devices import choose_device
@@ -41,7 +42,7 @@ from attittud_lab.training.train import chosen_metric, conditions
 
 from .prepare import DEVELOPMENT, FILES
 from .record import header
-from .rows import GUIDED, ONE_THREAD, UNLIMITED, Task, multitask
+from .rows import CONTROL_WEIGHTS, GUIDED, ONE_THREAD, UNLIMITED, Task, multitask
 from .unit import QUICK, RowMaker, Unit
 
 spread = import_module("experiments.never-regret.__main__").spread
@@ -49,6 +50,8 @@ SHARED_MEMORY = Path("/dev/shm")
 OUT = Path("runs/portfolio/every")
 ABOUT = "about.json"
 REFERENCE, SHARED, OWN, PHASES = "reference", "shared", "own", "phases"
+ENDS = (0.14, 0.2, 0.34, 0.5, 0.67)
+"""Shares of the steps after which rungs may lie: predictions of their best looks are kept."""
 THEN = ", then primary"
 """The end of the label of a candidate whose second half of the steps is primary_only."""
 
@@ -68,11 +71,12 @@ def _alone(task: Task) -> list[dict[str, Any]]:
 WANTED: dict[str, Callable[[Task], list[dict[str, Any]]]] = {
     "drop_harmful": lambda t: [_plain(t, "drop_harmful"), *([_own("drop_harmful")] if t.shares else [])],
     "guided": lambda t: [_plain(t, name) for name in GUIDED if name != "drop_harmful"],
-    SHARED: lambda t: [*(multitask(t, weight) for weight in (0.1, 0.4, 1.0, 4.0)), _plain(t, "pretrain"), *_alone(t)],
+    SHARED: lambda t: [*(multitask(t, w) for w in CONTROL_WEIGHTS[6 if t.shares else 4]), *_alone(t)],
     OWN: lambda t: [*(_own("multitask", w) for w in (0.4, 1.0, 4.0)), _own("pretrain")] if t.shares else [],
+    "pretrain": lambda t: [_plain(t, "pretrain")],
     PHASES: lambda t: [multitask(t), _plain(t, "pretrain"), *([_own("pretrain")] if t.shares else [])],
 }
-"""Candidates in addition to primary_only, which is in the group `shared`. Candidates of `phases` train on the primary labels alone
+"""Candidates in addition to primary_only, which is in the group `shared`. Those of `phases` train on the primary labels alone
 in the second half of their steps, which the product can do for a whole job."""
 
 
@@ -169,17 +173,17 @@ class Table:
         finals = [held.likely(part) for part in refit.tested]
         about |= {"seconds": [t.result().seconds for t in (*trials, refit)]}
         about |= {"diverged": [t.diverged for t in (*trials, refit)]}
-        about |= {"kept": wanted_looks(curve, {product_rung(self.config, at) for at in (0.2, 0.5)})}
-        kept = [look for look in about["kept"] if look < len(finals)]
+        about |= {"kept": wanted_looks(curve, {rung_look(self.config, at) + 1 for at in ENDS})}
+        singles = [[self.accuracy(part.numpy()) for part in trial.tested[: len(looks)]] for trial in trials]
         self.arrays |= {
             f"{number}/scores": np.array(curve.scores),
             f"{number}/losses": np.array(curve.losses),
-            f"{number}/accuracy_folds": np.array([[self.accuracy(x.numpy()) for x in t.tested] for t in trials]),
+            f"{number}/accuracy_folds": np.array(singles),
             f"{number}/accuracy_mean": np.array([self.accuracy(x) for x in means]),
             f"{number}/accuracy_refit": np.array([self.accuracy(x) for x in finals]),
-            f"{number}/outputs": np.stack([self.packed(looks[look]) for look in about["kept"]]),
-            f"{number}/mean": np.stack([self.eighth(means[look]) for look in about["kept"]]),
-            f"{number}/refit": np.stack([self.eighth(finals[look]) for look in kept]) if kept else np.zeros(0),
+            f"{number}/outputs": np.array([self.packed(looks[look]) for look in about["kept"]]),
+            f"{number}/mean": np.array([self.eighth(means[look]) for look in about["kept"]]),
+            f"{number}/refit": np.array([self.eighth(finals[look]) for look in about["kept"] if look < len(finals)]),
         }
         self.rows.append(about)
 
@@ -204,19 +208,15 @@ def group_shares(data: Prepared) -> bool:
     return any(task.shares_head for task in data.auxiliary.values())
 
 
-def product_rung(config: Config, at: float) -> int:
-    from attittud_lab.portfolio.budget import rung_look
-
-    return rung_look(config, at)
-
-
-def wanted_looks(curve: Curve, always: set[int]) -> list[int]:
-    """The looks that are best, by score or by loss, if training ends after any look; and a few others."""
-    count, found = len(curve.scores), {*always, len(curve.scores) - 1}
-    for end in range(1, count + 1):
-        part = Curve(curve.scores[:end], curve.losses[:end], min(curve.second, end))
-        found |= {part.best, max(range(end), key=lambda look: part.smoothed[look][1])}
-    return sorted(look for look in found if look < count)
+def wanted_looks(curve: Curve, ends: set[int]) -> list[int]:
+    """The looks that are best if training ends after one of so many looks; in the end also the last, and that of lowest loss."""
+    count, found = len(curve.scores), set[int]()
+    for end in {*ends, count}:
+        if 0 < end <= count:
+            found.add(Curve(curve.scores[:end], curve.losses[:end], curve.second).best)
+    if count:
+        found |= {count - 1, max(range(count), key=lambda look: curve.smoothed[look][1])}
+    return sorted(found)
 
 
 def work(part: Part) -> tuple[str, float]:
@@ -239,9 +239,7 @@ def work(part: Part) -> tuple[str, float]:
         table = Table(config, data, part.group)
         last, folder = product.look_steps(table.config)[-1], Path(place)
         for number, entry in enumerate(table.entries):
-            jobs = [
-                product.TrialJob(table.config, entry, fold, last, folder) for fold in (*range(table.count), None)
-            ]
+            jobs = [product.TrialJob(table.config, entry, fold, last, folder) for fold in (*range(table.count), None)]
             *trials, refit = (trained(job, data) for job in jobs)
             label = entry.label + (THEN if part.group == PHASES else "")
             table.add(number, label, trials, refit)
