@@ -13,10 +13,12 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from io import BytesIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +44,14 @@ from attittud_lab.training.train import chosen_metric, conditions
 
 from .prepare import DEVELOPMENT, FILES
 from .record import header
-from .rows import CONTROL_WEIGHTS, GUIDED, ONE_THREAD, UNLIMITED, Task, multitask
+from .rows import CONTROL_WEIGHTS, GUIDED, ONE_THREAD, REFERENCES, UNLIMITED, Task, multitask
 from .unit import QUICK, RowMaker, Unit
 
 spread = import_module("experiments.never-regret.__main__").spread
 SHARED_MEMORY = Path("/dev/shm")
 OUT = Path("runs/portfolio/every")
 ABOUT = "about.json"
-REFERENCE, SHARED, OWN, PHASES = "reference", "shared", "own", "phases"
+REFERENCE, SHARED, PHASES = "reference", "shared", "phases"
 ENDS = (0.14, 0.2, 0.34, 0.5, 0.67)
 """Shares of the steps after which rungs may lie: predictions of their best looks are kept."""
 THEN = ", then primary"
@@ -71,9 +73,11 @@ def _alone(task: Task) -> list[dict[str, Any]]:
 WANTED: dict[str, Callable[[Task], list[dict[str, Any]]]] = {
     "drop_harmful": lambda t: [_plain(t, "drop_harmful"), *([_own("drop_harmful")] if t.shares else [])],
     "guided": lambda t: [_plain(t, name) for name in GUIDED if name != "drop_harmful"],
-    SHARED: lambda t: [*(multitask(t, w) for w in CONTROL_WEIGHTS[6 if t.shares else 4]), *_alone(t)],
-    OWN: lambda t: [*(_own("multitask", w) for w in (0.4, 1.0, 4.0)), _own("pretrain")] if t.shares else [],
-    "pretrain": lambda t: [_plain(t, "pretrain")],
+    SHARED: lambda t: [multitask(t, weight) for weight in CONTROL_WEIGHTS[4][:3]],
+    "weights": lambda t: [multitask(t, w) for w in CONTROL_WEIGHTS[6 if t.shares else 4] if w in (0.2, 2.0, 4.0)],
+    "alone": lambda t: [_plain(t, "pretrain"), *_alone(t)],
+    "own": lambda t: [_own("multitask", weight) for weight in (0.4, 1.0)] if t.shares else [],
+    "own_more": lambda t: [_own("multitask", 4.0), _own("pretrain")] if t.shares else [],
     PHASES: lambda t: [multitask(t), _plain(t, "pretrain"), *([_own("pretrain")] if t.shares else [])],
 }
 """Candidates in addition to primary_only, which is in the group `shared`. Those of `phases` train on the primary labels alone
@@ -158,13 +162,14 @@ class Table:
             "steps": np.array(product.look_steps(self.config)),
             "second": np.array(product.second_phase(self.config)),
         }
-        self.about = {"metric": metric, "classes": list(data.primary.classes), "sharing": group_shares(data)}
+        self.about = {"metric": metric, "classes": list(data.primary.classes), "sharing": task_of(config).shares}
         self.rows: list[dict[str, Any]] = []
 
     def add(self, number: int, label: str, trials: Sequence[LookedAt], refit: LookedAt) -> None:
         """Everything about one candidate."""
         held, about = self.held_out, dict[str, Any](label=label)
-        looks = [torch.cat(parts) for parts in zip(*(trial.outputs for trial in trials), strict=False)]
+        parts = zip(*(trial.outputs for trial in trials), strict=False)
+        looks = [*takewhile(lambda outputs: bool(outputs.isfinite().all()), map(torch.cat, parts))]
         curve = Curve.of(looks, held, product.second_phase(self.config))
         means = [
             np.mean([held.likely(part) for part in parts], 0)
@@ -179,7 +184,7 @@ class Table:
             f"{number}/scores": np.array(curve.scores),
             f"{number}/losses": np.array(curve.losses),
             f"{number}/accuracy_folds": np.array(singles),
-            f"{number}/accuracy_mean": np.array([self.accuracy(x) for x in means]),
+            f"{number}/accuracy_mean": np.array([self.accuracy(x) for x in means[: len(looks)]]),
             f"{number}/accuracy_refit": np.array([self.accuracy(x) for x in finals]),
             f"{number}/outputs": np.array([self.packed(looks[look]) for look in about["kept"]]),
             f"{number}/mean": np.array([self.eighth(means[look]) for look in about["kept"]]),
@@ -197,15 +202,10 @@ class Table:
     def eighth(self, likely: np.ndarray) -> np.ndarray:
         return np.asarray(np.rint(255 * likely[:, :-1]).astype(np.uint8))
 
-    def write(self, path: Path, **about: Any) -> None:
-        text = json.dumps({**self.about, "candidates": self.rows, **about})
-        stream = BytesIO()
-        np.savez_compressed(stream, about=np.array(text), **self.arrays)
-        write_atomically(path, stream.getvalue())
 
-
-def group_shares(data: Prepared) -> bool:
-    return any(task.shares_head for task in data.auxiliary.values())
+def task_of(config: Config) -> Task:
+    sources = config.data.auxiliary
+    return Task(tuple(sources), any(source.share_head for source in sources.values()))
 
 
 def wanted_looks(curve: Curve, ends: set[int]) -> list[int]:
@@ -219,32 +219,49 @@ def wanted_looks(curve: Curve, ends: set[int]) -> list[int]:
     return sorted(found)
 
 
-def work(part: Part) -> tuple[str, float]:
-    """Write the file of a part; returns its name and processor seconds."""
+def work(part: Part) -> tuple[str, float, str]:
+    """Write the file of a part; returns its name, processor seconds, and what went wrong: other parts must not wait for it."""
     torch.set_num_threads(1)
-    began = time.process_time()
+    began, wrong = time.process_time(), ""
     part.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="every-", dir=part.scratch) as place:
-        maker = RowMaker(Unit(part.pair, part.job, part.seed, (), part.path, quick=part.quick), Path(place))
-        if part.group == REFERENCE:
-            text = json.dumps({row: maker.make(row) for row in ("primary_only", "multitask")} | {"spent": spent(began)})
-            stream = BytesIO()
-            np.savez_compressed(stream, about=np.array(text))
-            write_atomically(part.path, stream.getvalue())
-            return part.path.name, spent(began)
-        wanted = json.dumps(WANTED[part.group](maker.task))
-        settings = [f"seed={part.seed}", "strategy=portfolio", ONE_THREAD, f"portfolio.budget={UNLIMITED}"]
-        config = load(part.job, [*settings, f"portfolio.candidates={wanted}", *(QUICK if part.quick else ())])
-        data = product.pooled_data(config)
-        table = Table(config, data, part.group)
-        last, folder = product.look_steps(table.config)[-1], Path(place)
-        for number, entry in enumerate(table.entries):
-            jobs = [product.TrialJob(table.config, entry, fold, last, folder) for fold in (*range(table.count), None)]
-            *trials, refit = (trained(job, data) for job in jobs)
-            label = entry.label + (THEN if part.group == PHASES else "")
-            table.add(number, label, trials, refit)
-        table.write(part.path, spent=spent(began))
-    return part.path.name, spent(began)
+        try:
+            (refer if part.group == REFERENCE else train)(part, Path(place))
+        except Exception:
+            wrong = traceback.format_exc()
+    return part.path.name, spent(began), wrong
+
+
+def row_maker(part: Part, place: Path) -> RowMaker:
+    return RowMaker(Unit(part.pair, part.job, part.seed, (), part.path, quick=part.quick), place)
+
+
+def refer(part: Part, place: Path) -> None:
+    """Reference (a): the rows of the suite."""
+    maker = row_maker(part, place)
+    write(part.path, {row: maker.make(row) for row in REFERENCES}, {})
+
+
+def train(part: Part, place: Path) -> None:
+    """All candidates of a group, one after the other."""
+    began = time.process_time()
+    wanted = json.dumps(WANTED[part.group](row_maker(part, place).task))
+    settings = [f"seed={part.seed}", "strategy=portfolio", ONE_THREAD, f"portfolio.budget={UNLIMITED}"]
+    config = load(part.job, [*settings, f"portfolio.candidates={wanted}", *(QUICK if part.quick else ())])
+    data = product.pooled_data(config)
+    table = Table(config, data, part.group)
+    last = product.look_steps(table.config)[-1]
+    for number, entry in enumerate(table.entries):
+        jobs = [product.TrialJob(table.config, entry, fold, last, place) for fold in (*range(table.count), None)]
+        *trials, refit = (trained(job, data) for job in jobs)
+        table.add(number, entry.label + (THEN if part.group == PHASES else ""), trials, refit)
+    write(part.path, {**table.about, "candidates": table.rows, "spent": spent(began)}, table.arrays)
+
+
+def write(path: Path, about: dict[str, Any], arrays: dict[str, Any]) -> None:
+    stream = BytesIO()
+    np.savez_compressed(stream, about=np.array(json.dumps(about)), **arrays)
+    write_atomically(path, stream.getvalue())
 
 
 def spent(began: float) -> float:
@@ -254,14 +271,12 @@ def spent(began: float) -> float:
 def parts(given: argparse.Namespace, jobs: dict[str, Path]) -> list[Part]:
     """Seed by seed, so that finished seeds have all pairs when time runs out; what is there is left out."""
     scratch = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    found = []
+    found, tasks = [], {pair: task_of(load(job, [])) for pair, job in jobs.items()}
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for group in (*WANTED, REFERENCE):  # the longest first
             for pair, job in jobs.items():
-                sources = load(job, []).data.auxiliary.values()
-                if group == OWN and not any(source.share_head for source in sources):
-                    continue
-                found.append(Part(pair, job, seed, group, given.out, scratch, given.quick))
+                if group == REFERENCE or WANTED[group](tasks[pair]):
+                    found.append(Part(pair, job, seed, group, given.out, scratch, given.quick))
     return [part for part in found if not part.path.exists()]
 
 
@@ -304,8 +319,10 @@ def main() -> None:
     def late() -> bool:
         return given.budget is not None and time.time() - began > given.budget
 
-    for name, seconds in spread(((work, (part,)) for part in todo), min(given.workers, max(1, len(todo))), late):
+    for name, seconds, wrong in spread(((work, (part,)) for part in todo), min(given.workers, max(1, len(todo))), late):
         done, processor = done + 1, processor + seconds
+        if wrong:
+            print(f"{name} failed: {wrong}", file=sys.stderr, flush=True)
         if given.workers == 1 or done % given.workers == 0 or done == len(todo):
             passed = time.time() - began
             print(f"{done} of {len(todo)}, {passed:.0f} s; {name} took {seconds} s", file=sys.stderr, flush=True)

@@ -68,7 +68,8 @@ class Trained:
 
     def at(self, what: str, look: int) -> np.ndarray:
         """An array of a look, or of the nearest one of which it is there."""
-        return self.arrays[what][min(range(len(self.kept)), key=lambda number: abs(self.kept[number] - look))]
+        found = self.arrays[what]
+        return np.asarray(found[min(range(len(found)), key=lambda number: abs(self.kept[number] - look))])
 
     def probabilities(self, what: str, look: int) -> Likely:
         """Of the test set."""
