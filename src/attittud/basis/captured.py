@@ -1,4 +1,4 @@
-"""The arithmetic of a plain step as a CUDA graph: for small models, where launching kernels takes longer than running them."""
+"""The arithmetic of a step as a CUDA graph: for small models, where launching kernels takes longer than running them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from attittud.engine.base import logger
 from attittud.eta import Eta
 
 if TYPE_CHECKING:
+    from attittud.autograd.layout import Layout
     from attittud.step.step import Given, Step
 
 LARGEST = 1 << 26
 """Most bytes of a gradient: the two at fixed addresses then take 128 MB."""
 ALIKE = 2
-"""Plain steps with the same settings before a step is captured: kernels are compiled in these steps."""
+"""Steps with the same settings before a step is captured: kernels are compiled in these steps."""
 
 
 class CapturedUpdate:
     """Memory for a primary and an auxiliary gradient, and a CUDA graph that turns them into the update.
 
-    It serves plain steps of one process with one auxiliary loss, while parameters, basis and weights stay as they are.
-    Every other step runs without it.
+    It serves steps of one process with one auxiliary loss, while parameters, weights and the shape of the basis stay as they
+    are: a refresh writes new rows to the same addresses. Every other step runs without it.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class CapturedUpdate:
 
     def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
         """Whether this step can use the captured update: its gradients then go into its memory."""
-        space = step.subspace
+        space = step.refresher.subspace if step.refreshing else step.subspace
         if self._refused or not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
             return False
         ((name, task),) = tasks.items()
@@ -75,13 +76,16 @@ class CapturedUpdate:
         # (A group sums over its workers even where it has only one.)
         if workers.size > 1 or workers.splits_examples or workers.splits_columns:
             return False
-        if step.refreshing or step.replayed or step.judge is not None or not layout.alike:
+        if step.replayed or step.judge is not None or not layout.alike:
             return False
         (task,) = tasks.values()
         return isinstance(task.eta, Eta) and not torch.cuda.is_current_stream_capturing()
 
-    def take(self, which: int, gradients: Sequence[Tensor | None]) -> Tensor | None:
+    def take(self, which: int, layout: Layout, gradients: Sequence[Tensor | None]) -> Tensor | None:
         """Copy the primary (0) or the auxiliary (1) gradient into its memory; None where it cannot."""
+        space = None if self._space is None else self._space()
+        if space is None or layout is not space.layout:  # a refresh begins with other parameters
+            return None
         if set(map(type, gradients)) != {Tensor}:  # some are missing, or special
             return None
         try:
@@ -92,15 +96,19 @@ class CapturedUpdate:
 
     def finish(self, step: Step, primary_weight: float) -> Finished:
         """Form the update from the two gradients in its memory; tensors of the result are new."""
+        space = step.subspace
+        assert isinstance(space, Stored) and self._space is not None
+        if space is not self._space() or space.rows.shape != self._settings[0]:  # a refresh has made another basis
+            self._forget(None, ())  # the memory becomes `.grad`
+            return space.finish(step, primary_weight)
         if self._graph is None:
             try:
                 self._capture(step, primary_weight)
             except RuntimeError as error:
-                logger.info("plain steps are not captured in a CUDA graph: %s", error)
+                logger.info("steps are not captured in a CUDA graph: %s", error)
                 self._forget(None, ())  # the memory becomes `.grad`
                 self._refused = True
-                assert step.subspace is not None
-                return step.subspace.finish(step, primary_weight)
+                return space.finish(step, primary_weight)
         assert self._graph is not None and self._numbers is not None
         self._graph.replay()
         numbers = replace(self._numbers, vector=self._numbers.vector.clone())

@@ -614,7 +614,7 @@ def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor 
     """Add the gradients of the shared parameters (0: primary, 1: auxiliary) to `flat`, or make a new vector of them."""
     assert step.layout is not None
     if step.captured is not None:
-        if (taken := step.captured.take(which, inside)) is not None:
+        if (taken := step.captured.take(which, step.layout, inside)) is not None:
             return taken
         step.captured = None
     if flat is None:
