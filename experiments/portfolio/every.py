@@ -273,7 +273,7 @@ def parts(given: argparse.Namespace, jobs: dict[str, Path]) -> list[Part]:
     scratch = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     found, tasks = [], {pair: task_of(load(job, [])) for pair, job in jobs.items()}
     for seed in range(given.first_seed, given.first_seed + given.seeds):
-        for group in (*WANTED, REFERENCE):  # the longest first
+        for group in given.groups:
             for pair, job in jobs.items():
                 if group == REFERENCE or WANTED[group](tasks[pair]):
                     found.append(Part(pair, job, seed, group, given.out, scratch, given.quick))
@@ -283,6 +283,8 @@ def parts(given: argparse.Namespace, jobs: dict[str, Path]) -> list[Part]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments.portfolio.every", description=__doc__)
     parser.add_argument("--pairs", nargs="+", metavar="PAIR", help="only these pairs")
+    every = (*WANTED, REFERENCE)
+    parser.add_argument("--groups", nargs="+", choices=every, default=every, help="default: all, the longest first")
     parser.add_argument("--seeds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--first-seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: the cores)")
