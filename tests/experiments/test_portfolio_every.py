@@ -68,8 +68,9 @@ def test_a_policy_with_the_candidates_of_a_row_is_that_row(row, wanted, final, m
     line = maker.portfolio(rows.ROWS[row], final)
     (known,) = policies.read(out)
     found = policies.simulate(policies.Policy(row, wanted, final=final), known)
-    assert (found.winner, found.picks) == (line["winner"], line["picks"])
-    # After six steps all classes are about equally likely, so that rounded probabilities matter.
+    # After six steps all classes are about equally likely, so that rounded probabilities matter: how often a member is
+    # picked may differ, and accuracy with it.
+    assert (found.winner, set(found.picks)) == (line["winner"], set(line["picks"]))
     assert found.accuracy == pytest.approx(line["accuracy"], abs=2.5 if final == rows.ENSEMBLE else 1e-3)
     assert found.gain == pytest.approx(line["chance"]["gain"])
     assert found.runs == pytest.approx(line["runs"], abs=0.07)  # six steps have no equal looks
@@ -83,7 +84,9 @@ def test_the_wide_set_and_the_references_are_there(files, out):
     one = known.trained["multitask, then primary"]
     assert one.curve.second < len(one.steps) and len(one.curve.scores) == len(one.steps)
     assert not every.parts(
-        every.argparse.Namespace(first_seed=SEED, seeds=1, out=out, quick=True),
+        every.argparse.Namespace(
+            first_seed=SEED, seeds=1, groups=(*every.WANTED, every.REFERENCE), out=out, quick=True
+        ),
         {PAIR: files / prepare.DEVELOPMENT / PAIR / "job.yaml"},
     )
 
