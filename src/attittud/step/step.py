@@ -103,6 +103,7 @@ class Gradients:
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
         self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
+        self.judges_measured: Judges | None = None  # its inner products, where they were computed before
         self.tasks: dict[str, AuxiliaryGradient] = {}
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
         self.unsummed: list[Tensor] = []  # other gradients, which the next sum over workers takes along
@@ -182,14 +183,20 @@ class Gradients:
             assert self.primary_gradient is not None
             p = subspace.project(self.primary_gradient)
             square = subspace.inner(self.primary_gradient, self.primary_gradient) if self.primary_whole else None
-        judges = None
-        if self.judges is not None:
-            assert self.primary_gradient is not None and self.primary_whole
-            inner = subspace.inner(self.judges, self.primary_gradient)
-            judges = Judges(subspace.project(self.judges), subspace.inner(self.judges, self.judges), inner)
+        judges = self.measure_judges()
         if self.workers.size > 1:
             _exchange(self, p, square, judges)
         return p, square, judges
+
+    def measure_judges(self) -> Judges | None:
+        """What the judges see of the basis and of the primary gradient, where they are asked."""
+        subspace = self.subspace
+        assert isinstance(subspace, Directions)
+        if self.judges is None:
+            return self.judges_measured
+        assert self.primary_gradient is not None and self.primary_whole
+        inner = subspace.inner(self.judges, self.primary_gradient)
+        return Judges(subspace.project(self.judges), subspace.inner(self.judges, self.judges), inner)
 
     def _measure(self, task: AuxiliaryGradient) -> None:
         """Reduce a task's gradient to its k-vector and inner products."""
@@ -388,7 +395,8 @@ class Step(Gradients):
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
-            found = _written(self, task.loss, share, graph.retained, self.layout, self._room(name))
+            room = None if self.captured is not None else self._room(name)
+            found = _written(self, task.loss, share, graph.retained, self.layout, room)
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
         _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached
