@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from attittud import Eta, Guide
 from attittud.basis import captured, subspace
@@ -65,7 +67,8 @@ def device(request, monkeypatch):
             def replay():
                 """Does with the tensors of the captured step again what was captured, as a graph does."""
                 assert [tensor.data_ptr() for tensor in read_and_written()][: len(before)] == [at for *_, at in before]
-                numbers.vector.copy_(self._compute(step, primary_weight).vector)
+                with _disable_current_modes():
+                    numbers.vector.copy_(self._compute(step, primary_weight).vector)
 
             return SimpleNamespace(replay=replay), numbers
 
@@ -155,10 +158,45 @@ def test_weights_that_are_earned_have_the_same_bits_without_a_graph(device, opti
     assert len({report["weight_neutral"] for _, report in plain}) > 3
 
 
+class Operations(TorchDispatchMode):
+    """Counts operations, which are launched one by one outside of a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations(guide, model, *, judge=None):
+    """Operations of a step without its forward passes, once a graph finishes it."""
+    for number in range(ALIKE + 3):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        auxiliary = auxiliary.square().mean()
+        with Operations() as found:
+            guide.backward(primary, auxiliary, judge=judge)
+    return found.seen
+
+
+def test_earned_weights_launch_hardly_more_than_fixed_ones(device):
+    model = network(device)
+    options = {"rank": 3, "refresh_every": 100}
+    auto = Guide(model, eta="auto", judge_every=1, **options)
+    asked = operations(auto, model, judge=lambda: judges(model, 7))
+    earned, fixed = operations(auto, model), operations(Guide(model, eta=Eta(1, 1, 0), **options), model)
+    assert (earned - fixed).total() <= 6, earned - fixed
+    with Operations() as alone:
+        torch.autograd.grad(judges(model, 7).mean(), list(model["body"].parameters()))
+    assert (asked - earned - alone.seen).total() <= 30, asked - earned - alone.seen
+
+
 def test_scores_that_are_loaded_or_spoilt_are_followed(device, monkeypatch):
     states = {}
 
-    def change(number, model, guide):
+    def change(number, _, guide):
         if number == 12:
             states[0] = guide.state_dict()
         if number == 20:
