@@ -6,6 +6,7 @@ and look-N.safetensors the averaged weights after look N, where an ensemble may 
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Mapping
@@ -103,6 +104,9 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
         except DivergedError as error:
             trial.diverged = str(error)
         result = trial.result()
+    if device.type == "cuda":
+        del trial
+        gc.collect()  # its phases refer to it, and their graphs hold as much memory as a step needs
     values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None, "until": job.until}
     save_checkpoint(job.folder / RESULT, values)
     if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
