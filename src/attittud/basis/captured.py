@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attittud._torch import foreach_copy_, foreach_mul
 from attittud.basis.subspace import Finished, Gathered, Stored, finished
-from attittud.decompose import Judges, Weights
+from attittud.decompose import Weights
 from attittud.engine.base import logger
 from attittud.eta import Eta
 
@@ -107,7 +107,7 @@ class CapturedUpdate:
             return space.finish(step, primary_weight)
         asked = step.judges is not None
         if asked:
-            self._hear(step)
+            self._measure_judges(step)
         if asked not in self._graphs:
             try:
                 self._graphs[asked] = self._capture(step, primary_weight)
@@ -121,28 +121,24 @@ class CapturedUpdate:
         numbers = replace(numbers, vector=numbers.vector.clone())
         return finished(list(foreach_mul(self._views[1], 1.0)), step.tasks, numbers, {})
 
-    def _hear(self, step: Step) -> None:
-        """Compare the judges' gradient with the others, at the addresses that the graph reads."""
-        (task,), judges = step.tasks.values(), step.measure_judges()
-        assert judges is not None and step.judges is not None and task.flat is not None
-        assert isinstance(step.subspace, Stored)
-        found = [judges.rows, judges.square, judges.primary, step.subspace.inner(task.flat, step.judges)]
+    def _measure_judges(self, step: Step) -> None:
+        """Compare the judges' gradient with the others; the numbers go to the addresses that the graph reads."""
+        (task,), space, judges, primary = step.tasks.values(), step.subspace, step.judges, step.primary_gradient
+        assert isinstance(space, Stored) and judges is not None and primary is not None and task.flat is not None
+        found = space.judges(judges, primary)
+        numbers = [found.rows, found.square, found.primary, space.inner(task.flat, judges)]
         if self._judged:
-            foreach_copy_(self._judged, found)
+            foreach_copy_(self._judged, numbers)
         else:
-            self._judged = found
+            self._judged = numbers
 
     def _compute(self, step: Step, primary_weight: float) -> Gathered:
         """What the graph does: the update in place of the auxiliary gradient, and what eta="auto" learns."""
-        space, scores = step.subspace, None
+        space, ((name, task),) = step.subspace, step.tasks.items()
         assert isinstance(space, Stored)
-        own = step.copied()
-        ((name, task),) = own.tasks.items()
-        if isinstance(task.eta, Weights):
-            scores = step.parts.auto.scores[name]
-            task.eta = Weights(*scores.weights.unbind())  # as they will be when the graph runs
-        if own.judges is not None:
-            own.judges, own.judges_measured, task.judged = None, Judges(*self._judged[:3]), self._judged[3]
+        scores = step.parts.auto.scores[name] if isinstance(task.eta, Weights) else None
+        weights = None if scores is None else Weights(*scores.weights.unbind())  # as they will be when the graph runs
+        own = step.copied(weights, self._judged if step.judges is not None else ())
         _, numbers, cosines = space.compute(own, primary_weight)
         gathered = numbers.gather()
         if scores is not None and cosines:

@@ -108,10 +108,18 @@ class Gradients:
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
         self.unsummed: list[Tensor] = []  # other gradients, which the next sum over workers takes along
 
-    def copied(self) -> Self:
-        """A copy over the same vectors: measuring with the copy does not change this object."""
+    def copied(self, weights: Weights | None, judged: Sequence[Tensor]) -> Self:
+        """A copy over the same vectors: measuring with the copy does not change this object.
+
+        `weights`: of its task, where they are earned. `judged`: the numbers of `Judges` and ⟨g_judge, g_aux⟩, which then
+        stand for the judges' gradient.
+        """
         found = copy(self)
-        found.tasks = {name: replace(task) for name, task in self.tasks.items()}
+        found.tasks = {name: replace(task, eta=weights or task.eta) for name, task in self.tasks.items()}
+        if judged:
+            *numbers, inner = judged
+            found.judges, found.judges_measured = None, Judges(*numbers)
+            found.tasks = {name: replace(task, judged=inner) for name, task in found.tasks.items()}
         return found
 
     # ------------------------------------------------------------------------------------------------ several tasks
@@ -183,20 +191,13 @@ class Gradients:
             assert self.primary_gradient is not None
             p = subspace.project(self.primary_gradient)
             square = subspace.inner(self.primary_gradient, self.primary_gradient) if self.primary_whole else None
-        judges = self.measure_judges()
+        judges = self.judges_measured
+        if self.judges is not None:
+            assert self.primary_gradient is not None and self.primary_whole
+            judges = subspace.judges(self.judges, self.primary_gradient)
         if self.workers.size > 1:
             _exchange(self, p, square, judges)
         return p, square, judges
-
-    def measure_judges(self) -> Judges | None:
-        """What the judges see of the basis and of the primary gradient, where they are asked."""
-        subspace = self.subspace
-        assert isinstance(subspace, Directions)
-        if self.judges is None:
-            return self.judges_measured
-        assert self.primary_gradient is not None and self.primary_whole
-        inner = subspace.inner(self.judges, self.primary_gradient)
-        return Judges(subspace.project(self.judges), subspace.inner(self.judges, self.judges), inner)
 
     def _measure(self, task: AuxiliaryGradient) -> None:
         """Reduce a task's gradient to its k-vector and inner products."""

@@ -342,7 +342,7 @@ def test_where_torch_cannot_capture_the_ordinary_way_goes_on(device, monkeypatch
     def captures(_, step, primary_weight):
         with monkeypatch.context() as idle:  # under capture kernels do not run
             idle.setattr(subspace, "lift_", lambda rows, weights, x, *others: x)
-            step.subspace.compute(step.copied(), primary_weight)
+            step.subspace.compute(step.copied(None, ()), primary_weight)
         raise RuntimeError("operation not permitted")
 
     count = served(monkeypatch)
@@ -402,18 +402,24 @@ def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
-def test_nothing_waits_for_the_device_and_nothing_is_held_afterwards():
+@pytest.mark.parametrize("eta", [Eta(1, 1, -1), "auto"], ids=["fixed", "auto"])
+def test_nothing_waits_for_the_device_and_nothing_is_held_afterwards(eta):
+    x, y = batch(50, "cuda")
 
     def trained():
         model = network("cuda", width=20_000)  # 6 MB, of which a basis and two gradients would be five times as much
-        guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
+        guide = Guide(model, eta=eta, rank=3, refresh_every=1000, judge_every=1)
+
+        def judge():
+            return F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
+
         for number in range(ALIKE + 4):
             model.zero_grad()
             primary, auxiliary = losses(model, number)
             auxiliary = auxiliary.square().mean()
             torch.cuda.set_sync_debug_mode("error" if number else "default")
             try:
-                guide.backward(primary, auxiliary)
+                guide.backward(primary, auxiliary, judge=judge if eta == "auto" else None)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
         assert guide._parts.captured._graphs
