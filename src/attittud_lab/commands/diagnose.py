@@ -61,7 +61,7 @@ def diagnose(
 
         from attittud_lab.diagnose import diagnose as run
 
-        settings = read(config, overrides)
+        settings = read(config, overrides, "diagnose")
     folder = Path(settings.output) / config.stem / "diagnose"
     progress = Bars() if sys.stderr.isatty() and not quiet else Progress()
     kept = "a diagnosis keeps nothing before its end, the same command starts over"
