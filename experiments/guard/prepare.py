@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.config.schema import TextsConfig
-from attittud_lab.language.conversations import Example, Row, TextEncoder, read
-
-from .data import save_sets
+from .data import Row, save_sets
 
 FILES = Path("runs/guard")
 LONGEST, NEW, BLOCKS = 384, 3000, 64
@@ -61,6 +58,10 @@ def convert(path: Path, target: Path) -> None:
 
 def tokens(data: Path, tokenizer: Any) -> dict[str, list[Row]]:
     """The rows of all sets; prompts of instructions end where the reply begins."""
+    # Here, as the machine that joins parts needs none of it.
+    from attittud_lab.config.schema import TextsConfig
+    from attittud_lab.language.conversations import TextEncoder, read
+
     encoder = TextEncoder(tokenizer, LONGEST, chat=True)
 
     def some(name: str, count: int | None = None, **settings: Any) -> list[Row]:
@@ -86,12 +87,13 @@ def tokens(data: Path, tokenizer: Any) -> dict[str, list[Row]]:
     return {name: list({tuple(row["input_ids"]): row for row in rows}.values()) for name, rows in sets.items()}
 
 
-def _blocks(encoder: TextEncoder, data: Path) -> list[Row]:
+def _blocks(encoder: Any, data: Path) -> list[Row]:
     from attittud_lab.data.source import open_source
+    from attittud_lab.language.conversations import Example
 
     source: Any = open_source(str(data / "llm/wikitext2"))
     whole = "\n".join(text for text in source.table("test")["text"].to_pylist() if text)
-    rows = encoder.rows([Example("text", "", whole)], "wikitext")
+    rows: list[Row] = encoder.rows([Example("text", "", whole)], "wikitext")
     step = max(1, len(rows) // BLOCKS)
     return rows[::step][:BLOCKS]
 
