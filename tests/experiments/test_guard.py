@@ -13,7 +13,7 @@ pytest.importorskip("peft", reason="needs peft")
 from experiments.guard import __main__ as command
 from experiments.guard.data import REPLIES, load_sets, split
 from experiments.guard.methods import METHODS
-from experiments.guard.page import Page, page
+from experiments.guard.page import HERE, PAGE, Page, page
 from experiments.guard.pool import MANY, SEEDS, load, stage_1, stage_2
 from experiments.guard.prepare import cut, join, made_up
 from experiments.guard.score import TUNING, Asked, Results, at_gain, less, ratio
@@ -178,6 +178,10 @@ def test_a_stage_skips_what_is_there(
         command.main([*words[:2], "2", *words[3:]])
     with pytest.raises(SystemExit, match="run --stage 0 first"):
         command.main(["--stage", "1", "--files", str(files), "--out", str(tmp_path), "--device", "cpu"])
+
+
+def test_the_page_is_what_the_results_give() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(HERE / "results"), "run `python -m experiments.guard.page`"
 
 
 def test_the_page_of_finished_stages(tmp_path: Path) -> None:
