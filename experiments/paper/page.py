@@ -1,4 +1,4 @@
-"""docs/reproduction.md and its plots from the committed results: `python -m experiments.paper.page`."""
+"""docs/reproduction.md, its plots and some lines of README from the committed results: `python -m experiments.paper.page`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from attittud_lab.statistics import Summary
 from experiments.reproduce.results import read_lines
 
-from . import multicifar, printed, table1, table3
+from . import multicifar, multicifar_portfolio, printed, readme, table1, table3
 from .claims import MISSING, Claim, against_paper, judged, spread_falls, table
 from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
 from .plots import DOCS, PLOTS, draw
@@ -58,12 +58,14 @@ the minutes."""
 
 def page() -> str:
     """The whole page; what was not run yet says so."""
-    vision = [table2(), table4(), samples(), rank(), captured(), multicifar.section()]
+    vision = [table2(), table4(), samples(), rank(), captured()]
     sections = [
         ABOUT,
         in_short(),
         READING,
         *vision,
+        multicifar.section(),
+        multicifar_portfolio.section(),
         table1.section(),
         table3.section(),
         *diverged(),
@@ -178,7 +180,8 @@ def costs() -> str:
         return f"## What it cost\n\nNothing has been run: {MISSING}."
     head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit", "side by side", "runs", "minutes"]
     every = list(itertools.chain(*sums.values()))
-    in_all = f"In all {len(every)} runs, {sum(every) / 60:.1f} minutes. {five_rows()}"
+    one = " (a portfolio counts as one)" if multicifar_portfolio.lines() else ""
+    in_all = f"In all {len(every)} runs{one}, {sum(every) / 60:.1f} minutes. {five_rows()}"
     return "\n\n".join(["## What it cost", COMPILED, table(head, lines), in_all, *made_again()])
 
 
@@ -220,7 +223,8 @@ def protocol() -> str:
 def main() -> None:
     draw(PLOTS)
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    readme.write()
+    print(f"wrote {PAGE} and what {readme.README} says about MultiCifar100")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,9 @@ def reproduce(
             help="Only this part of the experiments; repeat it for several, in this order. An unknown name lists them.",
         ),
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N seeds; the others can be run later.")
+    ] = None,
     configs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")] = HERE / "configs",
     results: Annotated[
         Path | None,
@@ -87,9 +90,10 @@ def reproduce(
     from rich.console import Console
     from rich.table import Table
 
-    from attittud_lab.errors import InputError
+    from attittud_lab.errors import InputError, listed
     from attittud_lab.output.interrupts import interruptible
-    from attittud_lab.output.progress import Bars, Progress, RunLines, parse_duration
+    from attittud_lab.output.progress import Bars, Progress, RunLines, Says, parse_duration
+    from experiments.reproduce import portfolio
     from experiments.reproduce.experiments import EXPERIMENTS
     from experiments.reproduce.run import reproduce as run
     from experiments.reproduce.run import side_by_side
@@ -100,12 +104,19 @@ def reproduce(
         for known, experiment in EXPERIMENTS.items():
             encoder = "" if experiment.encoder is None else "; --model: a folder with a text encoder"
             table.add_row(known, f"{experiment.about}. --data: {experiment.data}{encoder}")
+        table.add_row(portfolio.NAME, f"{portfolio.ABOUT}. --data: {EXPERIMENTS[portfolio.TABLE].data}")
         console.print(table)
         return
     names = [name, *(word for word in overrides or [] if "=" not in word)]
-    for name in names:
+    if portfolio.NAME in names and len(names) > 1:
+        raise InputError(f"{portfolio.NAME} is run alone; leave {listed(n for n in names if n != portfolio.NAME)} out")
+    alone = names == [portfolio.NAME]
+    name = portfolio.TABLE if alone else name
+    for name in [] if alone else names:
         if name not in EXPERIMENTS:
-            raise InputError(f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
+            raise InputError(
+                f"there is no experiment {name!r}; choose one of {', '.join([*EXPERIMENTS, portfolio.NAME])}"
+            )
     if data is None and not quick:
         encoder = "" if EXPERIMENTS[name].encoder is None else " and that with a text encoder by --model"
         raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick")
@@ -118,12 +129,17 @@ def reproduce(
         "quick": quick,
         "budget": None if budget is None else parse_duration(budget),
         "only": part or [],
+        "seeds": seeds,
         "model": model,
         "side_by_side": workers + beside,
     }
     with ExitStack() as stack:
         stack.enter_context(interruptible(lambda: f"finished runs are kept in {results}, the same command goes on"))
-        if workers > 1:
+        if alone:
+            del settings["model"], settings["seeds"]  # it has no encoder, and one seed
+            said = Progress() if quiet else Says()
+            outcome = portfolio.run_portfolios(data, progress=said, workers=workers, **settings)
+        elif workers > 1:
             outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
         else:
             progress = Progress() if quiet or quick else RunLines(console)

@@ -25,6 +25,8 @@ class Plan:
     """Parts that are run with all seeds."""
     steps: Callable[[Config], Budget]
     """Returns the updates of a part, which may have to look at its data."""
+    most: int | None = None
+    """How many seeds are run, if not all that the configuration asks for."""
     _jobs: dict[tuple[str, str, Variant, int], Job] = field(default_factory=dict, repr=False)
     _steps: dict[str, Budget] = field(default_factory=dict, repr=False)
 
@@ -32,7 +34,7 @@ class Plan:
         first = self.parts[self.searched[0]]
         self.candidates = candidates(first)
         self.variants = {c.label: variants(c.strategy, first.compare, tuned=c.tuned) for c in self.candidates}
-        self.seeds = [first.seed + i for i in range(first.compare.seeds)]
+        self.seeds = [first.seed + i for i in range(first.compare.seeds)][: self.most]
         self.tuning_seeds = self.seeds[: first.compare.tuning_seeds]
 
     def jobs(self, find: Find, share: float = 0.0) -> Iterator[Job]:

@@ -116,9 +116,11 @@ class Results:
     def release(self, job: Job) -> None:
         self._claims.pop(job.fingerprint).release()
 
-    def keep(self, job: Job, folder: Path, result: RunResult | str, seconds: float) -> None:
-        """Write the line of a run that has ended; a text as `result` says how it diverged."""
-        about = read_json(folder / "run.json")
+    def keep(
+        self, job: Job, folder: Path, result: RunResult | str, seconds: float, *, compiled: bool = False, **more: Any
+    ) -> None:
+        """Write the line of a run that has ended; a text as `result` says how it diverged. `more` are further entries."""
+        about = read_json(folder / "run.json") | ({"compiled": True} if compiled else {})
         del about["config"]
         if self.side_by_side > 1:
             about["side_by_side"] = self.side_by_side
@@ -130,6 +132,7 @@ class Results:
             "result": result.plain() if finished else None,
             "curves": curves(folder / "metrics.jsonl") if finished else {},
             "made_with": {name: value for name, value in about.items() if value is not None},
+            **more,
         }
         self._write(job, line if finished else line | {"diverged": result})
 

@@ -70,21 +70,22 @@ def reproduce(
     quick: bool = False,
     budget: float | None = None,
     only: Sequence[str] = (),
+    seeds: int | None = None,
     side_by_side: int = 1,
     share: float = 0.0,
     model: Path | None = None,
 ) -> Outcome:
     """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work` is for run folders.
 
-    `only` are the parts to run, in this order; without it all of them. Several processes may do the same at once: none
-    trains what another is training, and each waits for all of it. `side_by_side` says how many share the device, `share`
-    which of several parts to begin with. `model` is the folder of a text encoder.
+    `only` are the parts to run, in this order; without it all of them. `seeds` limits their seeds to so many. Several
+    processes may do the same at once: none trains what another is training, and each waits for all of it. `side_by_side`
+    says how many share the device, `share` which of several parts to begin with. `model` is the folder of a text encoder.
     """
     runner = Runner(Results(results, work / "locks", side_by_side), work, progress, Clock(budget), share)
     plans: dict[str, Plan] = {}
     for name in names:
         experiment, made_up = EXPERIMENTS[name], work if quick else None
-        folder, settings = _inputs(name, experiment, data, model, made_up, overrides)
+        folder, settings = inputs(name, experiment, data, model, made_up, overrides)
         found, archive = parts(name, folder, configs, settings), experiment.runs_of or name
         if experiment.start is not None:
             start = read_part(configs, experiment.start(folder), settings)
@@ -93,7 +94,7 @@ def reproduce(
         for group in [[part] for part in found] if experiment.searched is None else [list(found)]:
             searched = group if experiment.searched is None else experiment.searched(group)
             chosen = [part for part in only or wanted if part in group]
-            plan = Plan(archive, {part: found[part] for part in group}, searched, chosen, runner.steps)
+            plan = Plan(archive, {part: found[part] for part in group}, searched, chosen, runner.steps, seeds)
             plans |= {part: plan for part in group if part not in plans}
     for part in only:
         if part not in plans:
@@ -102,7 +103,7 @@ def reproduce(
     return runner.run([plan for plan in ordered if plan.wanted])
 
 
-def _inputs(
+def inputs(
     name: str,
     experiment: Experiment,
     data: Path | None,

@@ -379,6 +379,14 @@ def test_superclasses_share_a_search(tmp_path: Path) -> None:
     assert again.finished == ["second"]
 
 
+def test_seeds_can_be_left_for_later(tmp_path: Path) -> None:
+    for seeds in (1, None):
+        outcome = quick(tmp_path, names=["table2-multicifar100"], overrides=["compare.strategies=[]"], seeds=seeds)
+        assert (outcome.finished, outcome.missing) == (["first", "second"], [])
+        found = {line["run"].rpartition("/")[2] for line in read_lines(outcome.results[0])}
+        assert found == ({"seed-0"} if seeds else {"seed-0", "seed-1"})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

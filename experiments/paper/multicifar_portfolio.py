@@ -1,0 +1,112 @@
+"""`strategy: portfolio` on four superclasses of MultiCifar100, apart from the table but compared with its rows."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from statistics import fmean
+
+from attittud_lab.statistics import ALPHA, FEWEST, Difference
+from experiments.reproduce.portfolio import NAME, OTHERS
+from experiments.reproduce.results import Line, read_lines
+
+from . import multicifar
+from . import rows as reader
+from .claims import difference_cells, table
+from .rows import Row
+
+FINALS = ("single", "ensemble")
+WIDTH = 128
+TITLE = "### A portfolio on four superclasses, apart from the table"
+ABOUT = """\
+`strategy: portfolio` ([what it does](portfolio.md)) on the next superclass in alphabetical order after each of the
+search's: {names}. `single` is one network, trained at last on all labels; `ensemble` is a mean of networks of the
+folds. The test images are those of the table."""
+LABELS = """\
+A portfolio has the {labels:,} labels of a superclass to train and to choose with, in turn: the network of `single` is
+trained on all of them, each network of `ensemble` on two thirds. Rows of the table train on {train:,} of them and
+choose on the other {validation:,}."""
+HONEST = """\
+A difference has causes that these figures cannot tell apart: labels, averaged weights, the choice among strategies,
+and about {runs:.0f} runs' time where a row takes one (the settings of both come from the search on other
+superclasses). The intervals are over {n} pairs with one seed each: to be significant, a mean must be {needed:.1f}
+times as large as the standard deviation of the differences. The p-values are not corrected, and no verdict is drawn."""
+NOT_RUN = f"`python -m experiments.reproduce {NAME} --data FOLDER` runs it; the protocol below says how."
+
+
+def lines() -> list[Line]:
+    """The superclasses that have been run, in the order of the declaration."""
+    found = {line["part"]: line for line in read_lines(reader.RESULTS / f"{NAME}.jsonl")}
+    return [found[name] for name in OTHERS if name in found]
+
+
+def rows() -> dict[str, Row]:
+    """Both kinds of model as rows of the table, by superclass."""
+    runs = {
+        final: {line["part"]: {"result": line["result"] | line["portfolio"][final]} for line in lines()}
+        for final in FINALS
+    }
+    return {final: Row(final, "", some) for final, some in runs.items() if some}
+
+
+def section() -> str:
+    found, parts = lines(), [TITLE, textwrap.fill(ABOUT.format(names=", ".join(OTHERS)), WIDTH)]
+    if not found:
+        return "\n\n".join([*parts, NOT_RUN])
+    if len(found) < len(OTHERS):
+        parts.append(f"**{len(found)} of {len(OTHERS)} have been run so far.**")
+    of_table = multicifar.column().rows
+    known = {label: of_table[label] for label in multicifar.SHORT if label in of_table}
+    own = rows()
+    differences = [
+        [multicifar.SHORT[label], *(cell for final in FINALS for cell in _cells(own[final].minus(row)))]
+        for label, row in known.items()
+    ]
+    head = [text for final in FINALS for text in (f"`{final}` less it", "95 %", "p")]
+    parts += [by_superclass(found, known), table(["row of the table", *head], differences)]
+    if known:
+        parts.append(textwrap.fill(LABELS.format(**used_labels(known)), WIDTH))
+    if len(found) >= FEWEST:
+        from scipy.stats import t
+
+        needed = t.ppf(1 - ALPHA / 2, len(found) - 1) / math.sqrt(len(found))
+        runs = fmean(line["portfolio"]["single"]["runs"] for line in found)
+        parts.append(textwrap.fill(HONEST.format(runs=runs, n=len(found), needed=needed), WIDTH))
+    minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in found) / 60
+    parts.append(f"They took {minutes:.0f} minutes of the device; of processes side by side, each has its share.")
+    return "\n\n".join(parts)
+
+
+def used_labels(of_table: Mapping[str, Row]) -> dict[str, int]:
+    """How many labels of a superclass a portfolio has, and what a row of the table takes them for."""
+    row = next(iter(of_table.values()))
+    about: Line = next(iter(row.runs.values()))["result"]["examples"]
+    labels: int = lines()[0]["portfolio"]["single"]["labels"]
+    return {"labels": labels, "train": about["train"], "validation": about["validation"]}
+
+
+def by_superclass(found: list[Line], of_table: Mapping[str, Row]) -> str:
+    """A line for every superclass, with the mean of all below them."""
+    lined, columns = [], dict[str, list[float]]()
+    for line in found:
+        part, own = line["part"], line["portfolio"]
+        values = {label: row.test[part] for label, row in of_table.items() if part in row.runs}
+        values |= {final: own[final]["test"][line["result"]["metric"]] for final in FINALS}
+        for label, value in values.items():
+            columns.setdefault(label, []).append(value)
+        shown = [f"{100 * values[label]:.1f}" if label in values else "" for label in (*of_table, *FINALS)]
+        picked = ", ".join(f"{label} x {n}" if n > 1 else label for label, n in own["ensemble"]["picks"].items())
+        lined.append([part, *shown, own["single"]["winner"], picked, f"{own['single']['runs']:.1f}"])
+    means = [
+        f"{100 * fmean(columns[label]):.1f}" if len(columns.get(label, ())) == len(found) else ""
+        for label in (*of_table, *FINALS)
+    ]
+    lined.append(["mean", *means, "", "", ""])
+    head = ["superclass", *(multicifar.SHORT[label] for label in of_table), *(f"`{final}`" for final in FINALS)]
+    return table([*head, "`single` is", "`ensemble` has", "full runs"], lined)
+
+
+def _cells(found: Difference | None) -> list[str]:
+    mean, interval, _, p = difference_cells(found)
+    return [mean, interval, p]

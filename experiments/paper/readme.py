@@ -1,0 +1,102 @@
+"""The sentences of README.md about MultiCifar100, from the committed results; the page's command writes them."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from statistics import fmean
+
+from . import multicifar, multicifar_portfolio, printed
+from .claims import judged
+from .rows import HERE, Row
+
+README = HERE.parent / "README.md"
+WIDTH = 160
+_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_BULLET = re.compile(r"^\* \*\*MultiCifar100\*\*.*?(?=^\* )", re.MULTILINE | re.DOTALL)
+_NOT_RUN = re.compile(
+    r"^\[docs/reproduction\.md\]\(docs/reproduction\.md\) has every.*?at hand\.\n", re.MULTILINE | re.DOTALL
+)
+
+
+def written(text: str) -> str:
+    """README's text with what the results say now; as it is where nothing of MultiCifar100 has been run."""
+    rows = multicifar.column().rows
+    done, _ = multicifar.best_counts([*rows.values()])
+    if not done:
+        return text
+    for pattern, sentence in ((_BULLET, bullet(rows, done)), (_NOT_RUN, not_run(done))):
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"README.md has not exactly one place for {sentence.split(':')[0]!r}; restore it")
+        own = f"{textwrap.fill(sentence, WIDTH, subsequent_indent='  ' if sentence[0] == '*' else '', break_on_hyphens=False)}\n"
+        text = pattern.sub(lambda _, own=own: own, text)
+    return text
+
+
+def bullet(rows: dict[str, Row], done: int) -> str:
+    labels = ("multitask", "pcgrad", "pretrain", multicifar.FLIP)
+    common = set.intersection(*(set(row.runs) for row in rows.values()))
+    ours = [f"{100 * fmean(rows[label].test[name] for name in common):.1f}" for label in labels]
+    paper = [printed.MULTICIFAR[label][1] for label in labels]
+    all_ = multicifar.SUPERCLASSES
+    how_many = f"all {all_} superclasses" if done == all_ else f"{done} of {all_} superclasses so far"
+    return (
+        f"* **MultiCifar100** (Table 2, {how_many}): multitask and PCGrad have {ours[0]} and {ours[1]} % (paper {paper[0]} and "
+        f"{paper[1]}), pre-training has {ours[2]} ({paper[2]}), and (1, 1, −1), which the paper has best with {paper[3]}, has "
+        f"{ours[3]}: {_to_multitask(rows)}{_best(rows, done)}.{_portfolio(rows)}"
+    )
+
+
+def _to_multitask(rows: dict[str, Row]) -> str:
+    ((_, found, verdict),) = (
+        each
+        for each in judged(multicifar.CLAIMS, rows)
+        if (each[0].first, each[0].second) == (multicifar.FLIP, "multitask")
+    )
+    assert found is not None
+    where = "below" if found.mean < 0 else "above"
+    sure = "not significant" if verdict == "not significant" else "significant"
+    return f"{abs(100 * found.mean):.1f} points {where} multitask, {sure}"
+
+
+def _best(rows: dict[str, Row], done: int) -> str:
+    """On how many superclasses the paper's row is best, once all of them are there."""
+    if done < multicifar.SUPERCLASSES:
+        return ""
+    _, counts = multicifar.best_counts([rows[label] for label in printed.MULTICIFAR])
+    return (
+        f", and best of the paper's rows on {counts[multicifar.FLIP]:.3g} of {done} (paper {printed.MULTICIFAR_BEST})"
+    )
+
+
+def _portfolio(rows: dict[str, Row]) -> str:
+    """A sentence about the portfolio, once all of its superclasses are there."""
+    found = multicifar_portfolio.lines()
+    if len(found) < len(multicifar_portfolio.OTHERS):
+        return ""
+    single, ensemble = (f"{100 * row.summary.mean:.1f}" for row in multicifar_portfolio.rows().values())
+    there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in found):.1f}"
+    runs = fmean(line["portfolio"]["single"]["runs"] for line in found)
+    labels = multicifar_portfolio.used_labels(rows)
+    more = labels["labels"] - labels["train"]
+    return (
+        f" On {_WORDS[len(found)]} of them, apart from the table, `strategy: portfolio` has {single} (one network, trained on "
+        f"{more} more labels) and {ensemble} (an ensemble) where multitask has {there}, in about {runs:.0f} runs' time and with "
+        "one seed."
+    )
+
+
+def not_run(done: int) -> str:
+    left = multicifar.SUPERCLASSES - done
+    missing = (
+        f"{_WORDS[left] if left < len(_WORDS) else left} superclass{'es' if left > 1 else ''} of MultiCifar100, and "
+    )
+    return (
+        "[docs/reproduction.md](docs/reproduction.md) has every table and figure beside the paper's, with intervals, a verdict "
+        f"on each claim, and what was not run: {missing if left else ''}CheXpert itself, of which no copy was at hand."
+    )
+
+
+def write(path: Path = README) -> None:
+    path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
