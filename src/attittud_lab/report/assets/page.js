@@ -282,8 +282,9 @@
     if (data.metric !== "loss") names.push(["validation/loss", "validation loss"]);
     const losses = new Set(rows().flatMap((row) => Object.keys(row.train).filter((name) => name.startsWith("loss/"))));
     losses.forEach((name) => {
-      const [kind, source] = name.slice("loss/".length).split("/");
-      names.push([name, source ? `${source} loss` : kind === "training" ? "training loss" : `${kind} training loss`]);
+      const kind = name.slice("loss/".length), own = kind.startsWith("auxiliary/");
+      const words = own ? `${kind.slice("auxiliary/".length)} loss` : kind === "training" ? "training loss" : `${kind} training loss`;
+      names.push([name, words]);
     });
     switcher(which, names, () => state.curve, (value) => { state.curve = value; });
     switcher(axis, [["step", "by step"], ["seconds", "by second"]], () => state.x, (value) => { state.x = value; });
