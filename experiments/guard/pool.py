@@ -25,7 +25,9 @@ _bench: Bench | None = None  # of a worker process
 
 
 def stage_1() -> list[Run]:
-    return [Run("a", method, rate, TUNED_M, TUNING) for method in METHODS for rate in RATES]
+    """The longest runs first, so that no process works alone at the end."""
+    slow = sorted(METHODS, key=lambda name: (not METHODS[name].single, not METHODS[name].guide))
+    return [Run("a", method, rate, TUNED_M, TUNING) for method in slow for rate in RATES]
 
 
 def stage_2(chosen: dict[str, Any], seeds: Sequence[int] = SEEDS) -> list[Run]:

@@ -97,6 +97,22 @@ def test_the_model_writes_the_replies_to_prompts() -> None:
     assert "forgetting" in result.validation
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("language.guard=kl", "language.lora=2", "language.gradient_checkpointing=true"),
+        ("language.guard=orthograd", "language.precision=bf16"),
+        ("language.guard=gu", "language.accumulate=2", "language.schedule=cosine", "language.warmup=2"),
+    ],
+)
+def test_settings_go_together(settings: tuple[str, ...]) -> None:
+    if "language.lora=2" in settings:
+        pytest.importorskip("peft")
+    run(job(*settings, "language.steps=4"), Path("run"))
+    learned = json.loads(Path("run/learned.json").read_text())
+    assert learned["end"]["loss"] < learned["start"]["loss"] and len(learned["averages"]) == 5
+
+
 def test_nothing_protected_is_said() -> None:
     result = run(job("language.protect=null", "language.guard=none", "language.steps=3"), Path("run"))
     assert result.metric == "loss" and set(result.validation) == {"loss"}
