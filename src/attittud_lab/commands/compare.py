@@ -82,7 +82,7 @@ def _settings(
             raise InputError(
                 "give a CONFIG, or both --primary PATH and --auxiliary PATH; `attittud init` writes a CONFIG"
             )
-        return read(config, overrides), Path(config).stem
+        return read(config, overrides, "compare"), Path(config).stem
     if config is not None and "=" not in config:
         raise InputError(f"give either a CONFIG ({config}) or --primary, not both; change data.primary.path instead")
     if not auxiliary:

@@ -70,7 +70,7 @@ def diagnose(
 
         from attittud_lab.diagnose import diagnose as run
 
-        settings = read(config, overrides)
+        settings = read(config, overrides, "diagnose")
     folder = Path(settings.output) / config.stem / "diagnose"
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else Says()
     kept = "a diagnosis keeps nothing before its end, the same command starts over"

@@ -17,6 +17,7 @@ from typing import Any
 from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, notes, scatter
 from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
+from attittud_lab.language.run import LEARNED, MODEL
 from attittud_lab.output.progress import shares
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
 from attittud_lab.report.portfolio import portfolio
@@ -96,6 +97,9 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
     config = read_json(folder / "run.json")["config"]
+    if config.get("task") == "causal-lm":
+        shown = {"config": _text(folder / "config.yaml"), "provenance": _about(folder)}
+        return _language(folder, config, curves([folder], points)) | shown
     path, label = folder / "result.json", str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
     found = curves([folder], points)
@@ -134,6 +138,54 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     figures_of_all = {**page["tables"][0], "title": "All figures of the model: out-of-fold and on the test set"}
     last = page["curves"] if found["train"] else []  # the networks of folds have no training on all labels
     return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
+
+
+_AVERAGES = (
+    "Averages of the weights before and after training cost nothing. A way to protect the model is of use only if plain "
+    "training with guard: none and its averages forget more at the same loss on new data."
+)
+_UNITS = "Losses and forgetting are in nats per token: means over all tokens that count in held-out examples."
+
+
+def _language(folder: Path, config: Mapping[str, Any], curves: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of the page but for configuration and provenance; of an unfinished run, what is known so far."""
+    guard, forgets = str(config["language"]["guard"]), "validation/forgetting" in curves["validation"]
+    page: dict[str, Any] = {
+        "kind": "run",
+        "title": f"Language model: {guard}, seed {config['seed']}",
+        "subtitle": "unfinished: these are the figures so far",
+        "metric": "forgetting" if forgets else "loss",
+        "decision": None,
+        "notes": [],
+        "tables": [{"name": "Result", "about": "", "columns": ["figure"], "rows": []}],
+        "curves": [[{"label": guard, **curves}]],
+    }
+    if not (folder / "result.json").is_file():
+        return page
+    result, learned = read_json(folder / "result.json"), read_json(folder / LEARNED)
+    count, (phase,) = result["examples"], result["phases"]
+    protected = f"; protected: {count['protected']}, held out {count['protected_validation']}" if forgets else ""
+    rows = [_weights_row(f"{one['share']:.0%} of the trained weights", one) for one in learned["averages"]]
+    if not rows:
+        rows = [_weights_row("before training", learned["start"]), _weights_row("after training", learned["end"])]
+    columns = ["weights", "loss on new data", "perplexity", *(["forgetting"] if forgets else [])]
+    return page | {
+        "subtitle": f"examples to learn: {count['train']}, held out {count['validation']}{protected}",
+        "decision": learned["decision"],
+        "notes": [
+            *([_AVERAGES] if forgets else []),
+            _UNITS,
+            f"{phase['steps']} steps in {phase['seconds']:.1f} s of training.",
+            f"The trained model is in {MODEL}/ in the folder of the run; transformers loads it from there.",
+        ],
+        "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
+    }
+
+
+def _weights_row(name: str, found: Mapping[str, float]) -> dict[str, Any]:
+    loss = found["loss"]
+    forgetting = [f"{found['forgetting']:+.4f}"] if "forgetting" in found else []
+    return {"cells": [name, f"{loss:.4f}", f"{math.exp(min(loss, 700)):.4g}", *forgetting], "interval": None}
 
 
 def _inside(folder: Path, path: str) -> Path:
@@ -184,8 +236,8 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
     """
     named = [list(_points(path)) for path in run_dirs]
     train, validation = (
-        _joined([point for _, point in run if key in point] for run in named)
-        for key in ("loss/primary", "validation/loss")
+        _joined([point for _, point in run if any(name.startswith(key) for name in point)] for run in named)
+        for key in ("loss/", "validation/loss")
     )
     guided = [p for p in validation if any(name.startswith(_LAYERS) for name in p)]
     plain = [{name: value for name, value in p.items() if not name.startswith(_LAYERS)} for p in validation]

@@ -278,10 +278,14 @@
 
     const curves = section("Learning curves", rows().some((row) => row.validation[`${metric}/low`]) ? "Means over seeds; bands from the lowest to the highest seed." : "");
     const which = make("div", "switch"), axis = make("div", "switch");
-    const names = [[metric, `validation ${data.metric}`], ["validation/loss", "validation loss"], ["loss/primary", "primary training loss"]];
-    Object.keys((rows().find((row) => Object.keys(row.train).some((name) => name.startsWith("loss/auxiliary/"))) || { train: {} }).train)
-      .filter((name) => name.startsWith("loss/auxiliary/"))
-      .forEach((name) => names.push([name, `${name.slice("loss/auxiliary/".length)} loss`]));
+    const names = [[metric, `validation ${data.metric}`]];
+    if (data.metric !== "loss") names.push(["validation/loss", "validation loss"]);
+    const losses = new Set(rows().flatMap((row) => Object.keys(row.train).filter((name) => name.startsWith("loss/"))));
+    losses.forEach((name) => {
+      const kind = name.slice("loss/".length), own = kind.startsWith("auxiliary/");
+      const words = own ? `${kind.slice("auxiliary/".length)} loss` : kind === "training" ? "training loss" : `${kind} training loss`;
+      names.push([name, words]);
+    });
     switcher(which, names, () => state.curve, (value) => { state.curve = value; });
     switcher(axis, [["step", "by step"], ["seconds", "by second"]], () => state.x, (value) => { state.x = value; });
     controls(curves, which, axis);
