@@ -11,7 +11,7 @@ import typer
 
 from attittud_lab.commands import CONFIG, key_values, read
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, Progress
+from attittud_lab.output.progress import Bars, EvaluationLines, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def diagnose(
             help="Training steps to measure: at least 20 and 4 times strategy.refresh_every, at most the job's steps.",
         ),
     ] = 200,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, nor lines in place of it.")] = False,
 ) -> None:
     """Look at the first few hundred steps of a job: is there anything for a decomposition to work with?
 
@@ -63,7 +63,7 @@ def diagnose(
 
         settings = read(config, overrides)
     folder = Path(settings.output) / config.stem / "diagnose"
-    progress = Bars() if sys.stderr.isatty() and not quiet else Progress()
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
     kept = "a diagnosis keeps nothing before its end, the same command starts over"
     with interruptible(lambda: kept), progress:
         result = run(settings, folder, progress, steps=steps)

@@ -143,6 +143,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         else "The intervals are about other seeds, not about other data, and each is about its row alone."
     )
     lines = [
+        *([result["gave_up"]] if result.get("gave_up") else []),
         (
             f"Mean {result['metric']} on test over {n} paired seeds; difference in points, seed by seed, to the simple baseline "
             f"that is better on validation; ▲ shown to be better, ▼ worse (Holm-corrected p below 0.05), = no difference shown, "

@@ -27,6 +27,8 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "test       loss" in out and "flip, seed 2: 10 steps" in out
     assert "`attittud report runs/job/flip/seed-2`" in out and "`attittud predict runs/job/flip/seed-2 INPUTS`" in out
+    assert "report: runs/job/flip/seed-2/report.html " in out and "next: `attittud compare job.yaml" in out
+    assert "<!doctype html>" in Path("runs/job/flip/seed-2/report.html").read_text()
     # This is not a terminal: a line for each evaluation.
     lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
     assert lines == [
