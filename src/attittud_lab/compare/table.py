@@ -112,9 +112,9 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
     }
 
 
-def scatter(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[float]:
-    """The differences of a row to the baseline of its table, seed by seed."""
-    (base,) = (other["values"] for other in table["rows"] if other["label"] == table["baseline"])
+def scatter(table: Mapping[str, Any], row: Mapping[str, Any], baseline: str | None = None) -> list[float]:
+    """The differences of a row to a baseline, by default that of its table, seed by seed."""
+    (base,) = (other["values"] for other in table["rows"] if other["label"] == (baseline or table["baseline"]))
     return [value["test"] - base[seed]["test"] for seed, value in row["values"].items() if seed in base]
 
 
