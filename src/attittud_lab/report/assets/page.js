@@ -209,7 +209,8 @@
       const source = prefix.slice("attittud/".length, -1);
       const box = section(`Weights that the parts have earned${source ? `: ${source}` : ""}`, row.weights[`${prefix}weight_`].text);
       place.append(box);
-      lines(box, row, PARTS.map((part) => [`${prefix}weight_${part}`, part, part]), { range: () => [0, 1.05] });
+      // The neutral line, which is often the same as another one, lies below the others.
+      lines(box, row, [...PARTS].reverse().map((part) => [`${prefix}weight_${part}`, part, part]), { range: () => [0, 1.05] });
     }
   }
 
