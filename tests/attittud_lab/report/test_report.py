@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attittud_lab.config.load import loads
+from attittud_lab.demo import QUALITIES, ROWS
 from attittud_lab.report import LARGEST, render, write_page, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.training.train import run
@@ -234,6 +235,22 @@ def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_looks_on_screens_and_on_paper(clean: Any, comparison: Path, run_dir: Path, tmp_path: Path, kind: str) -> None:
     check_looks(clean, write_report(run_dir if kind == "run" else comparison, tmp_path))
+
+
+def test_looks_of_the_demo(clean: Any, tmp_path: Path) -> None:
+    """A title and a next command of its own, three tables, and more rows than there are colours."""
+    rows = {row: [value + 0.01 * number for value in BASE] for number, row in enumerate(ROWS)}
+    result = made_up(tmp_path, rows)
+    tables = [result["tables"][0] | {"name": quality} for quality in QUALITIES]
+    own = {"command": "attittud init image --primary pictures/", "why": "begins the same for your own data"}
+    changed = {"title": "Demo", "tables": tables, "decision": result["decision"] | {"table": "labels right"}}
+    (tmp_path / "comparison.json").write_text(json.dumps(result | changed | {"next": own}))
+    check_looks(clean, write_report(tmp_path))
+    show(clean, tmp_path / "report.html", width=1280)
+    assert texts(clean, "#pictures h3") == ["labels right decides", *list(QUALITIES)[1:]]
+    assert len(clean.find_elements("css selector", ".leaders circle")) == 3 * (len(ROWS) - 1)
+    assert texts(clean, ".next") == [f"Next: {own['command']} {own['why']}."]
+    assert clean.find_element("css selector", ".leaders circle").rect["y"] < 720
 
 
 def test_weights_of_auto_over_time_and_in_words(clean: Any, tmp_path: Path) -> None:
