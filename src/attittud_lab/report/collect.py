@@ -84,7 +84,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
             details.append({"title": title, "columns": list(labels[0]), "rows": rows})
         runs = {row["label"]: [_inside(folder, path) for path in row["runs"].values()] for row in table["rows"]}
         groups.append([{"label": label, **curves(paths, points)} for label, paths in runs.items()])
-    decides = deciding(result)
+    decides, at = deciding(result), "for" if "title" in result else "at"  # the demo's tables are kinds of labels
     order = [decides, *(number for number in range(len(tables)) if number != decides)]
     first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values()), ""))
     return {
@@ -93,7 +93,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} paired seeds, {_examples(result['examples'])}",
         "metric": result["metric"],
         "decision": result["decision"]
-        | {"about": f"Decision: {tables[decides]['name'].lower()}", "row": decided_row(result, decides)}
+        | {"about": f"Decision {at} {tables[decides]['name'].lower()}", "row": decided_row(result, decides)}
         | _next(folder, result),
         "pictures": _pictures(result, order),
         "notes": notes(result),
@@ -141,7 +141,7 @@ def _next(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         more = decision.get("seeds_needed")
         command = f"attittud compare CONFIG compare.seeds={more}"
         return {"next": {"command": command, "why": "adds seeds and keeps the finished runs"}} if more else {}
-    runs = next((row["runs"] for row in table["rows"] if row["label"] == decision["strategy"]), {})
+    runs: Mapping[str, str] = next((row["runs"] for row in table["rows"] if row["label"] == decision["strategy"]), {})
     if not runs:
         return {}
     seed, path = next(iter(runs.items()))
@@ -164,8 +164,8 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
     text += f"{phase['best_step']} of {phase['steps']} in phase {phase['name']}."
     found: dict[str, Any] = {"outcome": "run", "about": "Result of one run", "text": text}
     if not any("/" in name for name in result["examples"]):
-        command = {"command": f"attittud predict {folder} INPUTS", "why": "predicts the label of new examples"}
-        return found | {"next": command}
+        why = "predicts the label of new examples"
+        return found | {"next": {"command": f"attittud predict {folder} INPUTS", "why": why}}
     dropped = [name for name, about in weights.items() if about["dropped"]]
     found["meaning"] = "One run does not tell whether the auxiliary data helped."
     if dropped and len(dropped) == len(weights):

@@ -98,7 +98,7 @@ def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
     steps, seconds = ({"primary_only": BASE, "multitask": [0.5] * 4, "flip": flip} for flip in (GAIN, LOSS))
     made_up(tmp_path, steps, seconds)
     found = collect(tmp_path, 10)
-    assert found["open"] == 1 and found["decision"]["about"] == "Decision: equal seconds"
+    assert found["open"] == 1 and found["decision"]["about"] == "Decision at equal seconds"
     chosen = [[row["cells"][0] for row in table["rows"] if row["chosen"]] for table in found["tables"]]
     assert chosen == [[], ["primary_only"]]
     page = render(found)
@@ -164,7 +164,7 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
         assert [table.is_displayed() for table in clean.find_elements("css selector", ".table")] == visible
         assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (name or "Equal seconds")
     assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ decision"]
-    assert texts(clean, ".decision small") == [f"Decision: {decision['table'].lower()}"]
+    assert texts(clean, ".decision small") == [f"Decision at {decision['table'].lower()}"]
     assert texts(clean, ".decision strong") == [decision["text"].partition(": ")[0] + ":"]
     assert texts(clean, "#pictures h3") == ["Equal seconds decides", "Equal steps"]
     for name in ("validation loss", "primary training loss", "more loss", "by second", "neutral", "helpful", "by step"):
