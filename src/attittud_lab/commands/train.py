@@ -73,7 +73,10 @@ def train(
         typer.echo(f"model: {size}")
     if several:
         typer.echo("\n".join(_decided(run_dir)))
-    typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
+    try:
+        typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
+    except InputError as error:  # the run itself is there
+        typer.echo(f"no report: {error}", err=True)
     typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
     if settings.data.auxiliary:
         command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
