@@ -305,8 +305,8 @@ class Comparison:
         looks = training.guided.evaluations + (training.finetune.evaluations if budget.finetune else 0)
         for candidate in self.candidates:
             config = job(self.config, candidate, self.variants[candidate.label][0], budget)
-            step[candidate.label], look = first_steps(config, data, self.runs.threads_of(config, data))
-            run = step[candidate.label] * budget.guided + step[PRIMARY_ONLY] * budget.finetune + look * looks
+            step[candidate.label], once, look = first_steps(config, data, self.runs.threads_of(config, data))
+            run = once + step[candidate.label] * budget.guided + step[PRIMARY_ONLY] * budget.finetune + look * looks
             more = len(self.seeds) + (len(self.variants[candidate.label]) - 1) * len(self.tuning_seeds)
             at_seconds = len(self.seeds) if self.config.compare.equal == "both" else 0
             total += more * run + at_seconds * (self.budget_seconds or run)
@@ -391,9 +391,9 @@ def _no_baseline(label: str, what: str) -> InputError:
     )
 
 
-def first_steps(config: Config, data: Prepared, threads: int) -> tuple[float, float]:
-    """Seconds of a step of the guided phase, after the first, in which much is set up; and of an evaluation."""
-    device = choose_device(config.device)
+def first_steps(config: Config, data: Prepared, threads: int) -> tuple[float, float, float]:
+    """Seconds of a step of the guided phase, of all that comes before the second step, and of an evaluation."""
+    device, began = choose_device(config.device), time.perf_counter()
     with conditions(config, data, device):
         data = on_device(data, device)
         model = new_model(config, data, device)
@@ -407,7 +407,7 @@ def first_steps(config: Config, data: Prepared, threads: int) -> tuple[float, fl
             times.append(time.perf_counter())
         outputs_of(model, data.validation, device, head="primary")
         look = time.perf_counter() - times[-1]
-    return (times[-1] - times[0]) / TIMED_STEPS, look
+    return (times[-1] - times[0]) / TIMED_STEPS, times[0] - began, look
 
 
 def train_one(here: Here, config: Config, fresh: bool, threads: int) -> tuple[RunResult | None, float]:
