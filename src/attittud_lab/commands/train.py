@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Bars, EvaluationLines, Progress, Says
+from attittud_lab.output.progress import Bars, EvaluationLines, Progress, RunLines
 from attittud_lab.strategies import find
 from attittud_lab.strategies import names as strategies
 
@@ -37,6 +38,8 @@ def train(
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
+        from rich.console import Console
+
         from attittud_lab.portfolio.run import run as run_portfolio
         from attittud_lab.report import write_report
         from attittud_lab.runs.model import cost
@@ -57,8 +60,8 @@ def train(
             f"{asked}: strategy {settings.strategy.name} is a single run; leave it out, or choose strategy=portfolio, which "
             "has many, or `attittud compare`"
         )
-    lines = Says() if several else EvaluationLines()
-    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else lines
+    trials = RunLines(Console(stderr=True), noun="trial", end=" in this rung") if several else EvaluationLines()
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else trials
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
             with placed(workers, ray) as place:
@@ -78,10 +81,14 @@ def train(
         typer.echo(f"model: {size}")
     if several:
         typer.echo("\n".join(_decided(run_dir)))
-        typer.echo(f"report: {write_report(run_dir)}")
-    else:
-        typer.echo(f"next: `attittud report {run_dir}` writes a page with the curves")
+    try:
+        typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
+    except InputError as error:  # the run itself is there
+        typer.echo(f"no report: {error}", err=True)
     typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
+    if settings.data.auxiliary:
+        command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
+        typer.echo(f"next: `{command}` tells on several seeds whether the auxiliary data helps")
     typer.echo(str(run_dir))
 
 
