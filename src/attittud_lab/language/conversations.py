@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,9 @@ USUAL = (
 """Columns of public data sets, in the order in which they are looked for. The last of several is the reply."""
 PROMPTS = ("prompt", "question", "instruction")
 IGNORED = -100
+_WRITTEN = re.compile(
+    r"""\s*\[\s*\{\s*['"](role|content|from|value)['"]\s*:"""
+)  # a list of messages in one text, as in csv
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,12 @@ def read(config: TextsConfig, where: str, seed: int, *, prompts: bool = False) -
         raise InputError(f"{config.path}: has no column of {known}; name it by {where}.columns. It has {listed(names)}")
     cells = [table[name].to_pylist() for name in columns]
     found = [_example(config.path, number, row, prompts) for number, row in enumerate(zip(*cells, strict=True), 1)]
-    found = [example for example in found if example.reply or (prompts and example.prompt)]
+    rows, found = len(found), [example for example in found if example.reply or (prompts and example.prompt)]
+    lack = "a prompt" if prompts else "a text, a reply, or in a chat a message of the role assistant"
     if not found:
-        raise InputError(f"{config.path}: there is no text in {listed(columns)}; check the file ({where}:)")
+        raise InputError(f"{config.path}: no row has {lack}, in {listed(columns)}; check the file ({where}:)")
+    if len(found) < rows:
+        warn_once(f"{config.path}: {rows - len(found)} of {rows} rows are left out, which lack {lack} ({where}:)")
     order = np.random.default_rng(seed).permutation(len(found))
     return [found[number] for number in order[: counted(config.examples, len(found), config.path)]]
 
@@ -109,7 +116,7 @@ def hold_out(found: Sequence[Example], wanted: float | None, where: str) -> tupl
     if not measured or not rest:
         raise InputError(
             f"{where}: {len(found)} examples leave {len(rest)} to train on and {len(measured)} to measure with; both need "
-            "some, none of which are equal"
+            "some, none of which are equal; give more examples, or another number of them"
         )
     return rest, measured
 
@@ -123,9 +130,15 @@ def _example(path: str, number: int, cells: Sequence[Any], prompts: bool) -> Exa
             asked = chats[-1]
             while asked and asked[-1]["role"] == "assistant":
                 asked = asked[:-1]
-        return Example("chat", json.dumps(asked) if asked else "", json.dumps(last) if last and not prompts else "")
+        replied = not prompts and any(message["role"] == "assistant" for message in chats[-1])
+        return Example("chat", json.dumps(asked) if asked else "", json.dumps(chats[-1]) if replied else "")
     if not all(cell is None or isinstance(cell, str) for cell in cells):
         raise InputError(f"{path}: row {number} holds {short(str(cells))}, neither text nor a list of messages")
+    if any(_WRITTEN.match(cell) for cell in cells if cell):
+        raise InputError(
+            f"{path}: row {number} has a list of messages written as one text ({short(str(cells))}); save them as lists, in a "
+            "jsonl or parquet file"
+        )
     if prompts:
         return Example("reply", "\n\n".join(cell for cell in before or cells if cell))
     if not before:
@@ -175,6 +188,11 @@ class TextEncoder:
             return messages
         return [{"role": "user", "content": example.prompt}] if self.chat else example.prompt
 
+    def room(self, example: Example) -> int:
+        """How many tokens a reply to a prompt may have."""
+        asked = self.prompt(example)
+        return self.longest - len(self._ids(asked) if isinstance(asked, str) else self._template(asked, reply=True))
+
     def _rows(self, example: Example) -> list[Row]:
         end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
         if example.kind == "text":
@@ -205,7 +223,10 @@ class TextEncoder:
         for number in range(len(asked), len(messages)):
             if messages[number]["role"] != "assistant":
                 continue
-            before, until = self._template(messages[:number], reply=True), self._template(messages[: number + 1])
+            before = self._template(messages[:number], reply=True)
+            if len(before) >= self.longest:
+                break  # the rest is cut, and long chats would take long
+            until = self._template(messages[: number + 1])
             if whole[: len(before)] != before or whole[: len(until)] != until:
                 raise InputError(
                     "model: its chat template writes the beginning of a chat differently when the chat goes on, so the "
@@ -218,8 +239,9 @@ class TextEncoder:
         try:
             found = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=reply, return_dict=True)
         except Exception as error:  # templates raise errors of their own, about roles for example
-            said = f"the chat template of the model refuses a chat ({one_line(error, 200)})"
-            raise InputError(f"{said}; change the messages, or the template of the tokenizer") from None
+            said = f"the chat template of the model refuses a chat ({one_line(error, 200)}) that begins with"
+            chat = short(json.dumps(list(messages), ensure_ascii=False), 200)
+            raise InputError(f"{said} {chat}; change the messages, or the template of the tokenizer") from None
         return [int(token) for token in found["input_ids"]]
 
     def _check_template(self) -> None:
@@ -234,6 +256,19 @@ class TextEncoder:
         ids = [int(token) for token in self.tokenizer(text, **settings)["input_ids"]]
         # Some tokenizers add their end-of-text sign; it comes at the very end, once.
         return ids[:-1] if ids and special and ids[-1] == self.tokenizer.eos_token_id else ids
+
+
+def without(rows: Sequence[Row], held_out: Sequence[Row], where: str) -> list[Row]:
+    """Rows to train on, none of which is held out from another file or, when cut, equals one that is."""
+    known = {tuple(row["input_ids"]) for row in held_out}
+    rest = [row for row in rows if tuple(row["input_ids"]) not in known]
+    if not rest:
+        raise InputError(f"{where}: all of it is also held out, to measure with; give other data to train on")
+    if len(rest) < len(rows):
+        warn_once(
+            f"{where}: {len(rows) - len(rest)} of {len(rows)} rows are left out, as they are held out to measure with"
+        )
+    return rest
 
 
 def checksum(rows: Sequence[Row]) -> str:

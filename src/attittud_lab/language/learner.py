@@ -53,6 +53,8 @@ class Learner(GuardMixin, Trainer):  # type: ignore[misc]  # transformers has no
         if self.forgetting is not None:
             found["eval_forgetting"] = self.forgetting(model)
         self.start_clock()  # measuring is not training
+        if self.state.global_step == 0 and not math.isfinite(found["eval_loss"]):
+            raise InputError("model: its loss is no finite number before it is trained; its weights may be damaged")
         self.log(found)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
@@ -60,7 +62,7 @@ class Learner(GuardMixin, Trainer):  # type: ignore[misc]  # transformers has no
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         super().log(logs | {"seconds": self.seconds()}, *args, **kwargs)
         entry = self.state.log_history[-1]
-        if not math.isfinite(entry.get("loss", 0.0)):
+        if not all(math.isfinite(x) for name, x in entry.items() if name in ("loss", "eval_loss", "eval_forgetting")):
             step = self.state.global_step
             raise InputError(f"language.lr: the loss is no longer a finite number at step {step}; lower language.lr")
         self._record(entry)

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from attittud import guards, preset
 from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.data.source import warn_once
 from attittud_lab.errors import InputError, optional
 from attittud_lab.files import make_folder, only_one_process, write_atomically, write_json
-from attittud_lab.language.conversations import Row, TextEncoder, checksum, hold_out, read
+from attittud_lab.language.conversations import Example, Row, TextEncoder, checksum, hold_out, read, without
 from attittud_lab.models import find
 from attittud_lab.models.huggingface import hf_language, quietly
 from attittud_lab.output.logs import Log, check_log, open_log
@@ -28,6 +30,7 @@ from attittud_lab.training.devices import choose_device, enough_memory
 
 LEARNED = "learned.json"
 MODEL = "model"
+REPLIES = "replies.jsonl"
 PHASE = "learn"
 _LESS = "lower language.batch_size or max_length, raise accumulate, or set gradient_checkpointing: true or lora: 16"
 _METRICS = {
@@ -107,7 +110,11 @@ class _Job:
         self.encoder = TextEncoder(self.tokenizer, self._longest(), chat=config.language.chat)
         self.rows: dict[str, list[Row]] = {}
         self._read()
-        self._check_vocabulary()
+        measured = [row for part in ("validation", "protected_validation") for row in self.rows.get(part, ())]
+        for part, where in (("train", "language.learn"), ("protected", "language.protect")):
+            if part in self.rows:
+                self.rows[part] = without(self.rows[part], measured, where)
+        self._check_model()
         if config.language.lora is not None:
             self.model = _with_lora(self.model, config.language.lora)
 
@@ -129,6 +136,10 @@ class _Job:
         if source is None:
             return
         examples = read(source, where, seed, prompts=wanted.protect is None)
+        if wanted.protect is None:
+            examples = self._answerable(examples, where)
+            if not self.folder.about_path.exists():  # a run that never began may have had another model
+                (self.folder.path / REPLIES).unlink(missing_ok=True)
         # The model's replies to equal prompts are equal too.
         old, kept = hold_out(examples, wanted.protect_validation, "language.protect_validation")
         for part, some in (("protected", old), ("protected_validation", kept)):
@@ -136,17 +147,29 @@ class _Job:
                 self.encoder.rows(some, where) if wanted.protect is not None else self._replies(some, part)
             )
 
-    def _replies(self, examples: Sequence[Any], part: str) -> list[Row]:
+    def _answerable(self, examples: Sequence[Example], where: str) -> list[Example]:
+        found = [example for example in examples if self.encoder.room(example) > 0]
+        many = f"{where}: {len(examples) - len(found)} of {len(examples)} prompts"
+        full = f"{many} leave no room for a reply within language.max_length {self.encoder.longest}"
+        if not found:
+            raise InputError(f"{full}; raise it")
+        if len(found) < len(examples):
+            warn_once(f"{full}; raise it to use them")
+        return found
+
+    def _replies(self, examples: Sequence[Example], part: str) -> list[Row]:
         """What the model writes before it is trained; kept in the folder, so that a continued run has the same."""
         from attittud.integrations.protected import replies
 
-        path = self.folder.path / "replies.jsonl"
+        path = self.folder.path / REPLIES
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
         known = [line for line in lines if line["part"] == part]
         prompts = [self.encoder.prompt(example) for example in examples]
         if [line["prompt"] for line in known] != prompts:
             self.model.to(self.device)
-            written = replies(self.model, self.tokenizer, prompts, self.config.language.reply_tokens)
+            most = [min(self.config.language.reply_tokens, self.encoder.room(example)) for example in examples]
+            pairs = zip(prompts, most, strict=True)
+            written = [replies(self.model, self.tokenizer, [prompt], count)[0] for prompt, count in pairs]
             known = [
                 {"part": part, "prompt": prompt, "reply": self._reply(row), **row}
                 for prompt, row in zip(prompts, written, strict=True)
@@ -159,13 +182,24 @@ class _Job:
         said = [token for token in row["labels"] if token >= 0]
         return str(self.tokenizer.decode(said, skip_special_tokens=True))
 
-    def _check_vocabulary(self) -> None:
+    def _check_model(self) -> None:
         largest = max(max(row["input_ids"]) for rows in self.rows.values() for row in rows)
         known = int(self.model.get_input_embeddings().num_embeddings)
         if largest >= known:
             raise InputError(
                 f"model: its tokenizer has the token {largest}, and its network knows {known} only; give a folder whose "
                 "tokenizer and weights belong together"
+            )
+        if not _is_causal(self.model, known):
+            raise InputError(
+                "model: it sees the tokens that it has to predict, as encoders such as BERT do; give a causal language model"
+            )
+        wanted = self.config.language
+        shown = min(len(self.rows.get("protected", ())), wanted.protect_batch or wanted.batch_size)
+        if shown == 1 and wanted.guard in guards() and preset(wanted.guard)["basis"] == "exact":
+            cure = "raise language.protect_batch, give more of them, or choose another guard"
+            raise InputError(
+                f"language.guard: {wanted.guard} needs at least 2 protected examples in a step, there is 1; {cure}"
             )
 
     def run(self) -> RunResult:
@@ -231,6 +265,16 @@ class _Job:
             log.log(named, values["step"])
 
 
+@torch.no_grad()
+def _is_causal(model: Any, tokens: int) -> bool:
+    """Whether a later token leaves what is predicted before it as it is."""
+    model.eval()
+    row = torch.arange(4, device=model.device) % tokens
+    other = torch.cat([row[:3], (row[3:] + 1) % tokens])
+    seen, changed = (model(input_ids=ids[None]).logits[0, :3] for ids in (row, other))
+    return not bool((seen - changed).abs().max() > 1e-5 * seen.abs().max())  # more than rounding; not about NaN
+
+
 def _with_lora(model: Any, rank: int) -> Any:
     from peft import LoraConfig, get_peft_model
 
@@ -241,7 +285,9 @@ def _with_lora(model: Any, rank: int) -> Any:
 def as_metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of the Trainer's log as a line of metrics; empty for its summary at the end."""
     found = {
-        _METRICS.get(name, name): x for name, x in entry.items() if name in _METRICS or name.startswith("attittud/")
+        _METRICS.get(name, name): x
+        for name, x in sorted(entry.items())  # as in the log of a run that goes on
+        if name in _METRICS or name.startswith("attittud/")
     }
     return {"step": entry["step"], "seconds": entry["seconds"], **found} if found else {}
 

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from attittud_lab.errors import InputError, one_line, optional
+from attittud_lab.errors import InputError, listed, one_line, optional
 from attittud_lab.files import local, write_atomically
 from attittud_lab.models.text import TextBody
 
@@ -216,9 +216,9 @@ class _Folder:
         except Exception as error:  # the type of error depends on the library's version
             raise self.failed(what, one_line(error, 200)) from None
 
-    def network(self, settings: Any, *, pretrained: bool, kind: str = "AutoModel") -> Any:
+    def network(self, settings: Any, *, pretrained: bool) -> Any:
         if pretrained:
-            return self.load("the network", kind, config=settings, use_safetensors=True).float()
+            return self.load("the network", "AutoModel", config=settings, use_safetensors=True).float()
         try:
             return self._transformers.AutoModel.from_config(settings).float()
         except Exception as error:  # the same
@@ -238,8 +238,12 @@ class _Folder:
 def hf_language(name: str) -> tuple[Any, Any]:
     """The causal language model of a folder, in float32, and its tokenizer."""
     folder = _Folder(name)
-    settings = folder.load("the network", "AutoConfig")
-    return folder.network(settings, pretrained=True, kind="AutoModelForCausalLM"), folder.tokenizer()
+    more = {"use_safetensors": True, "output_loading_info": True}
+    model, found = folder.load("the network", "AutoModelForCausalLM", **more)
+    if missing := sorted(found["missing_keys"]):
+        # transformers draws them at random: an output layer for example, in a folder with a classifier.
+        raise folder.failed("the network", f"its file lacks the weights {listed(missing, 3)}")
+    return model.float(), folder.tokenizer()
 
 
 def hf_words(name: str) -> HFWords | None:

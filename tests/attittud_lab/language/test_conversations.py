@@ -1,6 +1,8 @@
 """Chats, prompts with replies and texts: which columns are read, which tokens count, and what is refused."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from attittud_lab.language.conversations import (
     looks_like_language,
     read,
     usual_columns,
+    without,
 )
 from tests.helpers.language import WORDS, save_lines, tokenizer
 
@@ -123,7 +126,7 @@ def test_splits_and_counts_and_values(tmp_path: Path) -> None:
         ({"image": "1"}, {}, r"has no column of messages, prompt and completion, or text; name it by language\.learn"),
         ({"text": "1"}, {"columns": ["words"]}, r"there is no column 'words' \(language\.learn\.columns\)"),
         ({"text": 1}, {}, "row 1 holds .* neither text nor a list of messages"),
-        ({"text": ""}, {}, "there is no text in text"),
+        ({"text": ""}, {}, "no row has a text, .* in text"),
         ({"messages": [{"from": "user", "value": "1"}]}, {}, "row 1 has a message without a text for role and content"),
         ({"text": "1"}, {"split": "dev"}, "there is no split 'dev'"),
         ({"prompt": "1 2 3 4 5 6 7 8 9", "completion": "1"}, {"longest": 8}, "raise it"),
@@ -149,3 +152,52 @@ def test_chats_need_a_template_that_keeps_beginnings(tmp_path: Path) -> None:
     plain.chat_template = "{{ raise_exception('no such role') }}"
     with pytest.raises(InputError, match="refuses a chat"):
         TextEncoder(plain, 64, chat=None).rows([example], "language.learn")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"messages": CHAT[:1]}], "no row has .* a message of the role assistant, in messages"),
+        ([{"messages": [CHAT[0], {"role": "model", "content": "3"}]}], "no row has .* a message of the role assistant"),
+        ([{"messages": str(CHAT)}], "row 1 has a list of messages written as one text"),
+        ([{"prompt": "1", "completion": json.dumps(CHAT[1:2])}], "row 1 has a list of messages written as one text"),
+    ],
+)
+def test_chats_without_replies_and_chats_as_text_are_refused(tmp_path: Path, rows: list[Any], words: str) -> None:
+    save_lines(tmp_path / "some.jsonl", rows)
+    with pytest.raises(InputError, match=words):
+        encoded(tmp_path / "some.jsonl")
+
+
+def test_rows_without_a_reply_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "pairs.jsonl"
+    save_lines(path, [{"prompt": "1", "completion": "2"}, {"prompt": "3", "completion": ""}])
+    assert len(encoded(path)) == 1 and "1 of 2 rows are left out" in caplog.text
+
+
+def test_messages_are_roles_and_contents_alone(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    save_lines(path, [{"messages": [{**message, "time": "2024-01-01T00:00:00"} for message in CHAT]}])
+    (example,) = read(TextsConfig(str(path)), "language.learn", 0)
+    assert json.loads(example.reply) == CHAT
+
+
+def test_a_chat_is_read_as_far_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, lengths = TextEncoder(tokenizer(), 16, chat=None), list[int]()
+    usual = encoder._template
+
+    def counted(messages: Any, **settings: bool) -> list[int]:
+        lengths.append(len(messages))
+        return usual(messages, **settings)
+
+    monkeypatch.setattr(encoder, "_template", counted)
+    (row,) = encoder.rows([Example("chat", "", json.dumps(CHAT * 50))], "language.learn")
+    assert words(row["labels"]) == ". . . . . 3 4 <eos> . . . . 6 <eos> . ." and max(lengths[1:]) < 8
+
+
+def test_rows_that_are_held_out_elsewhere_are_not_trained_on(caplog: pytest.LogCaptureFixture) -> None:
+    one, two, three = ({"input_ids": [number], "labels": [number]} for number in range(3))
+    assert without([one, two], [three], "language.learn") == [one, two] and not caplog.text
+    assert without([one, two], [two], "language.learn") == [one] and "1 of 2 rows are left out" in caplog.text
+    with pytest.raises(InputError, match=r"language\.protect: all of it is also held out"):
+        without([one], [one, two], "language.protect")

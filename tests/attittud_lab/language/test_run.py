@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
+import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -18,9 +19,11 @@ from attittud.integrations.guard import PLAIN
 from attittud_lab.commands import known_names
 from attittud_lab.errors import InputError
 from attittud_lab.language.learner import Learner
-from attittud_lab.language.run import decide, run, run_dir_of
+from attittud_lab.language.run import _Job, decide, run, run_dir_of
+from attittud_lab.output.progress import Progress
+from attittud_lab.runs.folder import RunFolder
 from attittud_lab.runs.model import read_model
-from tests.helpers.language import job, make_files, save_lines, save_model
+from tests.helpers.language import WORDS, job, make_files, save_lines, save_model
 from tests.helpers.trainers import WARNINGS
 
 pytestmark = WARNINGS
@@ -120,9 +123,18 @@ def test_nothing_protected_is_said() -> None:
     assert decision["outcome"] == "unclear" and "What it forgot is not known" in decision["text"]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+@pytest.mark.parametrize("every", [2, 1000])
+def test_a_loss_that_is_not_finite_ends_the_run(every: int) -> None:
     with pytest.raises(InputError, match=r"language\.lr: the loss is no longer a finite number at step \d+; lower"):
-        run(job("language.lr=1e20", "language.guard=none", "language.clip=null"), Path("run"))
+        run(job("language.lr=1e20", "language.guard=none", "language.clip=null", f"log_every={every}"), Path("run"))
+
+
+def test_damaged_weights_are_no_matter_of_the_learning_rate() -> None:
+    model = AutoModelForCausalLM.from_pretrained("tiny")
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    model.save_pretrained("tiny")
+    with pytest.raises(InputError, match="its loss is no finite number before it is trained"):
+        run(job("language.guard=none"), Path("run"))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +167,49 @@ def test_a_tokenizer_of_another_model_is_refused() -> None:
     Path("tiny/tokenizer.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="has the token 99, and its network knows 24 only"):
         run(job(), Path("run"))
+
+
+def test_an_encoder_and_a_classifier_are_no_language_models() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained("tiny")
+    with pytest.raises(InputError, match="it sees the tokens that it has to predict, as encoders such as BERT do"):
+        run(job(), Path("run"))
+    config = transformers.LlamaConfig(vocab_size=len(WORDS), pad_token_id=0, **sizes)
+    transformers.LlamaForSequenceClassification(config).save_pretrained("tiny")
+    with pytest.raises(InputError, match=r"model hf:tiny: .*its file lacks the weights lm_head\.weight"):
+        run(job(), Path("run"))
+
+
+def test_what_is_measured_is_trained_on_by_neither_file() -> None:
+    save_lines("new.jsonl", [{"text": f"{i % 20} {i // 20}"} for i in range(60)])
+    save_lines("old.jsonl", [{"text": f" {i % 20}  {i // 20}"} for i in range(40)])  # the same tokens
+    made = _Job(job(), RunFolder(Path("run"), job()), torch.device("cpu"), Progress())
+    found = {name: {tuple(row["input_ids"]) for row in rows} for name, rows in made.rows.items()}
+    measured = found["validation"] | found["protected_validation"]
+    assert not measured & (found["train"] | found["protected"]) and len(found["protected_validation"]) == 8
+    assert len(found["train"] | measured) == 60
+
+
+def test_prompts_without_room_for_a_reply_and_replies_of_another_model(caplog: pytest.LogCaptureFixture) -> None:
+    config = transformers.GPT2Config(
+        vocab_size=len(WORDS), n_positions=16, n_embd=16, n_layer=1, n_head=2, eos_token_id=1
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained("tiny")
+    save_lines("prompts.jsonl", [{"prompt": " ".join(["1"] * (10 + number))} for number in range(9)])
+    prompted = ("language.protect=null", "language.protect_prompts=prompts.jsonl", "language.max_length=16")
+    Path("run").mkdir()
+    stale = {"part": "protected", "prompt": "1", "reply": "", "input_ids": [1], "labels": [1]}
+    save_lines("run/replies.jsonl", [stale])
+    run(job(*prompted, "language.steps=1"), Path("run"))
+    found = [json.loads(line) for line in Path("run/replies.jsonl").read_text().splitlines()]
+    assert len(found) == 6 and max(len(line["input_ids"]) for line in found) <= 16 and stale not in found
+    assert "3 of 9 prompts leave no room for a reply within language.max_length 16" in caplog.text
+
+
+def test_orthograd_needs_two_protected_examples() -> None:
+    save_lines("old.jsonl", [{"text": "1"}, {"text": "2"}])
+    with pytest.raises(InputError, match=r"language\.guard: orthograd needs at least 2 protected examples in a step"):
+        run(job("language.guard=orthograd"), Path("run"))
 
 
 START = {"loss": 3.0, "forgetting": 0.0}
