@@ -66,7 +66,8 @@ def init(
     for line in text.splitlines():
         if line.startswith(WARNING):
             typer.echo(f"attittud: {line.removeprefix('# ')}", err=True)
-    typer.echo(f"# written to {output}; next: attittud train {output}")
+    model = " model=hf:FOLDER" if "task: causal-lm\n" in text else ""
+    typer.echo(f"# written to {output}; next: attittud train {output}{model}")
 
 
 def schema(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from attittud_lab.config.options import check_path
 from attittud_lab.config.schema import LanguageConfig, TextsConfig
 from attittud_lab.data.source import open_source
-from attittud_lab.language.conversations import PROMPTS, looks_like_language, read, usual_columns
+from attittud_lab.language.conversations import PROMPTS, hold_out, looks_like_language, read, usual_columns
 
 _COST = "costs nothing to try: language.guard=none, whose averages are the curve to beat, and a lower language.lr"
 
@@ -24,8 +24,12 @@ def propose_language(learn: str, protect: str | None, column: str | None) -> str
     """YAML with comments, ready to be trained when it names a model."""
     new = _look(learn, column, "--primary")
     kept = None if protect is None else _look(protect, None, "--protect")
-    count, usual = len(read(new, "--primary", 0)), LanguageConfig()
-    known = 0 if kept is None else len(read(kept, "--protect", 0, prompts=_only_prompts(kept)))
+    found, usual = read(new, "--primary", 0), LanguageConfig()
+    old = [] if kept is None else read(kept, "--protect", 0, prompts=_only_prompts(kept))
+    hold_out(found, usual.validation, "--primary")
+    if kept is not None:
+        hold_out(old, usual.protect_validation, "--protect")
+    count, known = len(found), len(old)
     steps = max(50, min(2000, 3 * count // usual.batch_size))
     key = "protect" if kept is None or not _only_prompts(kept) else "protect_prompts"
     guard = "kl  # the divergence from the model before training; docs/guard.md has the others" if kept else "none"

@@ -45,6 +45,13 @@ class Learner(GuardMixin, Trainer):  # type: ignore[misc]  # transformers has no
     def start_clock(self) -> None:
         self._since = time.monotonic()
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """The Trainer looks whether all steps are done only after a step: a run killed behind its last one would do more."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*args, **kwargs)
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Loss and forgetting as the averages at the end have them: the mean over all tokens that count."""
         self.seconds()

@@ -238,7 +238,12 @@ class _Folder:
 def hf_language(name: str) -> tuple[Any, Any]:
     """The causal language model of a folder, in float32, and its tokenizer."""
     folder = _Folder(name)
-    more = {"use_safetensors": True, "output_loading_info": True}
+    if (folder.path / "adapter_config.json").exists():
+        cure = "give the folder of the whole model, such as peft's merge_and_unload() makes"
+        raise InputError(f"model hf:{name}: holds adapters of another model alone; {cure}")
+    folder.path = folder.path.resolve()  # adapters that are trained keep the path
+    settings = folder.load("the network", "AutoConfig")
+    more = {"config": settings, "use_safetensors": True, "output_loading_info": True}
     model, found = folder.load("the network", "AutoModelForCausalLM", **more)
     if missing := sorted(found["missing_keys"]):
         # transformers draws them at random: an output layer for example, in a folder with a classifier.

@@ -19,7 +19,7 @@ PROMPTS = [{"prompt": f"{i}"} for i in range(40)]
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, rows in {"chats": CHATS, "pairs": PAIRS, "texts": TEXTS, "prompts": PROMPTS}.items():
+    for name, rows in {"chats": CHATS, "pairs": PAIRS, "texts": TEXTS, "prompts": PROMPTS, "one": TEXTS[:1]}.items():
         save_lines(f"{name}.jsonl", rows)
 
 
@@ -35,8 +35,9 @@ def test_what_is_to_be_learnt(new: str, columns: list[str], steps: int) -> None:
     assert found.language.protect is not None and found.language.protect.path == "texts.jsonl"
 
 
-def test_prompts_and_nothing_are_protected_too() -> None:
+def test_prompts_and_nothing_are_protected_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", "text", "--primary", "chats.jsonl", "--protect", "prompts.jsonl") == 0
+    assert "next: attittud train attittud.yaml model=hf:FOLDER" in capsys.readouterr().out
     found = load("attittud.yaml").language
     assert found.protect is None and found.protect_prompts is not None and found.protect_prompts.columns == ["prompt"]
     assert call("init", "text", "--primary", "chats.jsonl", "--force") == 0
@@ -54,6 +55,7 @@ def test_prompts_and_nothing_are_protected_too() -> None:
         (("text", "--protect", "texts.jsonl", "--label", "text"), "--label and --protect exclude each other"),
         (("table", "--protect", "texts.jsonl"), "use `attittud init text`"),
         (("text", "--protect", "nowhere.jsonl"), "there is no such file"),
+        (("text", "--protect", "one.jsonl"), "--protect: 1 examples leave 0 to train on and 1 to measure with"),
     ],
 )
 def test_refusals(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:

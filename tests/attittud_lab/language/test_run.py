@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from attittud.integrations.guard import PLAIN
+from attittud.integrations.protected import Forgetting
 from attittud_lab.commands import known_names
 from attittud_lab.errors import InputError
 from attittud_lab.language.learner import Learner
@@ -85,6 +86,31 @@ def test_a_killed_run_ends_as_if_it_had_not_been(monkeypatch: pytest.MonkeyPatch
     whole, killed_too = (load_file(Path(folder, "model", name)) for folder in ("whole", "killed"))
     assert all(torch.equal(whole[key], killed_too[key]) for key in whole)
     assert json.loads(Path("killed/learned.json").read_text()) == json.loads(Path("whole/learned.json").read_text())
+
+
+def test_a_run_that_is_killed_behind_its_last_step_does_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    run(job(), Path("whole"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Forgetting, "curve", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(job(), Path("killed"))
+    assert Path("killed/checkpoints/checkpoint-12").is_dir()
+    assert run(job(), Path("killed")).steps == 12 and lines(Path("killed")) == lines(Path("whole"))
+    for name in ("learned.json", "model/model.safetensors"):
+        assert Path("killed", name).read_bytes() == Path("whole", name).read_bytes()
+
+
+def test_adapters_alone_are_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    run(job("language.lora=2", "language.steps=1"), Path("run"))
+    with pytest.raises(InputError, match="model hf:run/model: holds adapters of another model alone; give the folder"):
+        run(job("model=hf:run/model"), Path("other"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    AutoModelForCausalLM.from_pretrained("../run/model")
 
 
 def test_the_model_writes_the_replies_to_prompts() -> None:
