@@ -41,7 +41,6 @@ def train(
         from rich.console import Console
 
         from attittud_lab.portfolio.run import run as run_portfolio
-        from attittud_lab.report import write_report
         from attittud_lab.runs.model import cost
         from attittud_lab.training.train import default_run_dir, run
 
@@ -81,10 +80,7 @@ def train(
         typer.echo(f"model: {size}")
     if several:
         typer.echo("\n".join(_decided(run_dir)))
-    try:
-        typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
-    except InputError as error:  # the run itself is there
-        typer.echo(f"no report: {error}", err=True)
+    _report(run_dir)
     typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
     if settings.data.auxiliary:
         command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
@@ -97,7 +93,6 @@ def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: 
     with starting():
         from attittud_lab.files import read_json
         from attittud_lab.language.run import LEARNED, MODEL, run, run_dir_of
-        from attittud_lab.report import write_report
 
     run_dir = run_dir_of(settings, name)
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
@@ -111,8 +106,17 @@ def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: 
     typer.echo(f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s{note}")
     typer.echo(found["decision"]["text"])
     typer.echo(f"model: {run_dir / MODEL}")
-    typer.echo(f"report: {write_report(run_dir)}")
+    _report(run_dir)
     typer.echo(str(run_dir))
+
+
+def _report(run_dir: Path) -> None:
+    from attittud_lab.report import write_report
+
+    try:
+        typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
+    except InputError as error:  # the run itself is there
+        typer.echo(f"no report: {error}", err=True)
 
 
 def _decided(run_dir: Path) -> list[str]:

@@ -102,7 +102,8 @@ class Advancing(TrainerCallback):  # type: ignore[misc]  # the same
 
 def last_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
     """The state and the path of the last checkpoint that is whole; a process may have been killed while it wrote one."""
-    numbered = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")}
+    names = ((path.name.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*"))
+    numbered = {int(number): path for number, path in names if number.isdecimal()}  # not a copy that somebody made
     for _, path in sorted(numbered.items(), reverse=True):
         try:
             return read_json(path / _STATE), str(path)

@@ -33,3 +33,5 @@ def test_a_checkpoint_that_is_not_whole_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-20" / "trainer_state.json").write_text('{"global_st')
     assert last_checkpoint(tmp_path) == ({"global_step": 8}, str(tmp_path / "checkpoint-8"))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-8"]
+    (tmp_path / "checkpoint-8-copy").mkdir()
+    assert last_checkpoint(tmp_path)[1] == str(tmp_path / "checkpoint-8")
