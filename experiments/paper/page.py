@@ -1,4 +1,4 @@
-"""docs/reproduction.md, its plots and some lines of README from the committed results: `python -m experiments.paper.page`."""
+"""docs/appendix/reproduction.md, its plots and some lines of README and docs/paper.md from the committed results: `python -m experiments.paper.page`."""
 
 from __future__ import annotations
 
