@@ -224,7 +224,7 @@ def main() -> None:
     draw(PLOTS)
     PAGE.write_text(page(), encoding="utf-8")
     readme.write()
-    print(f"wrote {PAGE} and what {readme.README} says about MultiCifar100")
+    print(f"wrote {PAGE} and what {' and '.join(map(str, readme.LINKS))} say about MultiCifar100")
 
 
 if __name__ == "__main__":
