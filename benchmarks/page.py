@@ -22,12 +22,12 @@ TABLES = FOLDER / "tables.md"
 WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
-`python -m benchmarks.page` makes this page from [benchmarks/results](../benchmarks/results), which `python -m benchmarks`
+`python -m benchmarks.page` makes this page from `benchmarks/results`, which `python -m benchmarks`
 measures. [All tables](appendix/performance/tables.md) are on a page of their own. Ratios carry over to other machines better
 than milliseconds.
 """
 COST = """\
-## What does a step cost me?
+## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects both gradients on k directions.
 Every n-th step also refreshes these directions. The table has n = 10, k directions from m primary examples, and the
@@ -68,7 +68,7 @@ def page(results: Results) -> str:
     judged = [goal for goal in found if goal.met is not None]
     met = sum(goal.met is True for goal in judged)
     parts = [
-        "# What a step costs",
+        "# What does a step cost?",
         ABOUT.rstrip(),
         f"Measured on: {'; '.join(hardware(results))}.",
         COST.rstrip(),
@@ -198,8 +198,8 @@ def growth(results: Results) -> str:
             *lines,
             "* With m a refresh grows as a line. Memory grows by gradients of activations and, with `hooks`, by gradients of",
             "  single examples up to 512 MB.",
-            "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs. Eager refreshes also",
-            "  wait for launches.",
+            "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
+            "  Eager refreshes also wait for launches.",
         ]
     )
 

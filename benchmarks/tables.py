@@ -53,7 +53,7 @@ CYCLES = (
     "ten multitask steps; all other mean steps are added up from the times of single steps."
 )
 ABOUT = (
-    "`python -m benchmarks.page` makes this page from [benchmarks/results](../../../benchmarks/results). The short version is "
+    "`python -m benchmarks.page` makes this page from `benchmarks/results`. The short version is "
     "[What does a step cost?](../../cost.md)."
 )
 # Commits that results name and history does not have, and the commits that contain their work.

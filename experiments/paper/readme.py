@@ -1,4 +1,4 @@
-"""The sentences of README.md and docs/paper.md about MultiCifar100, from the committed results; the page's command writes them."""
+"""The sentences of README.md and docs/paper.md about MultiCifar100, from the results; the page's command writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .claims import judged
 from .rows import HERE, Row
 
 README, PAPER = HERE.parent / "README.md", HERE.parent / "docs" / "paper.md"
-LINKS = {README: "[docs/appendix/reproduction.md](docs/appendix/reproduction.md)", PAPER: "[The full record](appendix/reproduction.md)"}
+LINKS = {
+    README: "[docs/appendix/reproduction.md](docs/appendix/reproduction.md)",
+    PAPER: "[The full record](appendix/reproduction.md)",
+}
 WIDTH = 160
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _BULLET = re.compile(r"^\* \*\*MultiCifar100\*\*.*?(?=^\* )", re.MULTILINE | re.DOTALL)
