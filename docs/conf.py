@@ -17,7 +17,6 @@ myst_heading_anchors = 4  # links to headings are checked, as links to pages are
 
 autodoc_typehints = "none"  # signatures stay short; the text says what an argument may be
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 
 html_theme = "furo"  # system fonts, own scripts

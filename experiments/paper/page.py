@@ -1,4 +1,4 @@
-"""docs/appendix/reproduction.md, its plots, lines of README and docs/paper.md, from results: `python -m experiments.paper.page`."""
+"""docs/appendix/reproduction.md, its plots, lines of README and docs/paper.md: `python -m experiments.paper.page` makes them."""
 
 from __future__ import annotations
 

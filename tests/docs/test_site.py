@@ -5,11 +5,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import attittud
+from tests.helpers.browser import browser
 from tests.helpers.pages import DOCS, ROOT
 
+__all__ = ["browser"]  # a fixture
 pytestmark = pytest.mark.slow
 MODULES = ("attittud", "attittud.checkpoint", "attittud_lab")
 
@@ -42,8 +46,20 @@ def test_nothing_comes_from_elsewhere(site: Path) -> None:
         assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style.name
 
 
-def test_it_can_be_searched_from_the_disk(site: Path) -> None:
-    index = (site / "searchindex.js").read_text(encoding="utf-8")
-    assert index.startswith("Search.setIndex(") and "captured_auxiliari" in index.replace(
-        "captured_auxiliary", "captured_auxiliari"
-    )
+def test_the_reference_has_every_field_of_a_report(site: Path) -> None:
+    page = (site / "api.html").read_text(encoding="utf-8")
+    fields = [name for name in dir(attittud.Report) if not name.startswith("_")] + [
+        "tasks",
+        "refreshed",
+        "skipped_refreshes",
+    ]
+    assert [name for name in fields if f'id="attittud.Report.{name}"' not in page] == []
+
+
+def test_it_can_be_searched_from_the_disk(site: Path, browser: Any) -> None:
+    browser.get((site / "search.html").resolve().as_uri() + "?q=captured_auxiliary")
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, 30).until(lambda _: "Search finished" in browser.page_source)
+    found = browser.find_element("id", "search-results").text
+    assert "attittud.Report.captured_auxiliary" in found and "What does this word mean?" in found
