@@ -2,8 +2,8 @@
 
 The model trains as configured. Alongside, a probe keeps a basis as the strategy would (same kind, rank and age), but from
 other primary examples than the gradient that is then measured: a span always holds the examples it was built from. Only
-training examples are measured (strategy auto asks validation examples, as always). The test set is not read, and nothing
-is predicted.
+training examples are measured (strategy auto asks validation examples, as always). The test set is not evaluated. These figures
+predict nothing; the chance that auxiliary data help, which is asked for apart, comes from held-out labels instead.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from attittud_lab.errors import InputError
 from attittud_lab.files import check_writable, make_folder, only_one_process, without_nan, write_json
 from attittud_lab.models.network import build_model, check_shared
 from attittud_lab.output.progress import Progress
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY
+from attittud_lab.portfolio.leaderboard import chance_words
+from attittud_lab.portfolio.run import first_rung
 from attittud_lab.runs.result import provenance
 from attittud_lab.statistics import ALPHA, PROPORTION, SignTest, Summary, batch_means, sign_test
 from attittud_lab.strategies import find
@@ -41,25 +44,37 @@ SHORTEST_BLOCK = 5
 LEAST_PRIMARY, LEAST_AUXILIARY = 0.05, 0.01
 """Shares of a gradient in the span below which an alarm fires."""
 VALIDATED = (
-    "This describes the measured steps. No figure here has been validated as a predictor of the final result, and a rate of "
+    "This describes the measured steps. No figure of them has been validated as a predictor of the final result, and a rate of "
     "opposed directions (conflict) is no reason by itself to use or to drop a source: `attittud compare` decides."
 )
 
 
 def diagnose(
-    config: Config, folder: Path, progress: Progress | None = None, *, steps: int = 200, data: Prepared | None = None
+    config: Config,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    steps: int = 200,
+    data: Prepared | None = None,
+    chance: bool = False,
 ) -> dict[str, Any]:
-    """Train the first steps of the guided phase, measure each, and write `folder`/diagnose.json. `data` belongs to `config`."""
+    """Train the first steps of the guided phase, measure each, and write `folder`/diagnose.json. `data` belongs to `config`.
+
+    `chance`: then also train the first rung of a small portfolio, which gives the chance that the auxiliary data help.
+    """
     if not config.data.auxiliary:
         raise InputError("data.auxiliary is empty, so there is nothing to diagnose; name a source there")
+    whole, pooled = config, False
     if find(config.strategy.name).trains_others:  # it has no gradients of its own
         config = replace(config, strategy=replace(config.strategy, name="auto"))
+        pooled = 0 in (config.data.primary.validation, config.data.primary.test)  # which only a portfolio allows
     device = choose_device(config.device)
-    prepared = on_device(data or load_data(config), device)
+    prepared = on_device(data or load_data(config, pooled=pooled), device)
+    judges = None if len(prepared.validation) else prepared.primary.examples
     started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.perf_counter()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(config.model, prepared, config.seed).to(device).train()
-        phase = Phase("guided", config, prepared, model, device, default_metric(prepared.primary))
+        phase = Phase("guided", config, prepared, model, device, default_metric(prepared.primary), judges=judges)
         # Beyond the steps of the job, the schedule of the learning rate has no meaning.
         count = min(steps, phase.steps)
         probe = make_probe(config, phase)
@@ -73,9 +88,31 @@ def diagnose(
             series = _train(phase, probe, count, progress or Progress())
             about = {"config": to_dict(config), "started": started, "seconds": time.perf_counter() - began}
             about |= {"device": str(device), "made_with": provenance(("numpy", "scikit-learn", "scipy"))}
+            about["chance"] = chance_of(whole, folder, progress) if chance else None
             result: dict[str, Any] = without_nan(summarise_steps(series, probe) | {"steps_asked": steps} | about)
             write_json(folder / "diagnose.json", result)
     return result
+
+
+def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[str, Any]:
+    """The chance that the auxiliary data help, and in words how it was found, or why it was not."""
+    try:
+        found = first_rung(config, folder, progress)
+    except InputError as error:
+        return {"value": None, "words": f"Chance that the auxiliary data help: not known. {error}"}
+    others = [label for label in found["losses"] if label != PRIMARY_ONLY]
+    best = min(others, key=lambda label: found["losses"][label])
+    parts = f"{found['folds']} folds" if found["folds"] > 1 else "one split"
+    how = (
+        f"Found from {found['share']:.0%} of the steps of {PRIMARY_ONLY} and {len(others)} weighted sums on {parts} of the "
+        f"labels: lowest log-loss on held-out labels {found['losses'][best]:.4f} ({best}) against "
+        f"{found['losses'][PRIMARY_ONLY]:.4f} without auxiliary data"
+    )
+    said = chance_words(found)
+    return {
+        **found,
+        "words": f"{said[0].upper()}{said[1:]}. {how}; `attittud train` with strategy=portfolio measures what they are worth.",
+    }
 
 
 def make_probe(config: Config, phase: Phase) -> Probe:

@@ -1,6 +1,10 @@
 """A small portfolio on the embedded digits, and what it leaves behind."""
 
 import json
+import multiprocessing
+import random
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import torch
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
+from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 
@@ -40,6 +45,36 @@ def train(folder: Path, *changes: str, **options: Any) -> Any:
     return run(job(*changes), folder, **options)
 
 
+def train_saving_often(folder: Path, *changes: str) -> None:
+    trial.SAVED_EVERY = 0.0
+    train(folder, *changes)
+
+
+def killed_at_random(folder: Path, *changes: str, kills: int) -> list[Path]:
+    """Run a portfolio in a process, then others that SIGKILL ends at random moments and that go on later; their folders."""
+    context, draws = multiprocessing.get_context("forkserver"), random.Random(0)
+    context.set_forkserver_preload([__name__])  # imports take longer than a run
+
+    def trained(path: Path, seconds: float | None) -> bool:
+        process = context.Process(target=train_saving_often, args=(path, *changes))
+        process.start()
+        process.join(seconds)
+        process.kill()
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL)
+        return process.exitcode == 0
+
+    trained(folder / "warm", None)  # the first process starts the server
+    began = time.monotonic()
+    trained(folder / "0", None)
+    longest, folders, killed = 1.2 * (time.monotonic() - began), [folder / "0"], 0
+    while killed < kills:
+        folders.append(folder / str(len(folders)))
+        while not trained(folders[-1], draws.uniform(0.1, 1) * longest if killed < kills else None):
+            killed += 1
+    return folders
+
+
 def outcome(folder: Path) -> tuple[Any, ...]:
     """All that a portfolio leaves but the clock's readings."""
     result, board = (json.loads((folder / f"{name}.json").read_text()) for name in ("result", "leaderboard"))
@@ -49,7 +84,7 @@ def outcome(folder: Path) -> tuple[Any, ...]:
         del found["seconds"]
     for found in (board["model"], *board["candidates"]):
         del found["seconds_per_prediction"]
-    del board["peak_disk"]
+    del board["peak_disk"], board["peak_memory"]
     weights = {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
     del weights["out_of_fold.safetensors"]  # the order of its header is not always the same
     kept = load_checkpoint(folder / "out_of_fold.safetensors")
@@ -65,10 +100,10 @@ def _plain(value: Any) -> Any:
 
 def of_patients(folder: Path) -> str:
     """A portfolio on tables of patients: several labels at once, groups, and four sources, one with other classes."""
-    random = np.random.default_rng(0)
+    numbers = np.random.default_rng(0)
     for name, count, classes in [("own", 120, 3), ("s0", 60, 2), *((f"s{n}", 60, 3) for n in (1, 2, 3))]:
-        x = random.normal(size=(count, 4))
-        labels = (x[:, :classes] + random.normal(size=(count, classes)) > 0).astype(int)
+        x = numbers.normal(size=(count, 4))
+        labels = (x[:, :classes] + numbers.normal(size=(count, classes)) > 0).astype(int)
         columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"p{i // 3}" for i in range(count)]}
         pq.write_table(pa.table(columns), folder / f"{name}.parquet")
     sources = ", ".join(f"s{n}: {{path: {folder}/s{n}.parquet, label: label}}" for n in range(4))

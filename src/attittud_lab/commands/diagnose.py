@@ -11,7 +11,7 @@ import typer
 
 from attittud_lab.commands import CONFIG, key_values, read
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, Progress
+from attittud_lab.output.progress import Bars, Progress, Says
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +36,13 @@ def diagnose(
             help="Training steps to measure: at least 20 and 4 times strategy.refresh_every, at most the job's steps.",
         ),
     ] = 200,
+    chance: Annotated[
+        bool,
+        typer.Option(
+            "--chance/--no-chance",
+            help="The chance that the auxiliary data help, from short runs on folds of the labels. Their time is said before.",
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Look at the first few hundred steps of a job: is there anything for a decomposition to work with?
@@ -52,8 +59,10 @@ def diagnose(
 
     - two half-batches of primary examples agree in sign no better than chance.
 
-    It describes; it does not predict whether the auxiliary data will help: `attittud compare` measures that. Only training
-    examples are measured, and the test set is not read. The figures are also written to
+    These figures describe; they do not predict whether the auxiliary data will help. For that the first fifth of a small
+    portfolio is trained then: primary_only and weighted sums on folds of the labels. Their log-losses on held-out labels give
+    the chance that the auxiliary data help. It takes two to four full runs' time, on a CPU within portfolio.budget; --no-chance
+    leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated. The figures are also written to
     runs/CONFIG/diagnose/diagnose.json (or in another folder than runs: output=FOLDER).
     """
     with starting():
@@ -63,10 +72,10 @@ def diagnose(
 
         settings = read(config, overrides)
     folder = Path(settings.output) / config.stem / "diagnose"
-    progress = Bars() if sys.stderr.isatty() and not quiet else Progress()
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else Says()
     kept = "a diagnosis keeps nothing before its end, the same command starts over"
     with interruptible(lambda: kept), progress:
-        result = run(settings, folder, progress, steps=steps)
+        result = run(settings, folder, progress, steps=steps, chance=chance)
     show(result, folder / "diagnose.json", Console())
 
 
@@ -84,6 +93,8 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
         state, style = ("FIRED", "yellow") if alarm["fired"] else ("silent", "")
         screen.say(f"Alarm {number} {state}: {alarm['found']}.", style)
     screen.say(result["validated"])
+    if result.get("chance"):
+        screen.say(result["chance"]["words"])
     screen.say(str(path))
     screen.say(result["verdict"], "bold yellow" if any(fired) else "bold")
 

@@ -44,8 +44,8 @@ def predict(
     that the run was trained on, or `-`: JSON lines, one text per line, or one path of an image per line. Each input has one
     row of output, in the same order. A label column is not needed; where there is one, the accuracy is shown.
 
-    Probabilities are calibrated by a temperature that was fitted on the validation examples of the run. Nothing in RUN is run
-    as code. In Python, `attittud_lab.load(RUN)` does the same.
+    Probabilities are calibrated by a temperature that was fitted on the validation examples of the run, for a portfolio on its
+    out-of-fold predictions. Nothing in RUN is run as code. In Python, `attittud_lab.load(RUN)` does the same.
     """
     if not inputs and export is None:
         raise InputError("there is nothing to predict; name a folder or files behind RUN, or - for standard input")

@@ -83,8 +83,11 @@ def _decided(run_dir: Path) -> list[str]:
     from attittud_lab.portfolio.leaderboard import NAME, chance_words
 
     found = read_json(run_dir / NAME)
-    disk = f"{found['runs']:.1f} full runs in trials, at most {found['peak_disk'] / 1e6:.3g} MB on disk"
-    return [line for line in (disk, chance_words(found["chance"]), found["decision"]) if line]
+    most = f"at most {found['peak_disk'] / 1e6:.3g} MB on disk"
+    if found.get("peak_memory"):
+        most += f" and {found['peak_memory'] / 1e6:.0f} MB of memory in a process"
+    spent = f"{found['runs']:.1f} full runs in trials, {most}"
+    return [line for line in (spent, chance_words(found["chance"]), found["decision"]) if line]
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:

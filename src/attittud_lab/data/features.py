@@ -1,6 +1,7 @@
 """From the columns of a table to features: numbers are standardised, texts become one feature for each value.
 
-`Features.fit` looks at the primary training examples alone, so that no other row changes what is trained. `Features.encode`
+`Features.fit` looks at the primary training examples alone (in a portfolio at all its labelled examples, as all of them train),
+so that no test or auxiliary row changes what is trained. `Features.encode`
 needs no labels, and nothing but what `plain` writes into data.json: new rows are read exactly as the training rows were.
 """
 

@@ -82,7 +82,7 @@ def prepare(
     seed = split_seed(config, seed)
     parts = read_parts(config, seed, pooled=pooled)
     train = parts.primary["train"]
-    encoder = _Encoder.of(config, parts, reader)
+    encoder = _Encoder.of(config, parts, reader, pooled=pooled)
     objective = objective_for(several=train.listing.multi_label)
     record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(config, parts, encoder)
     primary = Task("primary", objective, train.classes, encoder.examples(train))
@@ -114,7 +114,7 @@ class _Encoder:
     features: Features | None = None
 
     @classmethod
-    def of(cls, config: DataConfig, parts: Parts, reader: Reader | None) -> _Encoder:
+    def of(cls, config: DataConfig, parts: Parts, reader: Reader | None, *, pooled: bool) -> _Encoder:
         trained = [parts.primary["train"], *parts.auxiliary.values()]
         count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
         if trained[0].listing.kind == "image":
@@ -122,7 +122,8 @@ class _Encoder:
             pixels.check(count)
             return cls(config, pixels)
         if trained[0].listing.kind == "table":
-            features = Features.fit(_table(trained[0]), config.table, trained[0].listing.where)
+            fitted = _joined(trained[0], parts.primary["validation"]) if pooled else _table(trained[0])
+            features = Features.fit(fitted, config.table, trained[0].listing.where)
             features.check(count)
             return cls(config, features=features)
         if reader is None:
@@ -176,6 +177,19 @@ class _Encoder:
 def _table(part: Part) -> Any:
     """The features of a part, as a pyarrow table."""
     return taken(part.listing.tables, part.rows, part.listing.where)
+
+
+def _joined(train: Part, validation: Part) -> Any:
+    """The features of two parts that both train, in the order of the file where they are from the same one."""
+    if train.listing is validation.listing:
+        return _table(replace(train, rows=np.sort(np.concatenate([train.rows, validation.rows]))))
+    tables = [_table(train), _table(validation)]
+    try:
+        return taken(tables, np.arange(sum(table.num_rows for table in tables)), train.listing.where)
+    except (
+        InputError
+    ):  # files with other columns, or a column that is empty in one: the training rows say what it holds
+        return tables[0]
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:

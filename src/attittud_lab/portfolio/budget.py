@@ -22,7 +22,7 @@ from attittud_lab.portfolio.choose import kept_count
 from attittud_lab.portfolio.trial import look_steps, phase_lengths
 from attittud_lab.runs.result import typed
 from attittud_lab.training.evaluate import outputs_of
-from attittud_lab.training.phase import Phase
+from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.train import conditions, new_model, phase_names
 
 NAME = "plan.json"
@@ -48,6 +48,8 @@ class Plan:
     left_out: list[str] = field(default_factory=list)
     decided: str = ""
     """What the budget changed, in words; empty where it was enough."""
+    sums: bool = False
+    """Whether a sum of the best sources may join after the first rung; the forecast counts it."""
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, asdict(self))
@@ -76,7 +78,10 @@ class Costs:
 
 
 def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device) -> Costs:
-    """Time the first steps of every candidate on the data of a fold."""
+    """Time the first steps of every candidate on the data of a fold; one that diverges in them counts as the first one.
+
+    Its trials will show whether it also diverges on the folds. primary_only, which comes first, must not diverge.
+    """
     found: dict[str, dict[str, float]] = {}
     look = 0.0
     with conditions(config, data, device):
@@ -84,10 +89,16 @@ def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepare
             own, settings = data_for(entry, data), config_for(entry, config, config.seed)
             model = new_model(settings, own, device)
             torch.set_num_threads(config.training.threads or 1)
-            found[entry.label] = {
-                name: _seconds(Phase(name, settings, own, model, device, "loss", judges=own.primary.examples), device)
+            phases = [
+                Phase(name, settings, own, model, device, "loss", judges=own.primary.examples)
                 for name in phase_names(settings)
-            }
+            ]
+            try:
+                found[entry.label] = {phase.name: _seconds(phase, device) for phase in phases}
+            except DivergedError as error:
+                if entry.label == PRIMARY_ONLY:
+                    raise InputError(f"{PRIMARY_ONLY}, which everything is compared with: {error}") from None
+                found[entry.label] = found[entries[0].label]
             if entry.label == PRIMARY_ONLY:
                 began = time.perf_counter()
                 outputs_of(model, data.validation, device, head="primary")
@@ -128,17 +139,39 @@ def rung_look(config: Config, at: float) -> int:
     return min(looks - 1, max(1, math.floor(at * looks + 1e-9)) - 1)
 
 
-def plan(entries: Sequence[PortfolioCandidate], config: Config, folds: int, costs: Costs, device: torch.device) -> Plan:
-    """Fewer steps first, then fewer candidates, then fewer steps again; never without primary_only."""
+def rung_counts(config: Config) -> list[int]:
+    """How many looks there are up to each rung, the last of which is the end."""
+    return [*(rung_look(config, rung.at) + 1 for rung in config.portfolio.rungs), len(look_steps(config))]
+
+
+def plan(
+    entries: Sequence[PortfolioCandidate],
+    config: Config,
+    folds: int,
+    costs: Costs,
+    device: torch.device,
+    *,
+    sums: bool = False,
+) -> Plan:
+    """Fewer steps first, then fewer candidates, then fewer steps again; never without primary_only.
+
+    `sums`: a sum of sources may join after the first rung, as long as two of them are tried alone.
+    """
     lengths, looks = phase_lengths(config), len(look_steps(config))
     seconds, runs = _allowed(config, device)
 
+    def summed(count: int) -> bool:
+        return sums and sum(entry.strategy.sources is not None for entry in entries[:count]) > 1
+
+    def runs_of(count: int) -> float:
+        return expected_runs(count + summed(count), folds, config)
+
     def needed(count: int, share: float) -> float:
         each = fmean(costs.run(entry.label, lengths, 0) for entry in entries[:count]) * share + costs.look * looks
-        return each * expected_runs(count, folds, config)
+        return each * runs_of(count)
 
     count, share = len(entries), 1.0
-    while runs is not None and count > 2 and expected_runs(count, folds, config) > runs:
+    while runs is not None and count > 2 and runs_of(count) > runs:
         count -= 1
     if seconds is not None and needed(count, share) > seconds:
         share = max(SHORTEST, _share(needed, count, seconds))
@@ -153,8 +186,8 @@ def plan(entries: Sequence[PortfolioCandidate], config: Config, folds: int, cost
     steps = {name: max(1, round(length * share)) for name, length in lengths.items()} if share < 1 else lengths
     kept = [entry.label for entry in entries[:count]]
     decided = f"portfolio.budget: {'; '.join(words)}" if words else ""
-    total = expected_runs(count, folds, config)
-    return Plan(steps, kept, config.training.threads or 1, total, needed(count, share), left_out, decided)
+    took = (runs_of(count), needed(count, share))
+    return Plan(steps, kept, config.training.threads or 1, *took, left_out, decided, summed(count))
 
 
 def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:
@@ -181,5 +214,7 @@ def _allowed(config: Config, device: torch.device) -> tuple[float | None, float 
 def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
     """The plan in words, where this many trials run at the same time."""
     many = f"{len(found.candidates)} candidate{'s' if len(found.candidates) > 1 else ''}"
+    many += " and the sum of the sources that help" if found.sums else ""
     parts = f"{folds} folds" if folds > 1 else "one split"
-    return f"{many} x {parts}, about {found.runs:.0f} full runs, {readable(max(found.seconds / at_once, 1))}"
+    runs = f"{found.runs:.0f}" if found.runs >= 5 else f"{found.runs:.1f}"
+    return f"{many} x {parts}, about {runs} full runs, {readable(max(found.seconds / at_once, 1))}"

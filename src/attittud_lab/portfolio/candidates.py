@@ -66,6 +66,11 @@ def _default(data: Prepared) -> list[CandidateConfig]:
     return found + [replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1]
 
 
+def sums(data: Prepared) -> list[CandidateConfig]:
+    """The default candidates that add up the losses of all sources: they show soonest whether auxiliary data help."""
+    return [entry for entry in _default(data) if entry.name == _ALONE.name and entry.sources is None]
+
+
 def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
     """A candidate with the settings of the basis that `strategy:` has, and a label that tells what is unusual about it."""
     strategy = completed(entry, config.strategy)
@@ -101,11 +106,16 @@ def can_share(task: Task, primary: Task) -> bool:
     return (task.classes, task.objective) == (primary.classes, primary.objective)
 
 
+def may_sum(config: Config, data: Prepared) -> bool:
+    """Whether a sum of the best sources may join after the first rung."""
+    return len(data.auxiliary) > MOST_ALONE and config.portfolio.candidates is None
+
+
 def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> PortfolioCandidate | None:
     """The sum of the sources that beat primary_only alone; None where that is nothing new. `losses` are by label."""
-    alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
-    if len(alone) <= MOST_ALONE or config.portfolio.candidates is not None or PRIMARY_ONLY not in losses:
+    if not may_sum(config, data) or PRIMARY_ONLY not in losses:
         return None
+    alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
     good = [name for name, label in alone.items() if losses.get(label, float("inf")) < losses[PRIMARY_ONLY]]
     return named(replace(_default(data)[-1], sources=good), config) if 1 < len(good) < len(alone) else None
 
@@ -140,13 +150,18 @@ def _plain(phase: PhaseConfig) -> PhaseConfig:
 
 
 def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int | None) -> Config:
-    """The job with so many steps in each phase and threads, and batches that the smallest training fold can fill."""
+    """The job with so many steps in each phase and threads, and batches that the smallest training fold can fill.
+
+    Where steps are cut, the warm-up is cut by the same share.
+    """
     phases = dict[str, Any]()
     for name, count in steps.items():
         phase: PhaseConfig = getattr(config.training, name)
         batch = min(phase.primary_batch, smallest)
         batch = max(phase.accumulate, batch - batch % phase.accumulate)
-        phases[name] = replace(phase, steps=count, epochs=None, primary_batch=batch, warmup=min(phase.warmup, count))
+        share = 1.0 if phase.epochs is not None else min(1.0, count / phase.steps)
+        warmup = min(round(phase.warmup * share), count)
+        phases[name] = replace(phase, steps=count, epochs=None, primary_batch=batch, warmup=warmup)
     return replace(config, training=replace(config.training, threads=threads, **phases))
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from attittud_lab.data.source import Rows
 from attittud_lab.data.tasks import Task
-from attittud_lab.training.evaluate import figures
+from attittud_lab.errors import InputError, listed
+from attittud_lab.training.evaluate import figures, has_both
 
 Numbers = npt.NDArray[np.float64]
 _TINY = 1e-12
@@ -46,6 +47,20 @@ class HeldOut:
             defined = [values[name] for values in by_fold if not math.isnan(values[name])]
             found[name] = fmean(defined) if defined else math.nan
         return found
+
+    def check(self) -> None:
+        """Refuse labels on which the metric is defined in no fold."""
+        parts = [self.targets[self.folds == fold].numpy() for fold in np.unique(self.folds)]
+        if self.metric != "auc" or any(has_both(part).any() for part in parts):
+            return
+        where = f"in {len(parts)} folds" if len(parts) > 1 else "in one split"
+        counts = zip(self.task.classes, self.targets.sum(0).tolist(), strict=True)
+        positive = listed([f"{name} {count}" for name, count in counts], 10)
+        found = f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: {positive})"
+        reason = (
+            "no label has both positive and negative examples in any of them, so the AUC that chooses is not defined"
+        )
+        raise InputError(f"{found}; {reason}. Give examples of both kinds, or use training.metric: macro_f1")
 
     def likely(self, outputs: Tensor) -> Numbers:
         """Probabilities, n x classes."""
@@ -80,6 +95,10 @@ class Curve:
     def best(self) -> int:
         """The look with the best score, smoothed over its neighbours; among equal ones the lowest loss, then the first."""
         return self.best_of(len(self.scores))
+
+    def first(self, count: int) -> Curve:
+        """The curve as it was after so many looks."""
+        return Curve(self.scores[:count], self.losses[:count], self.second)
 
     def best_of(self, count: int) -> int:
         """The same among the first looks; the next look does not change it unless it is the neighbour of one of them."""

@@ -49,16 +49,26 @@ class Standing:
     seconds: float = 0.0
     """Training time of all its runs."""
     diverged: str | None = None
-    looks: list[Tensor] = field(default_factory=list)
-    """Out-of-fold outputs at each look, n x classes."""
+    looks: dict[int, Tensor] = field(default_factory=dict)
+    """Out-of-fold outputs, n x classes, at the looks that are still needed."""
     curve: Curve | None = None
     """None where it diverged."""
+
+    @property
+    def count(self) -> int:
+        """How many looks there were."""
+        return 0 if self.curve is None else len(self.curve.scores)
 
     @property
     def outputs(self) -> Tensor:
         """The out-of-fold outputs at the best look."""
         assert self.curve is not None
         return self.looks[self.curve.best]
+
+
+def needed_looks(curve: Curve, counts: Sequence[int]) -> set[int]:
+    """The looks whose outputs are compared later: the best ones when there were so many looks."""
+    return {curve.first(count).best for count in counts if count <= len(curve.scores)}
 
 
 def lowest_losses(standings: Mapping[str, Standing]) -> dict[str, float]:
@@ -192,9 +202,7 @@ def rows(
 def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict[str, float]:
     """A candidate minus primary_only; where the candidate stopped early, primary_only is taken as it was then."""
     assert plain.curve is not None
-    count, curve = len(standing.looks), plain.curve
-    then = Curve(curve.scores[:count], curve.losses[:count], curve.second)
-    both = (standing.outputs, plain.looks[then.best])
+    both = (standing.outputs, plain.looks[plain.curve.first(standing.count).best])
     mine, other = (intervals.held_out.figures(outputs)[intervals.held_out.metric] for outputs in both)
     low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))
     return {"difference": mine - other, "low": low, "high": high}
@@ -209,7 +217,7 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
         return None
     best = max(others, key=lambda standing: (standing.rung, standing.curve.value if standing.curve else ()))
     ends = _to_plain(best, plain, intervals)
-    return {"best": best.candidate.label, "share": len(best.looks) / len(plain.looks), **ends}
+    return {"best": best.candidate.label, "share": best.count / plain.count, **ends}
 
 
 def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[str, Any] | None, metric: str) -> str:
@@ -219,8 +227,10 @@ def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[s
         model = f"The model is a mean of {parts}"
     else:
         model = f"The model is {winner}, trained on all labels"
+    if found is None and winner != PRIMARY_ONLY:
+        return f"{model}; what the auxiliary data were worth is not known: {PRIMARY_ONLY} diverged."
     if found is None:
-        return f"{model}; there was nothing to compare primary_only with."
+        return f"{model}; there was nothing to compare {PRIMARY_ONLY} with."
     if math.isnan(found["difference"]):
         return f"{model}; what the auxiliary data were worth is not known: {metric} is not defined on these labels."
     gain = f"{found['difference']:+.4f} of out-of-fold {metric} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attittud_lab.config.schema import Config
+from attittud_lab.config.schema import Config, PortfolioConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, listed
@@ -30,7 +31,9 @@ from attittud_lab.portfolio.candidates import (
     candidates,
     fitted,
     greedy_sum,
+    may_sum,
     smaller_basis,
+    sums,
 )
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed, survivors
 from attittud_lab.portfolio.folds import Folds, fold_data, make_folds
@@ -43,6 +46,7 @@ from attittud_lab.portfolio.leaderboard import (
     chance_words,
     decision,
     lowest_losses,
+    needed_looks,
     rows,
     worth,
 )
@@ -52,6 +56,7 @@ from attittud_lab.portfolio.trial import (
     TrialResult,
     look_file,
     look_steps,
+    peak_memory,
     phase_lengths,
     pooled_data,
     run_trial,
@@ -98,6 +103,35 @@ def run(
         return result
 
 
+def first_rung(config: Config, where: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """The chance that auxiliary data help, from the first rung of a portfolio: primary_only against sums of the losses.
+
+    What it will cost is said before it begins. Its trials lie in a folder inside `where` that is removed at the end.
+    """
+    data, device, shown = pooled_data(config), choose_device(config.device), progress or Progress()
+    # The rung after which the chance was calibrated, whatever this job has.
+    wanted = replace(config.portfolio, candidates=sums(data), final="single", rungs=PortfolioConfig().rungs)
+    config = replace(config, portfolio=wanted)
+    with TemporaryDirectory(prefix="chance-", dir=where) as path:
+        folder = RunFolder(Path(path), config)
+        make_folder(folder.trials_path)
+        portfolio = _Portfolio(config, data, device, folder, shown, InThisProcess(), None)
+        plan, folds, steps = portfolio.planned(), portfolio.folds.count, look_steps(portfolio.config)
+        step = steps[budget.rung_counts(portfolio.config)[0] - 1]
+        share = step / steps[-1]
+        runs = len(portfolio.entries) * folds * share
+        cost = budget.forecast(replace(plan, runs=runs, seconds=plan.seconds * runs / plan.runs), folds)
+        shown.say(f"chance that the auxiliary data help: {cost}, the first {share:.0%} of the steps of each")
+        for entry in portfolio.entries:
+            portfolio.train([entry], 0, step)
+            portfolio.prune(entry.label, stopped=True)  # none of them goes on
+    found = chance(portfolio.standings)
+    if found is None:
+        why = next((s.diverged for s in portfolio.standings.values() if s.diverged), "there is nothing to compare")
+        raise InputError(why)
+    return {**found, "folds": folds, "share": share, "runs": runs, "losses": lowest_losses(portfolio.standings)}
+
+
 def _steps(config: Config, data: Prepared) -> dict[str, int]:
     """The steps of each phase, from all labels."""
     guided = config.training.guided
@@ -129,21 +163,20 @@ class _Portfolio:
         assert targets is not None
         self.rows = torch.from_numpy(self.folds.validated)
         held, folds = targets.cpu()[self.rows], self.folds.of[self.folds.validated]
-        self.held_out = HeldOut(data.primary, held, folds, chosen_metric(config, data, held))
+        self.held_out = HeldOut(data.primary, held, folds, chosen_metric(config, data, None))
+        self.held_out.check()
         self.entries = smaller_basis(candidates(config, data), self.folds.smallest)
         self.config = fitted(config, self.folds.smallest, _steps(config, data), config.training.threads)
         self.standings: dict[str, Standing] = {}
         self.chance: dict[str, Any] | None = None
         self.rungs: list[dict[str, Any]] = []
-        self.peak = 0
+        self.peak = self.memory = 0
 
     def run(self) -> RunResult:
         self.folder.begin(self.data.record, self.device, threads_of(self.config, self.data))
         self.folder.truncate(0)  # a report of an unfinished run looks for metrics
         make_folder(self.folder.trials_path)
-        self.plan = plan = self.planned()
-        self.config = fitted(self.config, self.folds.smallest, plan.steps, plan.threads)
-        names = self.folds.not_validated
+        plan, names = self.planned(), self.folds.not_validated
         rare = f"not validated, as they have too few examples: {listed(names)}" if names else ""
         for words in (budget.forecast(plan, self.folds.count, self.place.at_once), plan.decided, rare):
             if words:
@@ -152,22 +185,23 @@ class _Portfolio:
         return self.finish()
 
     def planned(self) -> Plan:
-        """What the budget allows; a run that goes on reads what was decided before."""
+        """Plan what the budget allows; a run that goes on reads what was decided before."""
         known = Plan.read(self.folder.path)
         if known is None:
             threads = threads_of(self.config, self.data)
             config = fitted(self.config, self.folds.smallest, phase_lengths(self.config), threads)
             costs = budget.measure(self.entries, config, fold_data(self.data, self.folds, 0), self.device)
-            known = budget.plan(self.entries, config, self.folds.count, costs, self.device)
+            extra = may_sum(config, self.data)
+            known = budget.plan(self.entries, config, self.folds.count, costs, self.device, sums=extra)
             known.write(self.folder.path)
-        self.entries = [entry for entry in self.entries if entry.label in known.candidates]
+        self.plan, self.entries = known, [entry for entry in self.entries if entry.label in known.candidates]
+        self.config = fitted(self.config, self.folds.smallest, known.steps, known.threads)
         return known
 
     def climb(self) -> None:
         """Train rung by rung; after each but the last, the worst candidates stop."""
         steps, settings = look_steps(self.config), self.config.portfolio
-        looks = [*(budget.rung_look(self.config, rung.at) for rung in settings.rungs), len(steps) - 1]
-        alive = list(self.entries)
+        looks, alive = [count - 1 for count in budget.rung_counts(self.config)], list(self.entries)
         for number, look in enumerate(looks):
             self.train(alive, number, steps[look])
             if number == 0:
@@ -214,7 +248,11 @@ class _Portfolio:
             looks = [torch.cat(parts) for parts in zip(*(result.outputs for result in found), strict=False)]
             curve = None if diverged else Curve.of(looks, self.held_out, second_phase(self.config))
             steps, seconds = max(result.steps for result in found), sum(result.seconds for result in found)
-            self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, looks, curve)
+            # Of all looks only these are compared later; candidates x looks x labels x classes would be much memory.
+            counts = budget.rung_counts(self.config) if entry.label == PRIMARY_ONLY else [len(looks)]
+            kept = {} if curve is None else {look: looks[look] for look in needed_looks(curve, counts)}
+            self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, kept, curve)
+            self.memory = max(self.memory, *(result.memory for result in found))
             self.prune(entry.label)
 
     def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
@@ -263,14 +301,11 @@ class _Portfolio:
 
     def finish(self) -> RunResult:
         """Choose, make the model, test it, and write all that is known."""
-        ends = [s for s in self.standings.values() if s.rung == len(self.rungs) and s.curve is not None]
-        winner = max(ends, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
-        picks, scores, ensemble = {winner.candidate.label: 1}, winner.outputs, self.config.portfolio.final == "ensemble"
-        if ensemble:
-            likely = {n: self.held_out.likely(s.outputs) for n, s in self.standings.items() if s.curve is not None}
-            picks = greedy(likely, self.held_out, winner.candidate.label, self.config.portfolio.picks)
-            scores = mixed(likely, picks, several=self.data.primary.several)
-        members, refits = self.members(picks)
+        made = None
+        while made is None:
+            winner, picks, scores = _chosen(self.standings, len(self.rungs), self.held_out, self.config.portfolio)
+            made = self.members(picks)
+        members, refits = made
         folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
         final.write_metrics(folder, self.config, lines, winner, self.held_out.metric)
         about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
@@ -301,8 +336,11 @@ class _Portfolio:
             run_dir=folder,
         )
 
-    def members(self, picks: Mapping[str, int]) -> tuple[list[Member], list[TrialResult]]:
-        """The networks of the model; those that are trained on all labels also have a result."""
+    def members(self, picks: Mapping[str, int]) -> tuple[list[Member], list[TrialResult]] | None:
+        """The networks of the model; those that are trained on all labels also have a result.
+
+        None where a candidate diverges on all labels: it is then out, and others are to be chosen.
+        """
         settings, count = self.config.portfolio, range(self.folds.count)
         if settings.final == "ensemble" and settings.members == "folds":
             trials = {label: [self.trial(label, fold) for fold in count] for label in picks}
@@ -314,9 +352,13 @@ class _Portfolio:
             until, where = steps[standing.curve.best], self.trial(label, None)
             jobs.append(TrialJob(self.config, standing.candidate, None, until, where))
         results = list(self.execute(jobs))
-        for result in results:
-            if result.diverged:
-                raise InputError(f"the last training, on all labels, diverged: {result.diverged}")
+        self.memory = max(self.memory, *(result.memory for result in results))
+        lost = {label: result.diverged for label, result in zip(picks, results, strict=True) if result.diverged}
+        for label, why in lost.items():
+            self.standings[label] = replace(self.standings[label], diverged=f"on all labels, {why}", curve=None)
+            self.progress.say(f"{label} is out: on all labels, {why}")
+        if lost:
+            return None
         weights = {job.folder / WEIGHTS: float(picks[job.candidate.label]) for job in jobs}
         return final.refitted(self.folder.path, weights), results
 
@@ -347,7 +389,24 @@ class _Portfolio:
             "plan": asdict(self.plan),
             "runs": spent_runs(standings, self.folds.count, sum(phase_lengths(self.config).values())),
             "peak_disk": self.peak,
+            "peak_memory": max(self.memory, peak_memory()),
         }
+
+
+def _chosen(
+    standings: Mapping[str, Standing], rungs: int, held_out: HeldOut, settings: PortfolioConfig
+) -> tuple[Standing, dict[str, int], Tensor]:
+    """The best candidate after all rungs, how often each is picked for the model, and the model's out-of-fold scores."""
+    ends = [standing for standing in standings.values() if standing.rung == rungs]
+    left = [standing for standing in ends if standing.curve is not None]
+    if not left:
+        raise InputError(f"the last training of every candidate that is left diverged: {ends[0].diverged}")
+    winner = max(left, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
+    if settings.final == "single":
+        return winner, {winner.candidate.label: 1}, winner.outputs
+    likely = {label: held_out.likely(s.outputs) for label, s in standings.items() if s.curve is not None}
+    picks = greedy(likely, held_out, winner.candidate.label, settings.picks)
+    return winner, picks, mixed(likely, picks, several=held_out.task.several)
 
 
 def trial_at(here: Here, job: TrialJob) -> TrialResult:

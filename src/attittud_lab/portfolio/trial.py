@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
+import re
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,6 +67,8 @@ class TrialResult:
     """Outputs for the held-out examples at each look, n x classes."""
     lines: list[dict[str, Any]] = field(default_factory=list)
     """Logged steps, for a trial on all labels."""
+    memory: int = 0
+    """The most memory that its process had, in bytes."""
 
 
 def look_steps(config: Config) -> list[int]:
@@ -104,9 +108,10 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
         except DivergedError as error:
             trial.diverged = str(error)
         result = trial.result()
+        trial.phases.clear()  # they refer to the trial, and all of it would stay in memory for a while
     if device.type == "cuda":
         del trial
-        gc.collect()  # its phases refer to it, and their graphs hold as much memory as a step needs
+        gc.collect()  # graphs hold as much memory as a step needs
     values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None, "until": job.until}
     save_checkpoint(job.folder / RESULT, values)
     if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
@@ -126,6 +131,19 @@ def _stored(job: TrialJob) -> TrialResult | None:
         return None
     count = sum(step <= job.until for step in look_steps(job.config))
     return TrialResult(**found | {"outputs": [] if found["outputs"] is None else list(found["outputs"])[:count]})
+
+
+def peak_memory() -> int:
+    """The most main memory that this process had at one time, in bytes; 0 where the system does not tell."""
+    status = Path("/proc/self/status")
+    if status.exists():  # what getrusage tells on Linux includes the memory of the process that started this one
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        return int(found[1]) * 1024 if found else 0
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 _DATA: dict[str, Prepared] = {}
@@ -196,6 +214,8 @@ class _Trial:
             self.finished.append(phase.state.seconds)
         if self.job.fold is None:
             phase.finish()
+            if not all(bool(tensor.isfinite().all()) for tensor in self.model.parameters()):
+                raise DivergedError(f"training diverged in phase {phase.name}: weights are not finite; lower its lr")
             save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
         else:
             self.save()
@@ -217,7 +237,7 @@ class _Trial:
     def result(self) -> TrialResult:
         state = self.phases[self.number].state
         steps, seconds = self.starts[self.number] + state.step, sum(self.finished) + state.seconds
-        return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines)
+        return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines, peak_memory())
 
     def checkpoint(self) -> None:
         if time.monotonic() - self.saved >= SAVED_EVERY:

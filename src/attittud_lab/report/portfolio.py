@@ -356,9 +356,10 @@ def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
 
 def _notes(found: Mapping[str, Any]) -> Iterator[str]:
     plan = found["plan"]
+    memory = f" and {found['peak_memory'] / 1e6:.0f} MB of memory in a process" if found.get("peak_memory") else ""
     yield (
-        f"Trials took {found['runs']:.1f} full runs (forecast: {plan['runs']:.1f} with the last training) and at most "
-        f"{found['peak_disk'] / 1e6:.3g} MB of disk. Training time is that of all folds of a candidate."
+        f"Trials took {found['runs']:.1f} full runs (forecast: {plan['runs']:.1f} with the last training), at most "
+        f"{found['peak_disk'] / 1e6:.3g} MB of disk{memory}. Training time is that of all folds of a candidate."
     )
     if plan["decided"]:
         yield f"{plan['decided']}."

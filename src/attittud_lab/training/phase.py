@@ -265,7 +265,9 @@ class Phase:
             return self._update()
         except RuntimeError as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
             tensors = (*self.streams.values.values(), *self.model.parameters())
-            if "overflow" not in str(error) and all(bool(tensor.isfinite().all()) for tensor in tensors):
+            # Products of gradients may be infinite while losses and weights are not.
+            numeric = isinstance(error, torch.linalg.LinAlgError) or "overflow" in str(error)  # type: ignore[attr-defined]  # public, but torch does not list it
+            if not numeric and all(bool(tensor.isfinite().all()) for tensor in tensors):
                 raise
             raise self._diverged(one_line(error, 120)) from None
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from attittud_lab.cli import main
 from attittud_lab.commands.diagnose import show
 from attittud_lab.diagnose import Probe
+from attittud_lab.errors import InputError
+from attittud_lab.portfolio.leaderboard import CHANCE
 from tests.helpers.diagnosis import JOB
 
 # ------------------------------------------------------------------------------------------------------ the command
@@ -33,9 +35,16 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     result = json.loads(Path("runs/job/diagnose/diagnose.json").read_text())
     lines = out.splitlines()
-    assert err == "" and "\x1b" not in out and lines[-1] == result["verdict"]
+    assert "\x1b" not in out and lines[-1] == result["verdict"]
+    # What the chance costs is said before it is looked for; then the chance, and how it was found.
+    assert err.startswith("chance that the auxiliary data help: 6 candidates x 3 folds, about 3.6 full runs, ")
+    assert err.count("\n") == 1 and "the first 20% of the steps" in err
+    found, text = result["chance"], " ".join(out.split())
+    assert 0 < found["value"] < 1 and found["value"] == CHANCE.of(found["gain"]) and len(found["losses"]) == 6
+    assert f"Chance that the auxiliary data help: {found['value']:.0%}" in text and "weighted sums on 3 folds" in text
+    assert sorted(path.name for path in Path("runs/job/diagnose").iterdir() if path.suffix) == ["diagnose.json"]
     assert "60 steps of 200 asked for" in lines[0] and "early half" in out and "late half" in out
-    assert "No figure here has been validated" in out and result["config"]["seed"] == 1
+    assert "No figure of them has been validated" in text and result["config"]["seed"] == 1
     assert result["made_with"]["torch"] and result["steps"] == 60 and result["block"] == 5
     assert list(result["sources"]) == ["more", "other"]
     for source in result["sources"].values():
@@ -59,6 +68,35 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     show(result, Path("x"), console)
     assert "\x1b" in console.file.getvalue() and "early half" in console.file.getvalue()
+
+
+@pytest.mark.usefixtures("here")
+def test_the_chance_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("diagnose", "job.yaml", "--no-chance") == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "hance that" not in out
+    assert json.loads(Path("runs/job/diagnose/diagnose.json").read_text())["chance"] is None
+
+
+@pytest.mark.usefixtures("here")
+def test_a_portfolio_without_validation_and_test_is_diagnosed(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["strategy.name=portfolio", "data.primary.validation=0", "data.primary.test=0", "portfolio.rungs=[]"]
+    assert call("diagnose", "job.yaml", *changes, "--quiet") == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "Chance that the auxiliary data help: " in out and "20% of the steps" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("here")
+def test_a_chance_that_cannot_be_found_says_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise InputError("no class has two examples; give more labels")
+
+    monkeypatch.setattr("attittud_lab.diagnose.first_rung", refused)
+    assert call("diagnose", "job.yaml") == 0
+    words = "Chance that the auxiliary data help: not known. no class has two examples; give more labels"
+    assert words in " ".join(capsys.readouterr().out.split())
 
 
 MISTAKES = {
@@ -94,4 +132,4 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 def test_help_of_diagnose_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("diagnose", "--help") == 0
-    assert "does not predict" in " ".join(capsys.readouterr().out.split())
+    assert "do not predict" in " ".join(capsys.readouterr().out.split())

@@ -14,7 +14,7 @@ from PIL import Image
 from attittud_lab.config.load import loads
 from attittud_lab.data import prepare as preparing
 from attittud_lab.data import source as sources
-from attittud_lab.data.prepare import Pixels, decode
+from attittud_lab.data.prepare import Pixels, Prepared, decode
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import build_model
 from attittud_lab.training.train import load_data
@@ -180,3 +180,40 @@ def test_pooled_examples_keep_their_groups_and_their_words(tmp_path: Path) -> No
         assert len(getattr(load_data(empty, pooled=True), name)) == 0
         with pytest.raises(InputError, match=f"data.primary.{name}: is 0"):
             load_data(empty)
+
+
+@pytest.mark.parametrize("own_splits", [False, True])
+def test_features_of_a_portfolio_come_from_all_rows_that_train_and_from_no_test_row(
+    tmp_path: Path, own_splits: bool
+) -> None:
+    def write(shift: float, odd: str) -> Prepared:
+        random = np.random.default_rng(0)
+        rows = [f"{random.normal():.6f},{'ab'[i % 2]},{i % 2}" for i in range(60)]
+        tested = [f"{random.normal() + shift:.6f},{odd},{i % 2}" for i in range(20)]
+        parts = {"train": rows[:40], "validation": rows[40:], "test": tested} if own_splits else {"train": rows}
+        folder = tmp_path / f"{own_splits}{odd}"
+        folder.mkdir()
+        for name, lines in (parts | {"test": tested}).items():
+            (folder / f"{name}.csv").write_text("\n".join(["x,kind,label", *lines]) + "\n")
+        size = "" if own_splits else ", validation: 0.3"
+        config = loads(f"data: {{kind: table, primary: {{path: {folder}, overlap: warn{size}}}}}\nmodel: table-mlp")
+        return load_data(config, pooled=True)
+
+    found, other = write(0.0, "a"), write(100.0, "z")
+    assert found.record["table"] == other.record["table"] and len(found.primary.examples) == 60
+    assert not torch.equal(found.test.inputs, other.test.inputs)
+    numbers = found.primary.examples.inputs[:, 0]  # of all 60 rows, not of a part of them
+    assert float(numbers.mean()) == pytest.approx(0, abs=1e-5) and float(numbers.std(correction=0)) == pytest.approx(
+        1, abs=1e-4
+    )
+
+
+def test_a_validation_file_with_other_columns_does_not_decide_what_a_column_is(tmp_path: Path) -> None:
+    lines = [f"{i / 7:.3f},{'ab'[i % 2]},{i % 2}" for i in range(30)]
+    (tmp_path / "train.csv").write_text("\n".join(["x,kind,label", *lines[:20]]) + "\n")
+    empty = [f"{i / 7 + 9:.3f},,{i % 2},z" for i in range(10)]  # no kind is known, and there is a column more
+    (tmp_path / "validation.csv").write_text("\n".join(["x,kind,label,more", *empty]) + "\n")
+    text = f"data: {{kind: table, primary: {{path: {tmp_path}, test: 0, overlap: warn}}}}\nmodel: table-mlp"
+    found = load_data(loads(text), pooled=True)
+    assert [column["kind"] for column in found.record["table"]["columns"]] == ["number", "category"]
+    assert len(found.primary.examples) == 30

@@ -67,6 +67,19 @@ def test_the_forecast() -> None:
     assert words == "6 candidates x 3 folds, about 11 full runs, 14 min"
 
 
+def test_the_sum_of_sources_is_part_of_the_forecast() -> None:
+    config, entries = setting(None)
+    alone = [named(CandidateConfig(name="multitask", sources=[name]), config) for name in "abcd"]
+    entries = [*entries[:2], *alone]
+    costs = Costs({entry.label: {"guided": 0.01} for entry in entries}, look=0.0)
+    found, without = (plan(entries, config, 3, costs, CPU, sums=sums) for sums in (True, False))
+    assert found.runs == expected_runs(7, 3, config) > without.runs == expected_runs(6, 3, config)
+    assert found.seconds > without.seconds and found.sums and not without.sums
+    assert forecast(found, 3).startswith("6 candidates and the sum of the sources that help x 3 folds, about ")
+    few = plan(entries, setting("6 runs")[0], 3, costs, CPU, sums=True)
+    assert len(few.candidates) < 4 and not few.sums  # where no two sources are tried alone, no sum follows
+
+
 def test_a_plan_is_made_once(tmp_path: Path) -> None:
     made = planned("10m")
     made.write(tmp_path)

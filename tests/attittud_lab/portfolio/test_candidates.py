@@ -91,7 +91,9 @@ def test_the_job_of_a_candidate_has_no_choice_of_its_own() -> None:
 
 
 def test_batches_follow_the_smallest_fold() -> None:
-    config = loads("training: {guided: {primary_batch: 32, accumulate: 4}, finetune: {primary_batch: 5, warmup: 9}}")
+    config = loads(
+        "training: {guided: {primary_batch: 32, accumulate: 4}, finetune: {epochs: 1, primary_batch: 5, warmup: 9}}"
+    )
     found = fitted(config, 10, {"guided": 7, "finetune": 3}, 2).training
     assert (found.guided.primary_batch, found.finetune.primary_batch, found.threads) == (8, 5, 2)
     assert (found.guided.steps, found.finetune.steps, found.finetune.warmup) == (7, 3, 3)
@@ -108,3 +110,12 @@ def test_a_sum_of_the_good_sources() -> None:
     assert greedy_sum(config, dict.fromkeys(losses, 0.5), data) is None  # none is better
     assert greedy_sum(config, losses | {"primary_only": 9.0}, data) is None  # the sum of all is there already
     assert greedy_sum(config, losses, replace(data, auxiliary=dict(list(data.auxiliary.items())[:3]))) is None
+
+
+def test_a_warm_up_is_cut_with_the_steps() -> None:
+    config = loads("training: {guided: {steps: 100, warmup: 20}, finetune: {epochs: 3, warmup: 10}}")
+    whole = fitted(config, 50, {"guided": 100, "finetune": 40}, 1)  # epochs have become steps
+    assert (whole.training.guided.warmup, whole.training.finetune.warmup) == (20, 10)
+    less = fitted(whole, 50, {"guided": 25, "finetune": 10}, 1).training
+    assert (less.guided.warmup, less.finetune.warmup) == (5, 2)
+    assert fitted(whole, 50, {"guided": 1, "finetune": 1}, 1).training.guided.warmup == 0

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attittud_lab.data.tasks import Examples, Task
+from attittud_lab.errors import InputError
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, kept_count, mixed, survivors
 from attittud_lab.predict.model import Classifier
 from attittud_lab.training.evaluate import figures
@@ -22,6 +23,18 @@ def held(targets: torch.Tensor, metric: str = "accuracy", folds: int = 2) -> Hel
     objective = "multi_label" if targets.ndim == 2 else "classify"
     task = Task("primary", objective, ["a", "b", "c"], Examples(torch.zeros(len(targets), 1), targets))
     return HeldOut(task, targets, np.arange(len(targets)) % folds, metric)
+
+
+def test_an_area_that_no_fold_defines_is_refused() -> None:
+    """Together both folds have both kinds, but areas are never taken over two models."""
+    alike = torch.tensor([[1, 0, 0], [0, 0, 1]]).repeat(5, 1)  # folds alternate
+    with pytest.raises(InputError) as caught:
+        held(alike, "auc").check()
+    said = str(caught.value)
+    assert "data.primary: 10 labelled examples are held out in 2 folds (positive: a 5, b 0, c 5)" in said
+    assert "AUC that chooses is not defined" in said and said.endswith("use training.metric: macro_f1")
+    held(alike, "macro_f1").check()
+    held(torch.tensor([[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 1]]), "auc").check()  # one fold is enough
 
 
 @given(SCORES, st.integers(0, 12))

@@ -58,6 +58,7 @@ def test_the_loaded_model_predicts_what_was_recorded(kind: str, tmp_path: Path) 
         float((kept["model"].argmax(1) == kept["targets"]).float().mean())
     )
     assert not (tmp_path / "trials").exists() and board["peak_disk"] > 0
+    assert 20e6 < board["peak_memory"] < 100e9
 
 
 def test_without_a_test_set_the_figures_that_chose_are_shown(tmp_path: Path) -> None:

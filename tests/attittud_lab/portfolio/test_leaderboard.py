@@ -13,7 +13,17 @@ from attittud_lab.config.schema import CandidateConfig
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.portfolio.candidates import named
 from attittud_lab.portfolio.choose import Curve, HeldOut
-from attittud_lab.portfolio.leaderboard import CHANCE, Intervals, Standing, chance, chance_words, decision, rows, worth
+from attittud_lab.portfolio.leaderboard import (
+    CHANCE,
+    Intervals,
+    Standing,
+    chance,
+    chance_words,
+    decision,
+    needed_looks,
+    rows,
+    worth,
+)
 
 
 def held(targets: torch.Tensor, metric: str) -> HeldOut:
@@ -56,7 +66,7 @@ def standing(name: str, right: float, losses: list[float], targets: torch.Tensor
     outputs[: round((1 - right) * len(targets))] *= -1
     entry = named(CandidateConfig(name=name), loads(""))
     scores = [held_out.figures(outputs)["accuracy"]] * len(losses)
-    return Standing(entry, 1, 10, 1.0, None, [outputs] * len(losses), Curve(scores, losses))
+    return Standing(entry, 1, 10, 1.0, None, dict.fromkeys(range(len(losses)), outputs), Curve(scores, losses))
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5))
@@ -99,7 +109,10 @@ def test_rows_worth_and_decision() -> None:
     assert "did not help" in decision("single", "primary_only", {}, worse, "accuracy")
     assert "is not sure" in decision("single", "primary_only", {}, found | {"low": -0.1}, "accuracy")
     mean = decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
-    assert mean == "The model is a mean of a (2 of 3), b (1 of 3); there was nothing to compare primary_only with."
+    lost = "what the auxiliary data were worth is not known: primary_only diverged."
+    assert mean == f"The model is a mean of a (2 of 3), b (1 of 3); {lost}"
+    alone = decision("single", "primary_only", {}, None, "accuracy")
+    assert alone.endswith("; there was nothing to compare primary_only with.")
     assert worth(all_[:1], intervals) is None
 
 
@@ -108,7 +121,8 @@ def test_what_stopped_early_is_compared_with_primary_only_as_it_was_then() -> No
     late = standing("primary_only", 0.9, [0.3], targets)
     early = standing("primary_only", 0.5, [1.0], targets)
     curve = Curve([0.5, 0.5, 0.9, 0.9], [1.0, 1.0, 0.3, 0.3])
-    plain = Standing(late.candidate, 2, 20, 1.0, None, [*early.looks * 2, *late.looks * 2], curve)
+    plain = Standing(late.candidate, 2, 20, 1.0, None, {0: early.outputs, 3: late.outputs}, curve)
+    assert needed_looks(curve, [2, 4]) == {0, 3}
     other = standing("multitask", 0.6, [0.9, 0.9], targets)
     found = worth([plain, other], Intervals(held(targets, "accuracy"), None, 0))
     assert found is not None and found["share"] == 0.5 and found["difference"] == pytest.approx(0.1, abs=0.01)

@@ -1,6 +1,7 @@
 """Whole portfolios: rungs, kill and resume, several sources and labels, texts and tables."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
-from tests.helpers.portfolios import job, of_patients, outcome, train
+from attittud_lab.training.phase import DivergedError, Phase
+from tests.helpers.portfolios import job, killed_at_random, of_patients, outcome, train
 from tests.helpers.text_jobs import write_job
 
 
@@ -74,6 +76,16 @@ def test_what_is_recorded_out_of_fold(tmp_path: Path) -> None:
     assert found["worth"]["difference"] == pytest.approx(float(gain), abs=1e-6)
 
 
+def test_outputs_that_nothing_needs_leave_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[module._Portfolio]()
+    original = module._Portfolio.finish
+    monkeypatch.setattr(module._Portfolio, "finish", lambda self: (seen.append(self), original(self))[1])
+    train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]")
+    for label, standing in seen[0].standings.items():
+        assert standing.curve is not None and standing.curve.best in standing.looks
+        assert len(standing.looks) <= (2 if label == "primary_only" else 1) and standing.outputs.dtype == torch.float32
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("final", ["single", "ensemble"])
 def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +119,19 @@ def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatc
     whole, parts = outcome(tmp_path / "whole"), outcome(tmp_path / "killed")
     for one, other in zip(whole, parts, strict=True):
         assert one == other
+
+
+KILLS = int(os.environ.get("ATTITTUD_KILLS", "3"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("final", ["single", "ensemble"])
+def test_killed_at_any_moment_it_ends_the_same(final: str, tmp_path: Path) -> None:
+    """SIGKILL, which no process can see coming. ATTITTUD_KILLS=30 asks for more."""
+    changes = [f"portfolio.final={final}", "portfolio.candidates=[multitask]", "portfolio.folds=2"]
+    whole, *killed = killed_at_random(tmp_path, *changes, kills=KILLS)
+    for folder in killed:
+        assert outcome(folder) == outcome(whole)
 
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +200,58 @@ def test_candidates_that_diverge_are_left_behind(tmp_path: Path) -> None:
     assert found["multitask 1e+10, own head"] and not found["primary_only"]
     with pytest.raises(InputError, match="every candidate of the portfolio diverged"):
         train(tmp_path / "all", "training.guided.lr=1e30", "training.guided.clip=null")
+
+
+def test_a_candidate_that_diverges_in_its_timed_steps_loses_its_own_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Phase._update
+
+    def failing(label: str, why: str) -> Any:
+        def update(self: Phase) -> Any:
+            if self.job.strategy.name == label and self.name == "guided":
+                raise RuntimeError(why)
+            return original(self)
+
+        return update
+
+    monkeypatch.setattr(Phase, "_update", failing("pretrain", "overflow"))
+    train(tmp_path / "some", "portfolio.folds=2")
+    found = {row["label"]: row["diverged"] for row in board(tmp_path / "some")["candidates"]}
+    assert "diverged in step 0" in found.pop("pretrain") and not any(found.values()) and len(found) == 3
+    monkeypatch.setattr(Phase, "_update", failing("primary_only", "overflow"))
+    with pytest.raises(
+        InputError, match=r"^primary_only, which everything is compared with: training diverged in .* lower"
+    ):
+        train(tmp_path / "none", "portfolio.folds=2")
+    monkeypatch.setattr(Phase, "_update", failing("pretrain", "a mistake in the program"))
+    with pytest.raises(RuntimeError, match="a mistake in the program"):
+        train(tmp_path / "error", "portfolio.folds=2")
+
+
+@pytest.mark.parametrize("final", ["single", "ensemble"])
+def test_a_candidate_that_diverges_on_all_labels_loses_its_own_place(
+    final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [f"portfolio.final={final}", "portfolio.members=refit", "portfolio.folds=2", "portfolio.rungs=[]"]
+    train(tmp_path / "usual", *changes)
+    best, original, told = board(tmp_path / "usual")["final"]["winner"], trial._Trial.run, Told()
+
+    def failing(self: Any) -> None:
+        original(self)
+        if self.job.fold is None and self.job.candidate.label in diverging:
+            raise DivergedError("training diverged")
+
+    monkeypatch.setattr(trial._Trial, "run", failing)
+    diverging = [best]
+    train(tmp_path / "other", *changes, progress=told)
+    found = board(tmp_path / "other")
+    assert found["final"]["winner"] != best and best not in found["final"]["picks"]
+    assert [row["label"] for row in found["candidates"] if row["diverged"]] == [best]
+    assert f"{best} is out: on all labels, training diverged" in told.lines
+    diverging = ["primary_only", *(row["label"] for row in found["candidates"])]
+    with pytest.raises(InputError, match="the last training of every candidate that is left diverged"):
+        train(tmp_path / "none", *changes)
 
 
 def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from attittud_lab.config.schema import CandidateConfig
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import load_weights
+from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio import trial as module
 from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for, named
 from attittud_lab.portfolio.folds import fold_data, make_folds
-from attittud_lab.portfolio.trial import TrialJob, look_file, look_steps, pooled_data, run_trial
+from attittud_lab.portfolio.trial import TrialJob, look_file, look_steps, peak_memory, pooled_data, run_trial
 from attittud_lab.training.phase import AveragedWeights, DivergedError, Phase
 from attittud_lab.training.train import begin_phase, build_model
 from tests.helpers.portfolios import job
@@ -184,3 +185,23 @@ def test_a_fold_without_a_defined_metric_goes_on(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "figures", lambda *given: figures(*given) | {"accuracy": math.nan})
     run_trial(a_job(tmp_path, 12))
     assert run_trial(a_job(tmp_path, 24)).steps == 24
+
+
+def test_the_peak_of_memory() -> None:
+    before = peak_memory()
+    there = torch.ones(max(1, before // 4))  # as much again
+    assert peak_memory() > 1.5 * before > 0
+    del there
+    assert peak_memory() > 1.5 * before
+
+
+def test_all_trials_start_from_the_weights_that_were_made_once(tmp_path: Path) -> None:
+    run_trial(a_job(tmp_path / "seed-0", 6, fold=None))
+    start = f"model.weights={tmp_path}/seed-{{seed}}/weights.safetensors"
+    data, found = pooled_data(job()), []
+    for fold in (0, 1, None):
+        made = module._Trial(a_job(tmp_path / f"trial-{fold}", 6, start, fold=fold), data, CPU, Progress())
+        found.append({name: tensor for name, tensor in made.model.state_dict().items() if name.startswith("body")})
+    kept = load_weights(tmp_path / "seed-0" / "weights.safetensors")
+    for body in found:
+        assert body and all(torch.equal(tensor, kept[name]) for name, tensor in body.items())

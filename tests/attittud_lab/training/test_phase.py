@@ -79,6 +79,19 @@ def test_training_that_diverges_ends_with_a_sentence(job: Config, changes: list[
     assert not (tmp_path / "result.json").exists() and not (tmp_path / "weights.safetensors").exists()
 
 
+def test_a_decomposition_that_fails_is_no_error_of_the_program(
+    job: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of large gradients may be infinite while all losses and weights are finite."""
+
+    def failing(_: Phase) -> None:
+        raise torch.linalg.LinAlgError("linalg.svd: the input matrix contained non-finite values")
+
+    monkeypatch.setattr(Phase, "_update", failing)
+    with pytest.raises(DivergedError, match=r"diverged in step 0 of phase guided: linalg.svd.*; lower training"):
+        run(job, run_dir=tmp_path)
+
+
 @pytest.mark.parametrize(
     "error",
     [
