@@ -94,8 +94,8 @@ def not_run(done: int, link: str) -> str:
         f"{_WORDS[left] if left < len(_WORDS) else left} superclass{'es' if left > 1 else ''} of MultiCifar100, and "
     )
     return (
-        f"{link} has every table and figure beside the paper's, with intervals, a verdict "
-        f"on each claim, and what was not run: {missing if left else ''}CheXpert itself, of which no copy was at hand."
+        f"{link} has every table and figure next to the paper's, with intervals, an outcome "
+        f"for each claim, and what was not run: {missing if left else ''}CheXpert itself, of which no copy was at hand."
     )
 
 

@@ -97,6 +97,7 @@ def test_the_readme_describes_its_table_correctly():
     assert marks["own_head"] == "▲▲=" and "it has the highest mean with shifted labels, gains in the other two" in WORDS
     single = [label for label in ROWS if label != "portfolio"]
     assert max(single, key=lambda label: of_demo(label, "mean")[2]) == "own_head"
+    assert "of all single runs it has the highest mean with shifted labels" in DEMO.read_text(encoding="utf-8")
     assert marks["portfolio"] == "▲▲▲" and "In the table it gains in all three columns" in WORDS
     keep_neutral = ("multitask", "pcgrad", "drop_harmful", "orthogonal", "flip", "orthogonal_flip")
     below = sorted(-of_demo(label, "difference")[2] for label in keep_neutral)
