@@ -1,4 +1,4 @@
-"""Docstrings and comments of the source, and pages of docs, use plain words: no private metaphor, no docstring with "Of" first."""
+"""Docstrings and comments of the source, and pages of docs use plain words: no private metaphor, no docstring with "Of" first."""
 
 import ast
 import io
