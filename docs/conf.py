@@ -1,6 +1,10 @@
 """How Sphinx makes the site: `make docs`. Nothing is taken from elsewhere, so pages work from the disk and without a network."""
 
+import sys
 from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the extension `messages`
 
 try:
     release = version = metadata.version("attittud")
@@ -8,7 +12,7 @@ except metadata.PackageNotFoundError:  # a checkout that was never installed
     release = version = "0+unknown"
 
 project, author = "attittud", "The attittud authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "messages"]
 exclude_patterns = ["_build"]
 default_role = "code"  # docstrings have names in single backticks, as Markdown does
 
