@@ -57,14 +57,17 @@ def keep_saved_tensors(model: nn.Module | None = None) -> None:
     By default a compiled backward pass may overwrite what the forward pass saved ("donated buffers"), and torch refuses
     retain_graph=True.
     """
-    modules = () if model is None else model.modules()
-    compiled = any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in modules)
-    if compiled or model is None:
+    if model is None or is_compiled(model):
         from torch._functorch import config
 
         if config.donated_buffer:
             config.donated_buffer = False
             torch.compiler.reset()  # code compiled so far relies on the old setting
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a model, or a module of it, was compiled."""
+    return any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules())
 
 
 def in_cuda_graphs() -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from ctypes import string_at
 from typing import Any, Literal
 
 import torch
@@ -28,16 +29,33 @@ _DROPOUT: set[Callable[..., Any]] = {
 _ATTENTION = F.scaled_dot_product_attention
 
 
-class _NoDropout(TorchFunctionMode):
-    """`eval()` reaches dropout modules; this reaches functional dropout that ignores the mode."""
+class NoDropout(TorchFunctionMode):
+    """`eval()` reaches dropout modules; this reaches functional dropout that ignores the mode.
+
+    It is called for every function of torch, which makes a forward pass of small kernels a fifth to a third longer.
+    """
+
+    def __init__(self, generators: list[torch.Generator]) -> None:
+        """`generators`: where random numbers come from."""
+        super().__init__()
+        self._states = [(generator, _bytes(generator)) for generator in generators]
+        self._found = False
+
+    @property
+    def drawn(self) -> bool:
+        """Whether random numbers were drawn so far, or would have been by dropout."""
+        return self._found or any(_bytes(generator) != state for generator, state in self._states)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in _DROPOUT:
+            training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            self._found |= bool(training)
             return args[0] if args else kwargs["input"]
         if func is _ATTENTION:
+            self._found |= (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) != 0
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])
             else:
@@ -45,12 +63,26 @@ class _NoDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _bytes(generator: torch.Generator) -> bytes:
+    """The state of a generator, which lies in the memory of the CPU: reading it does not wait for a device."""
+    state = generator.get_state()
+    return string_at(state.data_ptr(), state.numel())
+
+
 @contextmanager
-def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
-    """Inside, forward passes have no side effects (see above). Keep the block open until the graph has been used."""
+def isolated_forward(
+    model: nn.Module, batch_norm: BatchNormMode, seed: int, *, draws: bool = True
+) -> Iterator[NoDropout]:
+    """Inside, forward passes have no side effects (see above). Keep the block open until the graph has been used.
+
+    `draws`: whether they may draw random numbers. False is faster; if `drawn` of what this yields is True after the forward
+    pass, functional dropout may have been on.
+    """
     modules = all_modules(model)
-    with _seeded(modules, seed), _modes(modules, batch_norm), _NoDropout():
-        yield
+    with _seeded(modules, seed) as generators, _modes(modules, batch_norm):
+        dropout = NoDropout(generators)
+        with dropout if draws or not generators else nullcontext():
+            yield dropout
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
@@ -65,23 +97,26 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _seeded(modules: list[nn.Module], seed: int) -> Iterator[None]:
-    """Random numbers from `seed`; afterwards every generator is as it was."""
-    devices = {p.device for m in modules for p in m._parameters.values() if p is not None and p.device.type == "cuda"}
+def _seeded(modules: list[nn.Module], seed: int) -> Iterator[list[torch.Generator]]:
+    """Random numbers from `seed`; afterwards every generator is as it was. Yields torch's, or none where not all are known."""
+    used = {p.device for m in modules for p in m._parameters.values() if p is not None}
+    devices = {device for device in used if device.type == "cuda"}
+    known = all(device.type in ("cpu", "cuda") for device in used)
     if devices and torch.cuda.is_current_stream_capturing():
         # A graph under capture has its own random state, which may not be set. It draws new numbers at every replay.
-        devices = set()
+        devices, known = set(), False
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     try:
         with torch.random.fork_rng(devices=sorted(devices, key=str)):
             # Seed only the generators that are restored: torch.manual_seed would seed all devices.
-            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
+            generators = [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)]
+            for generator in generators:
                 generator.manual_seed(seed)
             random.seed(seed)
             if numpy_random:
                 numpy_random.seed(seed & 0xFFFFFFFF)
-            yield
+            yield generators if known else []
     finally:
         random.setstate(python_state)
         if numpy_random and numpy_state is not None:

@@ -18,7 +18,7 @@ from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
 from attittud.workers.one import Workers
 
-Scope = Callable[[], AbstractContextManager[None]]
+Scope = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass

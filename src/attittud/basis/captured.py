@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attittud._torch import foreach_copy_, foreach_mul
 from attittud.basis.subspace import Finished, Gathered, Stored, finished
+from attittud.decompose import Weights
 from attittud.engine.base import logger
 from attittud.eta import Eta
 
@@ -29,7 +30,8 @@ class CapturedUpdate:
     """Memory for a primary and an auxiliary gradient, and a CUDA graph that turns them into the update.
 
     It serves steps of one process with one auxiliary loss, while parameters, weights and the shape of the basis stay as they
-    are: a refresh writes new rows to the same addresses. Every other step runs without it.
+    are: a refresh writes new rows to the same addresses, and eta="auto" its new weights. Every other step runs without it.
+    Steps that ask the judges have a graph of their own.
     """
 
     def __init__(self) -> None:
@@ -44,11 +46,13 @@ class CapturedUpdate:
     def _forget(self, space: Stored | None, settings: tuple[Any, ...]) -> None:
         # Compared by identity through a weak reference: another basis may later have the same addresses.
         self._space = None if space is None else weakref.ref(space)
-        self._settings, self._count = settings, 0
+        self._settings = settings
+        self._counts = {False: 0, True: 0}  # steps with these settings, without judges and with them
         self._memory: list[Tensor] = []
         self._views: list[list[Tensor]] = []
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._numbers: Gathered | None = None
+        self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, Gathered]] = {}  # without judges and with them
+        self._judged: list[Tensor] = []
+        """Inner products with the judges' gradient. Only these enter the graph, so that the gradient itself can be freed."""
 
     def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
         """Whether this step can use the captured update: its gradients then go into its memory."""
@@ -56,12 +60,15 @@ class CapturedUpdate:
         if self._refused or not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
             return False
         ((name, task),) = tasks.items()
-        # A subspace holds all that the graph reads at the same addresses as long as it has the same number of rows.
-        settings = space.rows.shape, name, task.eta, task.weight, primary_weight, step.include_mean
+        # A subspace holds all that the graph reads at the same addresses as long as it has the same number of rows. So do
+        # the scores of a task, until others are loaded.
+        eta = task.eta if isinstance(task.eta, Eta) else step.parts.auto.scores.get(name)
+        settings = space.rows.shape, name, eta, task.weight, primary_weight, step.include_mean
         if self._space is None or self._space() is not space or settings != self._settings:
             self._forget(space, settings)
-        self._count += 1
-        if self._count <= ALIKE:
+        asked = step.judge is not None
+        self._counts[asked] += 1
+        if self._counts[asked] <= ALIKE:
             return False
         if not self._memory:
             self._memory = [space.layout.empty(), space.layout.empty()]
@@ -76,10 +83,7 @@ class CapturedUpdate:
         # (A group sums over its workers even where it has only one.)
         if workers.size > 1 or workers.splits_examples or workers.splits_columns:
             return False
-        if step.replayed or step.judge is not None or not layout.alike:
-            return False
-        (task,) = tasks.values()
-        return isinstance(task.eta, Eta) and not torch.cuda.is_current_stream_capturing()
+        return layout.alike and not step.replayed and not torch.cuda.is_current_stream_capturing()
 
     def take(self, which: int, layout: Layout, gradients: Sequence[Tensor | None]) -> Tensor | None:
         """Copy the primary (0) or the auxiliary (1) gradient into its memory; None where it cannot."""
@@ -101,23 +105,48 @@ class CapturedUpdate:
         if space is not self._space() or space.rows.shape != self._settings[0]:  # a refresh has made another basis
             self._forget(None, ())  # the memory becomes `.grad`
             return space.finish(step, primary_weight)
-        if self._graph is None:
+        asked = step.judges is not None
+        if asked:
+            self._measure_judges(step)
+        if asked not in self._graphs:
             try:
-                self._capture(step, primary_weight)
+                self._graphs[asked] = self._capture(step, primary_weight)
             except RuntimeError as error:
                 logger.info("steps are not captured in a CUDA graph: %s", error)
                 self._forget(None, ())  # the memory becomes `.grad`
                 self._refused = True
                 return space.finish(step, primary_weight)
-        assert self._graph is not None and self._numbers is not None
-        self._graph.replay()
-        numbers = replace(self._numbers, vector=self._numbers.vector.clone())
+        graph, numbers = self._graphs[asked]
+        graph.replay()
+        numbers = replace(numbers, vector=numbers.vector.clone())
         return finished(list(foreach_mul(self._views[1], 1.0)), step.tasks, numbers, {})
 
-    def _capture(self, step: Step, primary_weight: float) -> None:
-        space, graph = step.subspace, torch.cuda.CUDAGraph()
+    def _measure_judges(self, step: Step) -> None:
+        """Compare the judges' gradient with the others; the numbers go to the addresses that the graph reads."""
+        (task,), space, judges, primary = step.tasks.values(), step.subspace, step.judges, step.primary_gradient
+        assert isinstance(space, Stored) and judges is not None and primary is not None and task.flat is not None
+        found = space.judges(judges, primary)
+        numbers = [found.rows, found.square, found.primary, space.inner(task.flat, judges)]
+        if self._judged:
+            foreach_copy_(self._judged, numbers)
+        else:
+            self._judged = numbers
+
+    def _compute(self, step: Step, primary_weight: float) -> Gathered:
+        """What the graph does: the update in place of the auxiliary gradient, and what eta="auto" learns."""
+        space, ((name, task),) = step.subspace, step.tasks.items()
         assert isinstance(space, Stored)
-        device = space.layout.device
+        scores = step.parts.auto.scores[name] if isinstance(task.eta, Weights) else None
+        weights = None if scores is None else Weights(*scores.weights.unbind())  # as they will be when the graph runs
+        own = step.copied(weights, self._judged if step.judges is not None else ())
+        _, numbers, cosines = space.compute(own, primary_weight)
+        gathered = numbers.gather()
+        if scores is not None and cosines:
+            scores.add(cosines[name])
+        return gathered
+
+    def _capture(self, step: Step, primary_weight: float) -> tuple[torch.cuda.CUDAGraph, Gathered]:
+        graph, device = torch.cuda.CUDAGraph(), self._memory[0].device
         if self._stream is None or self._stream.device != device:
             self._stream = torch.cuda.Stream(device)
         self._stream.wait_stream(torch.cuda.current_stream(device))
@@ -125,8 +154,7 @@ class CapturedUpdate:
             # Other threads, such as a data loader's, may use the device meanwhile.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                _, numbers, _ = space.compute(step.copied(), primary_weight)
-                self._numbers = numbers.gather()
+                numbers = self._compute(step, primary_weight)
             finally:
                 graph.capture_end()
-        self._graph = graph
+        return graph, numbers

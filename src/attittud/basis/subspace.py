@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attittud.autograd.layout import Layout
-from attittud.decompose import Cosines, Residual, Weights, correction, harmful_mask, residual_tolerance
+from attittud.decompose import Cosines, Judges, Residual, Weights, correction, harmful_mask, residual_tolerance
 from attittud.kernels import Products, add_rows_, dot, gram, lift_, products, project, take_
 from attittud.report import Split, TaskReport, ratio
 from attittud.workers.one import Workers
@@ -203,6 +203,11 @@ class Directions(Subspace):
     def inner(self, x: Tensor, y: Tensor) -> Tensor:
         """The inner product of two gradients, float64."""
         return dot(x, y)
+
+    def judges(self, gradient: Tensor, primary: Tensor) -> Judges:
+        """The judges' gradient compared with V and the primary gradient."""
+        inner = self.inner(gradient, primary)
+        return Judges(self.project(gradient), self.inner(gradient, gradient), inner)
 
     def coordinates(self, x: Tensor) -> Tensor:
         return self.project(x)

@@ -55,14 +55,14 @@ class PerExampleGradient(ABC):
             return
         in_order = out.ndim == 2
         out, gradients_of = (out, self.chunk) if in_order else self.ordered(out)
-        in_place = in_order or out[0].is_contiguous()
-        if in_place and self.elements * self.examples <= budget:
-            add_product_(out.view(out.shape[0], -1), weights, gradients_of(slice(0, self.examples), out.dtype))
+        in_place = out if in_order else out.view(out.shape[0], -1) if out[0].is_contiguous() else None
+        if in_place is not None and self.elements * self.examples <= budget:
+            add_product_(in_place, weights, gradients_of(slice(0, self.examples), out.dtype))
             return
         for rows in self.parts(budget):
             gradients, some = gradients_of(rows, out.dtype), weights[:, rows]
-            if in_place:
-                add_product_(out.view(out.shape[0], -1), some, gradients)
+            if in_place is not None:
+                add_product_(in_place, some, gradients)
             else:
                 out.add_((some @ gradients).view_as(out))
             del gradients  # freed before the next gradients are formed
@@ -88,7 +88,7 @@ class Dense(PerExampleGradient):
 
     def __init__(self, gradients: Tensor) -> None:
         self.examples = gradients.shape[0]
-        self.gradients = gradients.reshape(self.examples, -1)
+        self.gradients = gradients if gradients.ndim == 2 else gradients.reshape(self.examples, -1)
         self.size = self.gradients.shape[1]
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:

@@ -90,7 +90,7 @@ class Bound:
 
 def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
     """Sum in float32 at least."""
-    return g.sum(dims, dtype=torch.promote_types(g.dtype, torch.float32))
+    return g.sum(dims, dtype=torch.float32 if g.dtype.itemsize < 4 else g.dtype)
 
 
 def linear(b: Bound) -> Found:

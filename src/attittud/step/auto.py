@@ -10,7 +10,7 @@ A step uses the weights that earlier steps have earned, so no weight depends on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from attittud._checks import check_callable
+from attittud._torch import is_compiled
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, written_into
 from attittud.decompose import Weights
@@ -112,6 +113,9 @@ class AutoWeights:
         self.age: int | None = None  # steps since the judges were asked; None: never
         self.count = 0
         self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when the judges were last asked
+        self.draws: bool | None = (
+            None  # whether the judges' forward passes may draw random numbers; None: not known yet
+        )
 
     @property
     def due(self) -> bool:
@@ -140,16 +144,13 @@ class AutoWeights:
         The library controls the forward pass as it does for `basis_losses`: no dropout, no trace in BatchNorm or in the
         random state.
         """
-        seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
         # A large gradient is written straight into one vector, so as not to be held twice; for a small one that takes too long.
         straight = self.workers.size == 1 and layout.size > SMALL
         flat = layout.empty() if straight else None
-        with isolated_forward(self.model, self.batch_norm, seed), torch.enable_grad():
-            more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
-            losses = losses_of(judge, "judge", more, self.workers)
-            mean = self.workers.shares([losses])[0].mean(losses)
-            with nullcontext() if flat is None else written_into(layout, flat):
-                found = self.workers.gradients(mean, layout.parameters, retain_graph=False)
+        passed = None
+        while passed is None:  # at most twice
+            passed = _asked(self, judge, layout, flat)
+        losses, found = passed
         # Their losses must reach shared parameters. The graph is walked only where that has changed.
         reached = tuple(g is not None for g in found)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
@@ -205,3 +206,25 @@ class AutoWeights:
             for name, saved in state["records"].items():
                 self.scores[name] = TaskScores(device)
                 self.scores[name].load(saved)
+
+
+def _asked(
+    auto: AutoWeights, judge: Losses, layout: Layout, flat: Tensor | None
+) -> tuple[Tensor, Sequence[Tensor | None]] | None:
+    """The judges' losses and their gradients, which are written into `flat` where it is given.
+
+    None: the forward pass drew random numbers, and the first one had not. It is to be run again, without dropout.
+    """
+    seed = (auto.seed * 1_000_003 + 7 + auto.count) & (2**63 - 1)
+    with isolated_forward(auto.model, auto.batch_norm, seed, draws=auto.draws is not False) as seen:
+        more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
+        losses = losses_of(judge, "judge", more, auto.workers)
+        if auto.draws is None:
+            # One worker cannot run again without the others, and code would be compiled once more.
+            auto.draws = seen.drawn or auto.workers.size > 1 or is_compiled(auto.model)
+        elif not auto.draws and seen.drawn:
+            auto.draws = True
+            return None
+        with torch.enable_grad(), nullcontext() if flat is None else written_into(layout, flat):
+            mean = auto.workers.shares([losses])[0].mean(losses)
+            return losses, auto.workers.gradients(mean, layout.parameters, retain_graph=False)

@@ -103,14 +103,23 @@ class Gradients:
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
         self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
+        self.judges_measured: Judges | None = None  # its inner products, where they were computed before
         self.tasks: dict[str, AuxiliaryGradient] = {}
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
         self.unsummed: list[Tensor] = []  # other gradients, which the next sum over workers takes along
 
-    def copied(self) -> Self:
-        """A copy over the same vectors: measuring with the copy does not change this object."""
+    def copied(self, weights: Weights | None, judged: Sequence[Tensor]) -> Self:
+        """A copy over the same vectors: measuring with the copy does not change this object.
+
+        `weights`: of its task, where they are earned. `judged`: the numbers of `Judges` and ⟨g_judge, g_aux⟩, which then
+        stand for the judges' gradient.
+        """
         found = copy(self)
-        found.tasks = {name: replace(task) for name, task in self.tasks.items()}
+        found.tasks = {name: replace(task, eta=weights or task.eta) for name, task in self.tasks.items()}
+        if judged:
+            *numbers, inner = judged
+            found.judges, found.judges_measured = None, Judges(*numbers)
+            found.tasks = {name: replace(task, judged=inner) for name, task in found.tasks.items()}
         return found
 
     # ------------------------------------------------------------------------------------------------ several tasks
@@ -182,11 +191,10 @@ class Gradients:
             assert self.primary_gradient is not None
             p = subspace.project(self.primary_gradient)
             square = subspace.inner(self.primary_gradient, self.primary_gradient) if self.primary_whole else None
-        judges = None
+        judges = self.judges_measured
         if self.judges is not None:
             assert self.primary_gradient is not None and self.primary_whole
-            inner = subspace.inner(self.judges, self.primary_gradient)
-            judges = Judges(subspace.project(self.judges), subspace.inner(self.judges, self.judges), inner)
+            judges = subspace.judges(self.judges, self.primary_gradient)
         if self.workers.size > 1:
             _exchange(self, p, square, judges)
         return p, square, judges
@@ -388,7 +396,8 @@ class Step(Gradients):
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
-            found = _written(self, task.loss, share, graph.retained, self.layout, self._room(name))
+            room = None if self.captured is not None else self._room(name)
+            found = _written(self, task.loss, share, graph.retained, self.layout, room)
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
         _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached

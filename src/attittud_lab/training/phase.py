@@ -337,21 +337,28 @@ class Phase:
             raise ValueError("phase/state has values that no run writes")
         if self.config.select == "best" and self.state.best is not None:
             check_like(best, self.model.state_dict(), "best")
-            self.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
+            self.best_weights = _laid_out(best, self.model.state_dict())
         if self.average is not None and self.state.step:
             check_like(saved["average"], self.model.state_dict(), "average")
-            self.average.values = {name: tensor.to(device) for name, tensor in saved["average"].items()}
+            self.average.values = _laid_out(saved["average"], self.model.state_dict())
         # Groups hold only settings, which come from this run, and the learning rate, which every step sets.
-        moments, groups = saved["optimizer"]["state"], self.optimizer.state_dict()["param_groups"]
+        moments, groups = dict(saved["optimizer"]["state"]), self.optimizer.state_dict()["param_groups"]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         for number, found in moments.items():
             like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
             check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
             if not 0 <= float(found.get("step", 0)) < math.inf:
                 raise ValueError(f"optimizer/{number}/step is not a number of steps")
+            moments[number] = found | _laid_out({name: found[name] for name in like}, like)
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         kept = saved["strategy"].items()
         self.strategy.load_state_dict({key: v.to(device) if isinstance(v, Tensor) else v for key, v in kept})
+
+
+def _laid_out(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values on the device and with the strides of others: a fused optimizer asks for equal ones, files keep none."""
+    with torch.no_grad():
+        return {name: torch.empty_like(like[name]).copy_(value) for name, value in values.items()}
 
 
 def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device | None) -> torch.optim.Optimizer:

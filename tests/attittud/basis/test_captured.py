@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from attittud import Eta, Guide
 from attittud.basis import captured, subspace
@@ -43,7 +45,7 @@ def losses(model, number):
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
-    """A stand-in for a graph on a CPU: its kernels run one by one, on the same memory."""
+    """A stand-in for a graph on a CPU: its kernels run one by one, on the memory of the step that was captured."""
     if request.param == "cpu":
         may_serve = CapturedUpdate._may_serve
 
@@ -53,11 +55,22 @@ def device(request, monkeypatch):
             return may_serve(step, SimpleNamespace(rows=rows, layout=space.layout), tasks)
 
         def played(self, step, primary_weight):
-            def replay():
-                self._graph = None
+            def read_and_written():
+                scores = [tensor for one in step.parts.auto.scores.values() for tensor in vars(one).values()]
+                return [*self._memory, *scores, *self._judged]
 
-            _, numbers, _ = step.subspace.compute(step.copied(), primary_weight)
-            self._numbers, self._graph = numbers.gather(), SimpleNamespace(replay=replay)
+            before = [(tensor, tensor.clone(), tensor.data_ptr()) for tensor in read_and_written()]
+            numbers = self._compute(step, primary_weight)
+            for tensor, old, _ in before:  # under capture kernels do not run
+                tensor.copy_(old)
+
+            def replay():
+                """Does with the tensors of the captured step again what was captured, as a graph does."""
+                assert [tensor.data_ptr() for tensor in read_and_written()][: len(before)] == [at for *_, at in before]
+                with _disable_current_modes():
+                    numbers.vector.copy_(self._compute(step, primary_weight).vector)
+
+            return SimpleNamespace(replay=replay), numbers
 
         monkeypatch.setattr(step_module, "_on_gpu", lambda tasks: True)
         monkeypatch.setattr(CapturedUpdate, "_may_serve", staticmethod(as_if))
@@ -74,8 +87,9 @@ def served(monkeypatch):
     return found
 
 
-def train(model, *, steps=25, never=False, before=None, **options):
-    """Gradients and reports of some steps with refreshes in between; `never`: without a graph."""
+def train(model, *, steps=25, never=False, before=None, judged=None, **options):
+    """Gradients and reports of some steps with refreshes in between; `never`: without a graph. `judged`: eta="auto"."""
+    options = options if judged is None else {"eta": "auto", "judge_every": 3} | options
     guide = Guide(model, **({"eta": Eta(1, 0.5, -1), "rank": 4, "refresh_every": 7} | options))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     found = []
@@ -86,7 +100,8 @@ def train(model, *, steps=25, never=False, before=None, **options):
             guide._parts.captured._forget(None, ())
         optimizer.zero_grad()
         primary, auxiliary = losses(model, number)
-        report = guide.backward(primary, auxiliary.square().mean())
+        judge = None if judged is None else lambda number=number: judged(model, number)
+        report = guide.backward(primary, auxiliary.square().mean(), judge=judge)
         found.append(([None if p.grad is None else p.grad.clone() for p in model.parameters()], report))
         optimizer.step()
     return [(gradients, report.to_dict()) for gradients, report in found]
@@ -120,6 +135,89 @@ def test_bits_and_reports_are_the_same_without_a_graph(device, options, monkeypa
     ours = train(network(device), **options)
     assert len(count) == 25 - 1 - ALIKE  # all but the first steps; later refreshes too
     assert_same(ours, train(network(device), never=True, **options))
+
+
+def judges(model, number):
+    """Some of them like the auxiliary loss, so that weights are earned."""
+    own, auxiliary = losses(model, number + 100)
+    return own + 5 * auxiliary.square().mean(1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"include_mean": True}, {"judge_every": 1}, {"auxiliary_weight": 0.3, "basis": "svd"}, {"scope": "tensor"}],
+    ids=str,
+)
+def test_weights_that_are_earned_have_the_same_bits_without_a_graph(device, options, monkeypatch):
+    """Steps that ask the judges have a graph of their own, which changes the weights that the other one reads."""
+    count = served(monkeypatch)
+    ours = train(network(device), judged=judges, steps=35, **options)
+    assert len(count) == (35 - 1 - ALIKE if options.get("judge_every") == 1 else 35 - 1 - 2 * ALIKE)
+    plain = train(network(device), judged=judges, steps=35, never=True, **options)
+    assert_same(ours, plain)
+    assert len({report["weight_neutral"] for _, report in plain}) > 3
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations, which are launched one by one outside of a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations(guide, model, *, judge=None):
+    """Operations of a step without its forward passes, once a graph finishes it."""
+    for number in range(ALIKE + 3):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        auxiliary = auxiliary.square().mean()
+        with Operations() as found:
+            guide.backward(primary, auxiliary, judge=judge)
+    return found.seen
+
+
+def test_earned_weights_launch_hardly_more_than_fixed_ones(device):
+    model = network(device)
+    options = {"rank": 3, "refresh_every": 100}
+    auto = Guide(model, eta="auto", judge_every=1, **options)
+    asked = operations(auto, model, judge=lambda: judges(model, 7))
+    earned, fixed = operations(auto, model), operations(Guide(model, eta=Eta(1, 1, 0), **options), model)
+    assert (earned - fixed).total() <= 6, earned - fixed
+    with Operations() as alone:
+        torch.autograd.grad(judges(model, 7).mean(), list(model["body"].parameters()))
+    assert (asked - earned - alone.seen).total() <= 30, asked - earned - alone.seen
+
+
+def test_scores_that_are_loaded_or_spoilt_are_followed(device, monkeypatch):
+    states = {}
+
+    def change(number, _, guide):
+        if number == 12:
+            states[0] = guide.state_dict()
+        if number == 20:
+            guide.load_state_dict(states[0])
+
+    def judged(model, number):
+        return judges(model, number) * (float("nan") if number in (9, 24) else 1.0)
+
+    count = served(monkeypatch)
+    options = {"before": change, "judged": judged, "judge_every": 1, "steps": 30}
+    ours = train(network(device), **options)
+    assert_same(ours, train(network(device), never=True, **options))
+    assert count and ours[-1][1]["skipped_hearings"] == 2
+
+
+def test_judges_who_do_not_reach_all_parameters_take_the_ordinary_way(device):
+    def judged(model, number):
+        x, _ = batch(number, device)
+        return model["body"][0](x).square().mean((1, 2, 3))
+
+    assert_same(train(network(device), judged=judged), train(network(device), judged=judged, never=True))
 
 
 def test_a_basis_that_gets_more_rows_in_a_refresh_is_followed(device, monkeypatch):
@@ -244,7 +342,7 @@ def test_where_torch_cannot_capture_the_ordinary_way_goes_on(device, monkeypatch
     def captures(_, step, primary_weight):
         with monkeypatch.context() as idle:  # under capture kernels do not run
             idle.setattr(subspace, "lift_", lambda rows, weights, x, *others: x)
-            step.subspace.compute(step.copied(), primary_weight)
+            step.subspace.compute(step.copied(None, ()), primary_weight)
         raise RuntimeError("operation not permitted")
 
     count = served(monkeypatch)
@@ -304,21 +402,27 @@ def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
-def test_nothing_waits_for_the_device_and_nothing_is_held_afterwards():
+@pytest.mark.parametrize("eta", [Eta(1, 1, -1), "auto"], ids=["fixed", "auto"])
+def test_nothing_waits_for_the_device_and_nothing_is_held_afterwards(eta):
+    x, y = batch(50, "cuda")
 
     def trained():
         model = network("cuda", width=20_000)  # 6 MB, of which a basis and two gradients would be five times as much
-        guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
+        guide = Guide(model, eta=eta, rank=3, refresh_every=1000, judge_every=1)
+
+        def judge():
+            return F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
+
         for number in range(ALIKE + 4):
             model.zero_grad()
             primary, auxiliary = losses(model, number)
             auxiliary = auxiliary.square().mean()
             torch.cuda.set_sync_debug_mode("error" if number else "default")
             try:
-                guide.backward(primary, auxiliary)
+                guide.backward(primary, auxiliary, judge=judge if eta == "auto" else None)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        assert guide._parts.captured._graph is not None
+        assert guide._parts.captured._graphs
 
     trained()  # from here on torch has the memory that it keeps for matrix products
     before = torch.cuda.memory_allocated()

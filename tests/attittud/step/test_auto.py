@@ -8,6 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 
 from attittud import Eta, Guide
 from attittud.decompose import decompose
@@ -440,6 +441,40 @@ def test_judging_leaves_no_trace():
     for x, y in zip(p.model.buffers(), q.model.buffers(), strict=True):
         assert torch.equal(x, y)
     assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_dropout_of_judges_stays_off_also_where_it_begins_later(first):
+    """Passes of judges that draw no random numbers are not watched. One that begins to draw is run again."""
+    p, guide = make()
+    q, other = make()
+    calls = []
+
+    def judge():
+        calls.append(len(calls))
+        losses = p.losses(JUDGES)
+        return F.dropout(losses, 0.5, training=True) if number >= first else losses
+
+    for number in range(5):
+        watched = step(p, guide, number % 4, judge=judge)
+        assert score(watched) == score(step(q, other, number % 4))
+    assert len(calls) == 5 + (first > 0)
+
+
+def test_judges_who_draw_random_numbers_are_asked_once():
+    p, guide = make()
+    calls = []
+    for _ in range(4):
+        step(p, guide, judge=lambda: calls.append(1) or p.losses(JUDGES) * torch.rand(4).double())
+    assert len(calls) == 4
+
+
+def test_later_passes_of_judges_are_not_watched():
+    p, guide = make()
+    modes = []
+    for _ in range(3):
+        step(p, guide, judge=lambda: modes.append(torch.overrides._get_current_function_mode()) or p.losses(JUDGES))
+    assert [mode is not None for mode in modes] == [True, False, False]
 
 
 @pytest.mark.parametrize("basis", ["sketch", "mean"])

@@ -97,6 +97,36 @@ def test_stops_leave_no_trace(tmp_path: Path, name: str) -> None:
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+PICTURES = ("model.name=small-cnn", "training.channels_last=true")
+
+
+def test_moments_of_a_trial_that_goes_on_lie_in_memory_as_its_weights_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fused optimizer asks for it."""
+    phases = list[Phase]()
+    for until in (6, 12):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "begin_phase", phases.append)
+            run_trial(a_job(tmp_path, until, *PICTURES))
+    for parameter, kept in phases[-1].optimizer.state.items():
+        assert kept["exp_avg"].stride() == kept["exp_avg_sq"].stride() == parameter.stride()
+    assert any(not parameter.is_contiguous() for parameter in phases[-1].model.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["multitask", "drop_harmful"])
+def test_stops_leave_no_trace_in_captured_trials_on_a_gpu(tmp_path: Path, name: str) -> None:
+    changes = (*PICTURES, "device=cuda", "training.deterministic=true")
+    whole = run_trial(a_job(tmp_path / "whole", 36, *changes, name=name))
+    for until in (12, 24, 30, 36):
+        part = run_trial(a_job(tmp_path / "parts", until, *changes, name=name))
+    for one, other in zip(whole.outputs, part.outputs, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("fold", [0, None])
 def test_a_trial_that_is_killed_goes_on(tmp_path: Path, fold: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_trial(a_job(tmp_path / "whole", 30, fold=fold))
