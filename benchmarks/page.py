@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks import guard
 from benchmarks.figures import Figures, Results, base_point, every_figure
 from benchmarks.goals import NAMES, TORCHJD, goals, growth_with_k
 from benchmarks.judges import overhead
@@ -228,6 +229,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     draw(results, FOLDER)
     update(results)
+    guard.write(results)
     PAGE.write_text(page(results))
     TABLES.write_text(tables(results, sorted(path.name for path in FOLDER.glob("*.svg"))))
     print(f"wrote {PAGE}, {TABLES} and {len(list(FOLDER.glob('*.svg')))} plots")

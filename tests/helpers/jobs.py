@@ -26,7 +26,7 @@ class Seen(Progress):
     def begin(self, what: str) -> None:
         self.name = what
 
-    def phase(self, name: str, steps: int, done: int) -> None:
+    def phase(self, name: str, steps: int | None, done: int) -> None:
         self.seen.append((self.name, "phase", name, steps, done))
 
     def advance(self, steps: int, values: Any) -> None:

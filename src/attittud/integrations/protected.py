@@ -138,11 +138,11 @@ class Forgetting:
     def begin(self, model: nn.Module) -> None:
         """Measure the start model, once."""
         if self.start is None:
-            self.start = self._measure(model, self._loaders())
+            self.start = self.measure(model, self._loaders())
 
     def __call__(self, model: nn.Module) -> float:
         assert self.start is not None
-        return self._measure(model, self._loaders()) - self.start
+        return self.measure(model, self._loaders()) - self.start
 
     def curve(
         self, model: nn.Module, start: Mapping[str, Tensor], shares: Sequence[float]
@@ -157,7 +157,7 @@ class Forgetting:
         def evaluate() -> dict[str, float]:
             found = {"forgetting": self(model)}
             return found | (
-                {"eval_loss": self._measure(model, [self.trainer.get_eval_dataloader()])} if evaluated else {}
+                {"eval_loss": self.measure(model, [self.trainer.get_eval_dataloader()])} if evaluated else {}
             )
 
         if start:
@@ -179,7 +179,7 @@ class Forgetting:
             yield loader
 
     @torch.no_grad()
-    def _measure(self, model: nn.Module, loaders: Iterable[Any]) -> float:
+    def measure(self, model: nn.Module, loaders: Iterable[Any]) -> float:
         """The mean over the tokens that count, or over the examples of a loss that is not one of tokens (DPO)."""
         trainer, was_training = self.trainer, model.training
         device = next(model.parameters()).device

@@ -109,11 +109,18 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
     return in_this_process() if workers == 1 else in_processes(workers)
 
 
-def read(path: str | Path, overrides: Sequence[str] | None) -> Config:
-    """The configuration of a file, changed by KEY=VALUE; every name in it is checked."""
+def read(path: str | Path, overrides: Sequence[str] | None, command: str | None = None) -> Config:
+    """The configuration of a file, changed by KEY=VALUE; every name in it is checked.
+
+    A `command` that is named is for classifiers alone.
+    """
     from attittud_lab.config.load import load
 
-    return load(path, overrides or (), known_names())
+    config = load(path, overrides or (), known_names())
+    if command is not None and config.task == "causal-lm":
+        cure = "`attittud train` measures what such a model learned and forgot, once for each guard"
+        raise InputError(f"task: {config.task}: `attittud {command}` is for classifiers; {cure}")
+    return config
 
 
 def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
@@ -125,13 +132,14 @@ def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
 
 def known_names() -> Names:
     """The checks for the names of each kind, including names that are registered from outside."""
-    from attittud import bases, engines
+    from attittud import bases, engines, guards
     from attittud_lab.data.tasks import OBJECTIVES
     from attittud_lab.models import find as find_model
     from attittud_lab.strategies import find as find_strategy
 
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
-    listed = {"basis": bases(), "engine": engines(), "objective": objectives}
+    protecting = ["none", "replay", "kl", *guards()]
+    listed = {"basis": bases(), "engine": engines(), "objective": objectives, "guard": protecting}
     found: dict[str, Callable[[str], object]] = {kind: partial(_check, kind, names) for kind, names in listed.items()}
     return {"strategy": find_strategy, "model": find_model, **found}
 

@@ -11,7 +11,7 @@ import typer
 from attittud_lab.errors import InputError
 from attittud_lab.files import OTHER_FOLDER, check_writable, make_folder, write_atomically, write_json
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, Progress
+from attittud_lab.output.progress import Bars, RunLines
 
 
 def demo(
@@ -47,7 +47,7 @@ def demo(
     if out is not None:
         check_writable(out, other_file)
     kept = "the demo has no result before its end, the same command starts over"
-    progress = Bars() if sys.stderr.isatty() else Progress()
+    progress = Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     try:
         with interruptible(lambda: kept), progress:
             result = run_all(seeds, steps, workers, folder, progress)

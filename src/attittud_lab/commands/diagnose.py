@@ -11,7 +11,7 @@ import typer
 
 from attittud_lab.commands import CONFIG, key_values, read
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, Progress, Says
+from attittud_lab.output.progress import Bars, EvaluationLines, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,7 @@ def diagnose(
             help="The chance that the auxiliary data help, from short runs on folds of the labels. Their time is said before.",
         ),
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, nor lines in place of it.")] = False,
 ) -> None:
     """Look at the first few hundred steps of a job: is there anything for a decomposition to work with?
 
@@ -70,9 +70,9 @@ def diagnose(
 
         from attittud_lab.diagnose import diagnose as run
 
-        settings = read(config, overrides)
+        settings = read(config, overrides, "diagnose")
     folder = Path(settings.output) / config.stem / "diagnose"
-    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else Says()
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
     kept = "a diagnosis keeps nothing before its end, the same command starts over"
     with interruptible(lambda: kept), progress:
         result = run(settings, folder, progress, steps=steps, chance=chance)

@@ -16,8 +16,14 @@ from attittud_lab.output.interrupts import starting
 
 def init(
     kind: Annotated[str, typer.Argument(metavar="image|text|table", help="What the examples are.")],
-    primary: Annotated[str, typer.Option(metavar="DATA", help="The labelled data of the task that matters.")],
+    primary: Annotated[
+        str, typer.Option(metavar="DATA", help="The labelled data of the task that matters; chats or texts to learn.")
+    ],
     auxiliary: Auxiliary = None,
+    protect: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="Chats or texts that a language model must not forget, or prompts."),
+    ] = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = Path(
@@ -29,9 +35,13 @@ def init(
 
     Data are a folder with one folder of images per class, a parquet, csv or jsonl file or a folder of them,
     hf:owner/name, or the embedded digits. The columns of a table are its features, or the one that --input names.
+
+    Chats (`messages`), prompts with replies, and texts without labels are for a language model: `init text` then writes a
+    configuration with task: causal-lm, which protects what --protect shows.
     """
     with starting():
         from attittud_lab.commands.proposal import WARNING, propose
+        from attittud_lab.commands.proposal_language import is_language, propose_language
         from attittud_lab.config.schema import Kind
 
     if kind not in get_args(Kind):
@@ -39,7 +49,17 @@ def init(
         raise InputError(f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`")
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file by --output, or overwrite it with --force")
-    text = propose(kind, primary, auxiliary or [], input_column, label_column)
+    if kind == "text" and (protect is not None or (not auxiliary and is_language(primary, label_column))):
+        if auxiliary or label_column is not None:
+            named = "--auxiliary" if auxiliary else "--label"
+            raise InputError(
+                f"{named} and --protect exclude each other: a language model has no labels; leave one of them out"
+            )
+        text = propose_language(primary, protect, input_column)
+    elif protect is not None:
+        raise InputError(f"--protect is for language models, which read texts, not {kind}s; use `attittud init text`")
+    else:
+        text = propose(kind, primary, auxiliary or [], input_column, label_column)
     read_text(text, [], str(output))  # it must be readable with any names of paths
     write_atomically(output, text.encode(), "choose another file by --output")
     typer.echo(text, nl=False)

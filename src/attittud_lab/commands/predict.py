@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ import typer
 from attittud_lab.commands import InputColumn, LabelColumn
 from attittud_lab.errors import InputError, listed
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars
+from attittud_lab.output.progress import Bars, EvaluationLines, Progress
 
 if TYPE_CHECKING:
     from attittud_lab.predict.model import Model
@@ -88,11 +87,11 @@ def _predict(
 
     check_output(output, names, model.classes, several=model.several)
     total, items = Inputs(model.about.kind, model.classes, model.several, *columns).read(names)
-    shown = sys.stderr.isatty() and not quiet and (output is not None or not sys.stdout.isatty())
+    hidden = quiet or (output is None and sys.stdout.isatty())  # predictions are on the screen themselves
+    shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
     count = known = right = 0
-    with Bars() if shown else nullcontext() as bar, open_output(output, model.classes, several=model.several) as write:
-        if bar is not None:
-            bar.phase("predict", total, 0)
+    with shown, open_output(output, model.classes, several=model.several) as write:
+        shown.phase("predict", total, 0)
         while batch := list(islice(items, AT_ONCE)):
             scores = model.scores([item.raw for item in batch], [item.name for item in batch])
             labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
@@ -104,8 +103,7 @@ def _predict(
                     wrong = len(item.truth ^ found)
                     right += len(model.classes) - wrong if model.several else not wrong
             count += len(batch)
-            if bar is not None:
-                bar.advance(len(batch), {})
+            shown.advance(len(batch), {})
         if not count:
             raise InputError(f"{listed(names, 3)}: there is nothing to predict in it; check the file")
     of = "labels" if model.several else "inputs"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,9 +16,12 @@ from attittud_lab.errors import InputError
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Bars, EvaluationLines, Progress, Says
+from attittud_lab.output.progress import Bars, EvaluationLines, Progress, RunLines
 from attittud_lab.strategies import find
 from attittud_lab.strategies import names as strategies
+
+if TYPE_CHECKING:
+    from attittud_lab.config.schema import Config
 
 
 def train(
@@ -34,12 +38,19 @@ def train(
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
+        from rich.console import Console
+
         from attittud_lab.portfolio.run import run as run_portfolio
         from attittud_lab.report import write_report
         from attittud_lab.runs.model import cost
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
+    if settings.task == "causal-lm":
+        if workers > 1 or ray is not None:
+            raise InputError("--workers and --ray: task causal-lm is a single run; leave them out")
+        _train_language(settings, config.stem, log or (), fresh=fresh, quiet=quiet)
+        return
     run_dir, several = default_run_dir(settings, config.stem), find(settings.strategy.name).trains_others
     if several and log:
         raise InputError(f"--log {log[0]}: a portfolio has many short runs and reports to no dashboard; leave it out")
@@ -49,8 +60,8 @@ def train(
             f"{asked}: strategy {settings.strategy.name} is a single run; leave it out, or choose strategy=portfolio, which "
             "has many, or `attittud compare`"
         )
-    lines = Says() if several else EvaluationLines()
-    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else lines
+    trials = RunLines(Console(stderr=True), noun="trial", end=" in this rung") if several else EvaluationLines()
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else trials
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
             with placed(workers, ray) as place:
@@ -70,10 +81,37 @@ def train(
         typer.echo(f"model: {size}")
     if several:
         typer.echo("\n".join(_decided(run_dir)))
-        typer.echo(f"report: {write_report(run_dir)}")
-    else:
-        typer.echo(f"next: `attittud report {run_dir}` writes a page with the curves")
+    try:
+        typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
+    except InputError as error:  # the run itself is there
+        typer.echo(f"no report: {error}", err=True)
     typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
+    if settings.data.auxiliary:
+        command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
+        typer.echo(f"next: `{command}` tells on several seeds whether the auxiliary data helps")
+    typer.echo(str(run_dir))
+
+
+def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: bool, quiet: bool) -> None:
+    """Let a language model learn, and show what it learned and forgot."""
+    with starting():
+        from attittud_lab.files import read_json
+        from attittud_lab.language.run import LEARNED, MODEL, run, run_dir_of
+        from attittud_lab.report import write_report
+
+    run_dir = run_dir_of(settings, name)
+    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
+    with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
+        result = run(settings, run_dir, progress=progress, logs=logs, fresh=fresh)
+    found = read_json(run_dir / LEARNED)
+    for one in found["averages"]:
+        figures = f"loss {one['loss']:.4f}  forgetting {one['forgetting']:+.4f}"
+        typer.echo(f"{one['share']:4.0%} of the trained weights: {figures}")
+    note = " (was finished before; --fresh trains again)" if result.skipped else ""
+    typer.echo(f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s{note}")
+    typer.echo(found["decision"]["text"])
+    typer.echo(f"model: {run_dir / MODEL}")
+    typer.echo(f"report: {write_report(run_dir)}")
     typer.echo(str(run_dir))
 
 
@@ -97,7 +135,7 @@ def _kept(run_dir: Path, *, fresh: bool) -> str:
         return f"the run was at its end, {again} shows it"
     if (run_dir / "trials").exists():
         return f"{again} continues with the trials in {run_dir}"
-    if (run_dir / "checkpoint.safetensors").exists():
+    if (run_dir / "checkpoint.safetensors").exists() or any((run_dir / "checkpoints").glob("*")):
         return f"{again} continues from the last checkpoint in {run_dir}"
     return "there is no checkpoint yet, the same command starts from the beginning"
 
@@ -112,6 +150,9 @@ train.__doc__ = f"""{train.__doc__}
 A run that was interrupted, even killed, continues when the same command is given again, and ends with the same result. Its
 folder is runs/CONFIG/STRATEGY/seed-SEED (or in another one than runs: output=FOLDER). Every setting and its meaning:
 `attittud schema`.
+
+With `task: causal-lm` a language model learns a file of chats or texts, and another file says what must not get lost; the
+folder is runs/CONFIG/GUARD/seed-SEED, its report.html begins with what was learned and forgotten.
 
 A portfolio consists of many short runs: --workers 4 trains four at a time on this machine, --ray many on a cluster, with the
 same result.

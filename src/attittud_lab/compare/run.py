@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from attittud_lab.compare.candidates import (
     MULTITASK,
     PRIMARY_ONLY,
@@ -36,12 +38,16 @@ from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
 from attittud_lab.runs.result import RunResult
 from attittud_lab.strategies import find
-from attittud_lab.training.phase import DivergedError, phase_steps
-from attittud_lab.training.train import load_data, threads_of
+from attittud_lab.training.devices import choose_device, on_device
+from attittud_lab.training.evaluate import outputs_of
+from attittud_lab.training.phase import DivergedError, Phase, phase_steps
+from attittud_lab.training.train import conditions, load_data, new_model, threads_of
 from attittud_lab.training.train import run as train
 
 Run = tuple[Candidate, Variant, Budget, int]
 """A run of a comparison: what is trained, with which settings, for how long, with which seed."""
+TIMED_STEPS = 3
+"""Steps of every strategy that are timed before the first run."""
 TIMED_SECONDS = 3.0
 """Steps of a run in another process are timed for so long, as its reports come together."""
 KEPT_BYTES = 1 << 30
@@ -110,7 +116,12 @@ class Forecast(Progress):
             total /= min(plan.at_once, plan.left)
             self.say(f"Forecast: about {readable(total)} for the {plan.left} runs that are left, {reason}.")
 
-    def phase(self, name: str, steps: int, done: int) -> None:
+    def measured(self, seconds: float, reason: str) -> None:
+        """A forecast before the first run."""
+        self._plan.told = True
+        self.say(f"Forecast: about {readable(seconds)}, as {reason}; the next forecast knows whole runs.")
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
         self._warm: float | None = None
         self._progress.phase(name, steps, done)
 
@@ -173,11 +184,11 @@ class Runs:
                 forecast.known(candidate.label, None)
                 continue
             data = self.prepared(seed)
-            threads = self._threads_of(config, data)
+            threads = self.threads_of(config, data)
             reads = files_read(config.model, seed)
             yield Job(name, train_one, (config, self.fresh, threads), path, data, reads, threads, config.device)
 
-    def _threads_of(self, config: Config, data: Prepared) -> int:
+    def threads_of(self, config: Config, data: Prepared) -> int:
         key = json.dumps([to_dict(config.model), config.training.threads])
         if key not in self._threads:
             self._threads[key] = threads_of(config, data)
@@ -205,8 +216,9 @@ class Comparison:
         *,
         fresh: bool = False,
         place: Place | None = None,
+        gave_up: str = "",
     ) -> None:
-        self.config, self.folder, self.progress = config, folder, progress or Progress()
+        self.config, self.folder, self.progress, self.gave_up = config, folder, progress or Progress(), gave_up
         self.place = place or InThisProcess()
         settings = config.compare
         self.seeds = seeds(config)
@@ -241,6 +253,7 @@ class Comparison:
             content(self.config, self.folder, rows, at_steps, at_seconds)
             | {"diverged": [label for label in self.variants if label not in at_steps]}
             | {"slow": {str(path.relative_to(self.folder)): factors[path] for path in slowest}}
+            | ({"gave_up": self.gave_up} if self.gave_up else {})
         )
         write_json(self.folder / "comparison.json", result)
         return result
@@ -259,7 +272,7 @@ class Comparison:
         return Budget(steps["guided"], steps.get("finetune", 0))
 
     def _announce(self, budget: Budget) -> None:
-        """Say how many runs there are. The forecast of their time follows when the first steps have been timed."""
+        """Say how many runs there are, and how long they will take."""
         many = len(self.candidates)
         at_steps = sum(len(tries) - 1 for tries in self.variants.values()) * len(self.tuning_seeds)
         at_steps += many * len(self.seeds)
@@ -276,18 +289,41 @@ class Comparison:
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
         self.forecast = Forecast(self.progress, _Plan(set(self.variants), steps, at_budget, self.place.at_once))
         self.forecast.comparison(at_steps + at_seconds)
+        if self.gave_up:
+            self.progress.say(self.gave_up)
+        if isinstance(self.place, InThisProcess) and type(self.progress) is not Progress:
+            with suppress(DivergedError):  # the run that diverges says so
+                self._measure(budget)
+
+    def _measure(self, budget: Budget) -> None:
+        """Forecast from the first steps of every strategy, if something is to be trained here."""
+        tries, total, step = list(self._tries(budget)), 0.0, dict[str, float]()
+        begun = any(run_dir(self.folder, *one).exists() for one in tries)
+        if begun and not self.runs.fresh:  # what is left is timed on the way
+            return
+        data, training = self.runs.prepared(self.seeds[0]), self.config.training
+        looks = training.guided.evaluations + (training.finetune.evaluations if budget.finetune else 0)
+        for candidate in self.candidates:
+            config = job(self.config, candidate, self.variants[candidate.label][0], budget)
+            step[candidate.label], once, look = first_steps(config, data, self.runs.threads_of(config, data))
+            run = once + step[candidate.label] * budget.guided + step[PRIMARY_ONLY] * budget.finetune + look * looks
+            more = len(self.seeds) + (len(self.variants[candidate.label]) - 1) * len(self.tuning_seeds)
+            at_seconds = len(self.seeds) if self.config.compare.equal == "both" else 0
+            total += more * run + at_seconds * (self.budget_seconds or run)
+        low, high = min(step, key=step.__getitem__), max(step, key=step.__getitem__)
+        self.forecast.measured(total, f"a step takes {step[low]:.2g} s ({low}) to {step[high]:.2g} s ({high})")
+
+    def _tries(self, budget: Budget) -> Iterator[Run]:
+        """All tries on the tuning seeds. Strategies take turns, so that a busy hour does not make one look slow."""
+        for seed in self.tuning_seeds:
+            for number in range(max(map(len, self.variants.values()))):
+                for candidate in self.candidates:
+                    for variant in self.variants[candidate.label][number : number + 1]:
+                        yield candidate, variant, budget, seed
 
     def _tune(self, budget: Budget) -> list[Tuned]:
         """Every strategy chooses among the same number of tries on the same seeds, by its mean on validation."""
-        # Strategies take turns, so that a busy hour does not make one strategy look slow.
-        tries = (
-            (candidate, variant, budget, seed)
-            for seed in self.tuning_seeds
-            for number in range(max(map(len, self.variants.values())))
-            for candidate in self.candidates
-            for variant in self.variants[candidate.label][number : number + 1]
-        )
-        self.runs.finish(tries, self.forecast)
+        self.runs.finish(self._tries(budget), self.forecast)
         rows = [self._choose(candidate, budget) for candidate in self.candidates]
         return [row for row in rows if row is not None]
 
@@ -355,6 +391,25 @@ def _no_baseline(label: str, what: str) -> InputError:
     )
 
 
+def first_steps(config: Config, data: Prepared, threads: int) -> tuple[float, float, float]:
+    """Seconds of a step of the guided phase, of all that comes before the second step, and of an evaluation."""
+    device, began = choose_device(config.device), time.perf_counter()
+    with conditions(config, data, device):
+        data = on_device(data, device)
+        model = new_model(config, data, device)
+        torch.set_num_threads(threads)
+        phase = Phase("guided", config, data, model, device, "loss")
+        times = list[float]()
+        for _ in range(TIMED_STEPS + 1):
+            phase.step()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter())
+        outputs_of(model, data.validation, device, head="primary")
+        look = time.perf_counter() - times[-1]
+    return (times[-1] - times[0]) / TIMED_STEPS, times[0] - began, look
+
+
 def train_one(here: Here, config: Config, fresh: bool, threads: int) -> tuple[RunResult | None, float]:
     """Train a run where it takes place; returns its result, None where it diverged, and the seconds."""
     began, found = time.monotonic(), None
@@ -370,6 +425,10 @@ def compare(
     *,
     fresh: bool = False,
     place: Place | None = None,
+    gave_up: str = "",
 ) -> dict[str, Any]:
-    """Run a comparison, or what is left of it, and write comparison.json into its folder; `place` is where runs take place."""
-    return Comparison(config, folder, progress, fresh=fresh, place=place).run()
+    """Run a comparison, or what is left of it, and write comparison.json into its folder.
+
+    `place` is where runs take place; `gave_up` says what a smaller comparison than the configured one leaves out.
+    """
+    return Comparison(config, folder, progress, fresh=fresh, place=place, gave_up=gave_up).run()

@@ -112,9 +112,9 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
     }
 
 
-def scatter(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[float]:
-    """The differences of a row to the baseline of its table, seed by seed."""
-    (base,) = (other["values"] for other in table["rows"] if other["label"] == table["baseline"])
+def scatter(table: Mapping[str, Any], row: Mapping[str, Any], baseline: str | None = None) -> list[float]:
+    """The differences of a row to a baseline, by default that of its table, seed by seed."""
+    (base,) = (other["values"] for other in table["rows"] if other["label"] == (baseline or table["baseline"]))
     return [value["test"] - base[seed]["test"] for seed, value in row["values"].items() if seed in base]
 
 
@@ -143,6 +143,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         else "The intervals are about other seeds, not about other data, and each is about its row alone."
     )
     lines = [
+        *([result["gave_up"]] if result.get("gave_up") else []),
         (
             f"Mean {result['metric']} on test over {n} paired seeds; difference in points, seed by seed, to the simple baseline "
             f"that is better on validation; ▲ shown to be better, ▼ worse (Holm-corrected p below 0.05), = no difference shown, "

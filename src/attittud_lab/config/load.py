@@ -75,6 +75,8 @@ def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Con
         if found["type"] == "literal_error":
             choices = re.findall(r"'(.*?)'", context["expected"])
             words = f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
+        elif found["type"] == "missing":
+            words = "is missing; add it"
         elif found["type"] in _EXPECTED:
             words = f"expected {_EXPECTED[found['type']]}, got {got(value)}"
         raise ConfigError(f"{origin}: {short(path, 200)}: {words}") from None

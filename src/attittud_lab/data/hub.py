@@ -56,13 +56,16 @@ class Hub:
     def columns(self, split: str | None) -> list[str]:
         return list(self._splits[split or self.splits[0]].column_names)
 
+    def table(self, split: str | None) -> Any:
+        """The underlying table has images still encoded, and the class names in its metadata. Without a split: the first one."""
+        found = self._splits[split or self.splits[0]]
+        return found.with_format("arrow")[:].replace_schema_metadata(found.features.arrow_schema.metadata)
+
     def listing(self, split: str | None, columns: Columns) -> Listing:
         if split is None:
             return joined([self.listing(name, columns) for name in self.splits])
-        found = self._splits[split]
+        found, table = self._splits[split], self.table(split)
         where = f"hf:{self.name} ({split})"
-        # The underlying table has images still encoded, and the class names in its metadata.
-        table = found.with_format("arrow")[:].replace_schema_metadata(found.features.arrow_schema.metadata)
         if found.info.builder_name == "csv" and any(column.null_count for column in table.columns):
             found = f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty"
             warn_once(f"{found}; if they are labels, download the files and name their folder")

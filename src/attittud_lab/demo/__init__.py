@@ -110,12 +110,14 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
     for quality, part in parts.items():
         (table,) = part["tables"]
         decision = table["decision"]["text"].removesuffix(".")
-        tables.append(table | {"name": quality, "about": f"auxiliary labels: {quality}. {decision}"})
+        more = "" if quality == first else f". {decision}"  # the first one's is the decision of the page
+        tables.append(table | {"name": quality, "about": f"auxiliary labels: {quality}{more}"})
     whole = {
         **parts[first],
         "title": "Where auxiliary data helps, does nothing and destroys",
         "tables": tables,
         "decision": tables[0]["decision"] | {"table": first},
+        "next": {"command": OWN.splitlines()[1].partition("#")[0].strip(), "why": "begins the same for your own data"},
         "took": {"seconds": time.perf_counter() - began, "processor_seconds": processor, "workers": workers},
     }
     return without_nan(whole)  # type: ignore[no-any-return]  # a dict stays a dict

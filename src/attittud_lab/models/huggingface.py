@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,6 +176,22 @@ _DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "
 """Names of the dropout of hidden states by family: BERT, DistilBERT, Funnel, ModernBERT, GPT-2."""
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Hide warnings about unused weights, such as another task's head, and progress bars for each of a hundred runs."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 class _Folder:
     """What transformers finds in a folder, or in the cache under a name."""
 
@@ -192,24 +209,16 @@ class _Folder:
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
         """Load an object of an Auto class, without the network and without running code of the folder."""
-        # Hide warnings about unused weights, such as another task's head, and progress bars for each of a hundred runs.
-        logging = self._transformers.utils.logging
-        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
         try:
-            auto = getattr(self._transformers, kind)
-            return auto.from_pretrained(self.path, local_files_only=True, trust_remote_code=False, **more)
+            with quietly():
+                auto = getattr(self._transformers, kind)
+                return auto.from_pretrained(self.path, local_files_only=True, trust_remote_code=False, **more)
         except Exception as error:  # the type of error depends on the library's version
             raise self.failed(what, one_line(error, 200)) from None
-        finally:
-            logging.set_verbosity(level)
-            if bars:
-                logging.enable_progress_bar()
 
-    def network(self, settings: Any, *, pretrained: bool) -> Any:
+    def network(self, settings: Any, *, pretrained: bool, kind: str = "AutoModel") -> Any:
         if pretrained:
-            return self.load("the network", "AutoModel", config=settings, use_safetensors=True).float()
+            return self.load("the network", kind, config=settings, use_safetensors=True).float()
         try:
             return self._transformers.AutoModel.from_config(settings).float()
         except Exception as error:  # the same
@@ -218,16 +227,27 @@ class _Folder:
     def failed(self, what: str, why: str) -> InputError:
         return InputError(f"model hf:{self.name}: {what} cannot be loaded from its folder ({why}); {_CURE}")
 
+    def tokenizer(self) -> Any:
+        tokenizer = self.load("its tokenizer", "AutoTokenizer")
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+            # Without files transformers makes an empty tokenizer: every word would be unknown.
+            raise self.failed("its tokenizer", "it knows no words")
+        return tokenizer
+
+
+def hf_language(name: str) -> tuple[Any, Any]:
+    """The causal language model of a folder, in float32, and its tokenizer."""
+    folder = _Folder(name)
+    settings = folder.load("the network", "AutoConfig")
+    return folder.network(settings, pretrained=True, kind="AutoModelForCausalLM"), folder.tokenizer()
+
 
 def hf_words(name: str) -> HFWords | None:
     """The tokenizer of a folder; None without one (an image network)."""
     folder = _Folder(name)
     if not hasattr(folder.load("its configuration", "AutoConfig"), "vocab_size"):
         return None
-    tokenizer = folder.load("its tokenizer", "AutoTokenizer")
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        # Without files transformers makes an empty tokenizer: every word would be unknown.
-        raise folder.failed("its tokenizer", "it knows no words")
+    tokenizer = folder.tokenizer()
     if tokenizer.pad_token_id is None:
         found = (
             f"model hf:{name}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Progress:
     """Follows the phases and steps of a run, and the runs of a comparison. This base class shows nothing."""
 
-    def phase(self, name: str, steps: int, done: int) -> None:
-        """A phase of this many steps begins, or continues after `done` steps."""
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        """A phase of this many steps, where that is known, begins, or continues after `done` steps."""
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
         """This many more steps are done; `values` are the latest figures."""
@@ -53,6 +53,10 @@ class Progress:
         pass
 
 
+SILENT = 10.0
+"""Seconds without an evaluation after which a line says how far a phase is."""
+
+
 class Says(Progress):
     """Only what is said: a line for each rung of a portfolio."""
 
@@ -61,70 +65,142 @@ class Says(Progress):
         sys.stderr.flush()
 
 
-class EvaluationLines(Progress):
-    """A line for each evaluation: steps done, time left and the figures."""
+class _Phase:
+    """How far a phase is and how long it will take, in words."""
 
-    def phase(self, name: str, steps: int, done: int) -> None:
-        self._name, self._steps, self._done = name, steps, done
-        self._before, self._began = done, time.monotonic()
+    def __init__(self, name: str = "", steps: int | None = None, done: int = 0, noun: str = "steps") -> None:
+        self.name, self.steps, self.done, self.noun, self._before = name, steps, done, noun, done
+        self.began = self.told = time.monotonic()
+
+    def advance(self, steps: int) -> bool:
+        """Count; True where a line is due, as nothing was said for long. Pauses grow with the phase."""
+        self.done += steps
+        now = time.monotonic()
+        return self.done != self.steps and now - self.told >= max(SILENT, (now - self.began) / 20)
+
+    def words(self) -> str:
+        self.told = time.monotonic()
+        if self.steps is None:
+            return f"{self.name} {self.done} {self.noun}"
+        per_step = (self.told - self.began) / max(1, self.done - self._before)
+        left = timedelta(seconds=round(per_step * (self.steps - self.done)))
+        return f"{self.name} {self.done}/{self.steps} {self.noun}, {left} left"
+
+
+def _named(values: Mapping[str, float], digits: int) -> str:
+    return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())
+
+
+class EvaluationLines(Says):
+    """A line for each evaluation, or after ten seconds without one: steps done, time left and the figures."""
+
+    def __init__(self, noun: str = "steps") -> None:
+        self._noun = noun
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        self._phase = _Phase(name, steps, done, self._noun)
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        self._done += steps
+        if self._phase.advance(steps):
+            self.say(self._phase.words())
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        per_step = (time.monotonic() - self._began) / max(1, self._done - self._before)
-        left = timedelta(seconds=round(per_step * (self._steps - self._done)))
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-        sys.stderr.write(f"{self._name} {self._done}/{self._steps} steps, {left} left, validation {figures}\n")
-        sys.stderr.flush()
+        self.say(f"{self._phase.words()}, validation {_named(values, 4)}")
 
 
 class RunLines(Progress):
-    """Lines for each run of a comparison, with the seconds since the first run."""
+    """A line for each run, with the seconds since the first one and the time left, and for each evaluation in it.
 
-    def __init__(self, console: Console, worker: str = "") -> None:
+    Evaluations that come within a second of another line are left out, but not the last one of a run. `noun` is what a run is
+    called, `end` what the time is left for: a portfolio knows its trials only up to the next rung.
+    """
+
+    def __init__(self, console: Console, worker: str = "", noun: str = "run", end: str = "") -> None:
         self._console, self._began, self._worker = console, time.monotonic(), worker
-        self._last, self._planned, self._number = "", 0, 0
+        self._noun, self._end, self._told = noun, end, 0.0
+        self._planned = self._finished = self._trained = 0
+        self.since = math.inf
+        """When the first run that had to be trained began."""
+        self._run = _RunLine(self)
 
     def comparison(self, runs: int) -> None:
         self._planned = runs
 
     def say(self, text: str) -> None:
+        self._told = time.monotonic()
         self._console.print(f"{self._worker}{text}", highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, what: str) -> None:
-        self._number += 1
-        number = f"run {self._number} of {self._planned}: " if self._planned else ""
-        self.say(f"{time.monotonic() - self._began:7.1f} s  {number}{what}")
+        self.count(self._finished + 1, what)
+        self._run = _RunLine(self)
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        self._run.phase(name, steps, done)
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        self._run.advance(steps, values)
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        self._last = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+        self._run.evaluated(values)
 
     def end(self) -> None:
-        if self._last:
-            self.say(f"{'':11}validation {self._last}")
-        self._last = ""
+        self.finish(trained=self._run.trained)
+        if self._run.unsaid:
+            self.say(f"{'':11}{self._run.unsaid}")
 
     def alongside(self, what: str) -> Progress:
         return _RunLine(self, what)
 
-    def ended(self, what: str, figures: str) -> None:
-        """One of several runs is finished."""
-        self.begin(f"{what}: validation {figures}" if figures else what)
+    def finish(self, *, trained: bool) -> int:
+        """Count a finished run; one that was there before says nothing about the time that the others take."""
+        self._finished += 1
+        self._trained += trained
+        return self._finished
+
+    def count(self, number: int, what: str) -> None:
+        """A line with the number of a run among all."""
+        now, of = time.monotonic(), ""
+        if self._planned:
+            left = (now - self.since) / max(1, self._trained) * (self._planned - self._finished)
+            known = f", about {readable(left)} left{self._end}" if self._trained and left else ""
+            of = f"{self._noun} {number} of {self._planned}{known}: "
+        self.say(f"{now - self._began:7.1f} s  {of}{what}")
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a line has just been written."""
+        return time.monotonic() - self._told < 1
 
 
 class _RunLine(Progress):
-    """One of several runs at the same time, with a line when it is finished."""
+    """One run: the current one, or with a name one of several at the same time, which has its line when it is finished."""
 
-    def __init__(self, lines: RunLines, what: str) -> None:
-        self._lines, self._what, self._last = lines, what, ""
+    def __init__(self, lines: RunLines, what: str = "") -> None:
+        self._lines, self._what, self._phase, self.trained = lines, what, _Phase(), False
         self.say = lines.say  # type: ignore[method-assign]  # the same line
+        self.unsaid = ""
+        """The last figures, if no line has them."""
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        self._phase, self.trained = _Phase(name, steps, done), True
+        self._lines.since = min(self._lines.since, self._phase.began)
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        if self._phase.advance(steps):
+            self._tell(self._phase.words())
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        self._last = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+        self.unsaid = f"validation {_named(values, 3)}"
+        if not self._lines.crowded and self._phase.name:
+            self._tell(f"{self._phase.words()}, {self.unsaid}")
+            self.unsaid = "" if not self._what else self.unsaid
+
+    def _tell(self, text: str) -> None:
+        self.say(f"{'':11}{self._what}: {text}" if self._what else f"{'':11}{text}")
 
     def end(self) -> None:
-        self._lines.ended(self._what, self._last)
+        number = self._lines.finish(trained=self.trained)
+        self._lines.count(number, f"{self._what}: {self.unsaid}" if self.unsaid else self._what)
 
 
 class Bars(Progress):
@@ -135,14 +211,15 @@ class Bars(Progress):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
         from rich.table import Column
 
         console = Console(stderr=True)
         self._bars = RichProgress(
+            SpinnerColumn(),  # moves in long steps too
             TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=8)),
-            BarColumn(bar_width=20 if console.width > 120 else 4),
+            BarColumn(bar_width=20 if console.width > 120 else 3),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             # On a narrow terminal the end of the line is cut off.
@@ -161,7 +238,6 @@ class Bars(Progress):
         self._bars.stop()
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
-        """`steps` may also be unknown."""
         self._clear()
         self._task = self._bars.add_task(name, total=steps, completed=done, figures="")
 
@@ -202,7 +278,7 @@ class _RunBar(Progress):
         self._task: TaskID | None = None
         self.say = bars.say  # type: ignore[method-assign]  # above all bars
 
-    def phase(self, name: str, steps: int, done: int) -> None:
+    def phase(self, name: str, steps: int | None, done: int) -> None:
         self._remove()
         self._task = self._bars.add_task(f"{self._what}: {name}", total=steps, completed=done, figures="")
 

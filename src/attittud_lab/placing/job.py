@@ -115,7 +115,7 @@ class Reports(Progress):
             self._send(self.events)
             self.events, self._sent = [], time.monotonic()
 
-    def phase(self, name: str, steps: int, done: int) -> None:
+    def phase(self, name: str, steps: int | None, done: int) -> None:
         self.tell("phase", name, steps, done)
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:

@@ -107,7 +107,7 @@ def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepare
 
 
 def _seconds(phase: Phase, device: torch.device) -> float:
-    """Seconds of one step; a step that is replayed from a CUDA graph later takes less."""
+    """How long a step takes; one that is replayed from a CUDA graph later takes less."""
     for number in range(1 + TIMED):
         phase.step()
         if device.type == "cuda":

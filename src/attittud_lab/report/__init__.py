@@ -15,12 +15,12 @@ from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
 from attittud_lab.report.collect import collect, understood
 from attittud_lab.report.pictures import curves, leaderboard
 
-NORMAL, LARGEST = 400_000, 1_000_000
-"""Bytes that a page aims at, and bytes that it never exceeds."""
+LARGEST = 400_000
+"""Bytes of a page: small enough to be sent around."""
 POINTS = (240, 120, 60, 30, 15)
 """Points of a curve: as many as the size allows."""
 
-_OUTCOMES = {"use": "✓", "no_help": "✕", "unclear": "?"}
+_OUTCOMES = {"use": "✓", "no_help": "✕", "unclear": "?", "run": "●"}
 _SIDES = {"▲": "above", "▼": "below"}
 
 
@@ -35,9 +35,9 @@ def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str
     for points in POINTS:
         data = content(points)
         page = render(data).encode()
-        if len(page) <= NORMAL:
+        if len(page) <= LARGEST:
             break
-    if len(page) > LARGEST:
+    else:
         data = {**data, "curves": [], "notes": [*data["notes"], "The curves are too many for one page and left out."]}
         page = render(data).encode()
     figures = json.dumps(data, ensure_ascii=False).encode()
@@ -50,13 +50,16 @@ def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str
 def render(data: Mapping[str, Any]) -> str:
     """The page."""
     names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
-    payload = json.dumps({"metric": data["metric"], "curves": data["curves"], "tables": names, "open": opened})
+    row = (data["decision"] or {}).get("row")
+    payload = json.dumps(
+        {"metric": data["metric"], "curves": data["curves"], "tables": names, "open": opened, "row": row}
+    )
     pages = Environment(
         autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined, loader=FunctionLoader(_asset)
     )
     try:
         return pages.get_template("page.html").render(
-            {"details": (), "sections": (), "portfolio": None, **data},
+            {"details": (), "sections": (), "portfolio": None, "pictures": None, **data},
             asset=_asset,
             bars=_bars,
             leaderboard=leaderboard,
@@ -83,16 +86,17 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = [row["interval"] for row in rows]
     if not any(found):
         return []
-    ends = [(bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else [] for bar in found]
-    widest = max((abs(end) for both in ends for end in both), default=0.0)
+    known = [(bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else [] for bar in found]
+    widest = max((abs(end) for both in known for end in both), default=0.0)
     drawn: list[dict[str, Any]] = []
-    for bar, both in zip(found, ends, strict=True):
+    for bar, both in zip(found, known, strict=True):
         if bar is None or not widest:
             drawn.append({})
             continue
         edges, middle = [50 + 48 * value / widest for value in both], 50 + 48 * bar["mean"] / widest
         whole = bar["low"] is not None
-        line = [edges[0], edges[1] - edges[0]] if whole else []
+        ends = edges if whole else sorted([50.0, *edges]) if len(edges) == 1 else []  # one value is a line from zero
+        line = [ends[0], ends[1] - ends[0]] if ends else []
         drawn.append({"side": _SIDES.get(bar["mark"], "around"), "line": line, "dots": [middle] if whole else edges})
     return drawn
 

@@ -14,15 +14,24 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from attittud_lab.compare.candidates import PRIMARY_ONLY
 from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, notes, scatter
 from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
+from attittud_lab.language.run import LEARNED, MODEL
 from attittud_lab.output.progress import shares
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
 from attittud_lab.report.portfolio import portfolio
 from attittud_lab.runs.model import cost
+from attittud_lab.statistics import FEWEST
 from attittud_lab.strategies.guided import PARTS
 
+DROPPED = 0.25
+"""A part of the auxiliary gradient counts as dropped below this weight."""
+EVERYTHING_DROPPED = (
+    "Everything was dropped: held-out primary examples gained nothing from any part of the auxiliary gradient in the end, so the "
+    "last steps were nearly those of primary_only."
+)
 LONGEST_TEXT = 40_000
 """Characters of a configuration that are shown; nobody reads more."""
 
@@ -76,14 +85,18 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
             details.append({"title": title, "columns": list(labels[0]), "rows": rows})
         runs = {row["label"]: [_inside(folder, path) for path in row["runs"].values()] for row in table["rows"]}
         groups.append([{"label": label, **curves(paths, points)} for label, paths in runs.items()])
-    decides = deciding(result)
+    decides, at = deciding(result), "for" if "title" in result else "at"  # the demo's tables are kinds of labels
+    order = [decides, *(number for number in range(len(tables)) if number != decides)]
     first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values()), ""))
     return {
         "kind": "comparison",
         "title": result.get("title", f"Comparison: {folder.resolve().parent.name}"),
         "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} paired seeds, {_examples(result['examples'])}",
         "metric": result["metric"],
-        "decision": result["decision"] | {"about": f"Decision at {tables[decides]['name'].lower()}"},
+        "decision": result["decision"]
+        | {"about": f"Decision {at} {tables[decides]['name'].lower()}", "row": decided_row(result, decides)}
+        | _next(folder, result),
+        "pictures": _pictures(result, order),
         "notes": notes(result),
         "tables": tables,
         "open": decides,
@@ -94,8 +107,79 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
     }
 
 
+_COLORS = {"▲": "good", "▼": "bad"}
+
+
+def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    """Differences to primary_only, which the decision is about: a panel for each table, rows from best to worst in the first."""
+    panels = list[dict[str, Any]]()
+    for number in order:
+        table, rows = result["tables"][number], list[dict[str, Any]]()
+        for row in table["rows"]:
+            found = bar(row["to_primary_only"], scatter(table, row, PRIMARY_ONLY))
+            if found:
+                few = {"values": found["values"]} if found["low"] is None else {}
+                color, chosen = _COLORS.get(found["mark"], "soft"), row["label"] == decided_row(result, number)
+                own = {"label": row["label"], "score": found["mean"], "low": found["low"], "high": found["high"]}
+                rows.append({**own, "color": color, "chosen": chosen, "remark": "", **few})
+        panels.append({"name": table["name"], "rows": rows})
+    places = {row["label"]: -row["score"] for row in panels[0]["rows"]}
+    for panel in panels:
+        panel["rows"].sort(key=lambda row: places.get(row["label"], 0.0))
+    n = len(result["seeds"])
+    shown = "a dot for each seed" if n < FEWEST else f"means of {n} seeds with 95 % intervals"
+    about = f"In points of test {result['metric']}, {shown}; the dashed line is {PRIMARY_ONLY}."
+    colors = "" if n < FEWEST else " Green: shown to be better. Red: shown to be worse. Grey: no difference shown."
+    return {"title": f"Gain or loss against {PRIMARY_ONLY}", "about": about + colors, "panels": panels}
+
+
+def _next(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a decision means where the auxiliary data is left out, and the command that comes next."""
+    decision, table = result["decision"], result["tables"][deciding(result)]
+    if "next" in result:
+        return {"next": result["next"]}
+    if decision["outcome"] == "unclear":
+        more = decision.get("seeds_needed")
+        command = f"attittud compare CONFIG compare.seeds={more}"
+        return {"next": {"command": command, "why": "adds seeds and keeps the finished runs"}} if more else {}
+    runs: Mapping[str, str] = next((row["runs"] for row in table["rows"] if row["label"] == decision["strategy"]), {})
+    if not runs:
+        return {}
+    seed, path = next(iter(runs.items()))
+    command = f"attittud predict {_inside(folder, path)} INPUTS"
+    found = {"next": {"command": command, "why": f"predicts with the model of {decision['strategy']}, seed {seed}"}}
+    dropped = "Everything auxiliary is dropped: the model to use was trained on the primary examples alone."
+    return found | ({"meaning": dropped} if decision["outcome"] == "no_help" else {})
+
+
+def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a finished run says, in the form of a decision."""
+    metric, phase = result["metric"], result["phases"][-1]
+    test, own = (
+        f"{100 * part[metric]:.1f} %" if part.get(metric) is not None else "undefined"
+        for part in (result["test"], result["validation"])
+    )
+    text = (
+        f"{test} test {metric}: {own} on the {result['examples']['validation']} validation examples, which chose step "
+    )
+    text += f"{phase['best_step']} of {phase['steps']} in phase {phase['name']}."
+    found: dict[str, Any] = {"outcome": "run", "about": "Result of one run", "text": text}
+    if not any("/" in name for name in result["examples"]):
+        why = "predicts the label of new examples"
+        return found | {"next": {"command": f"attittud predict {folder} INPUTS", "why": why}}
+    dropped = [name for name, about in weights.items() if about["dropped"]]
+    found["meaning"] = "One run does not tell whether the auxiliary data helped."
+    if dropped and len(dropped) == len(weights):
+        found["meaning"] = EVERYTHING_DROPPED
+    command = f"attittud compare {folder / 'config.yaml'}"
+    return found | {"next": {"command": command, "why": "tells whether the auxiliary data helps, or can be left out"}}
+
+
 def _run(folder: Path, points: int) -> dict[str, Any]:
     config = read_json(folder / "run.json")["config"]
+    if config.get("task") == "causal-lm":
+        shown = {"config": _text(folder / "config.yaml"), "provenance": _about(folder)}
+        return _language(folder, config, curves([folder], points)) | shown
     path, label = folder / "result.json", str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
     found = curves([folder], points)
@@ -121,7 +205,7 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         "title": f"Run: {label}, seed {config['seed']}",
         "subtitle": subtitle,
         "metric": metric,
-        "decision": None,
+        "decision": _outcome(folder, result, found["weights"]) if result else None,
         "notes": lines,
         "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
         "curves": [[{"label": label, **found}]],
@@ -134,6 +218,54 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     figures_of_all = {**page["tables"][0], "title": "All figures of the model: out-of-fold and on the test set"}
     last = page["curves"] if found["train"] else []  # the networks of folds have no training on all labels
     return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
+
+
+_AVERAGES = (
+    "Averages of the weights before and after training cost nothing. A way to protect the model is of use only if plain "
+    "training with guard: none and its averages forget more at the same loss on new data."
+)
+_UNITS = "Losses and forgetting are in nats per token: means over all tokens that count in held-out examples."
+
+
+def _language(folder: Path, config: Mapping[str, Any], curves: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of the page but for configuration and provenance; of an unfinished run, what is known so far."""
+    guard, forgets = str(config["language"]["guard"]), "validation/forgetting" in curves["validation"]
+    page: dict[str, Any] = {
+        "kind": "run",
+        "title": f"Language model: {guard}, seed {config['seed']}",
+        "subtitle": "unfinished: these are the figures so far",
+        "metric": "forgetting" if forgets else "loss",
+        "decision": None,
+        "notes": [],
+        "tables": [{"name": "Result", "about": "", "columns": ["figure"], "rows": []}],
+        "curves": [[{"label": guard, **curves}]],
+    }
+    if not (folder / "result.json").is_file():
+        return page
+    result, learned = read_json(folder / "result.json"), read_json(folder / LEARNED)
+    count, (phase,) = result["examples"], result["phases"]
+    protected = f"; protected: {count['protected']}, held out {count['protected_validation']}" if forgets else ""
+    rows = [_weights_row(f"{one['share']:.0%} of the trained weights", one) for one in learned["averages"]]
+    if not rows:
+        rows = [_weights_row("before training", learned["start"]), _weights_row("after training", learned["end"])]
+    columns = ["weights", "loss on new data", "perplexity", *(["forgetting"] if forgets else [])]
+    return page | {
+        "subtitle": f"examples to learn: {count['train']}, held out {count['validation']}{protected}",
+        "decision": learned["decision"],
+        "notes": [
+            *([_AVERAGES] if forgets else []),
+            _UNITS,
+            f"{phase['steps']} steps in {phase['seconds']:.1f} s of training.",
+            f"The trained model is in {MODEL}/ in the folder of the run; transformers loads it from there.",
+        ],
+        "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
+    }
+
+
+def _weights_row(name: str, found: Mapping[str, float]) -> dict[str, Any]:
+    loss = found["loss"]
+    forgetting = [f"{found['forgetting']:+.4f}"] if "forgetting" in found else []
+    return {"cells": [name, f"{loss:.4f}", f"{math.exp(min(loss, 700)):.4g}", *forgetting], "interval": None}
 
 
 def _inside(folder: Path, path: str) -> Path:
@@ -184,18 +316,43 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
     """
     named = [list(_points(path)) for path in run_dirs]
     train, validation = (
-        _joined([point for _, point in run if key in point] for run in named)
-        for key in ("loss/primary", "validation/loss")
+        _joined([point for _, point in run if any(name.startswith(key) for name in point)] for run in named)
+        for key in ("loss/", "validation/loss")
     )
     guided = [p for p in validation if any(name.startswith(_LAYERS) for name in p)]
     plain = [{name: value for name, value in p.items() if not name.startswith(_LAYERS)} for p in validation]
+    columns = _columns(_thinned(train, points))
     return {
-        "train": _columns(_thinned(train, points)),
+        "train": columns,
+        "weights": _weights(columns),
         "validation": _columns(_thinned(plain, points)),
         "layers": _layers(_thinned(guided, min(points, 24))),
         "phases": _phases(named[0] if named else ()),
         "logged": len(train),
     }
+
+
+def _weights(train: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, Any]]:
+    """The weights that strategy auto gave to the parts of each source in the end, in words, by the prefix of their series."""
+    found = {}
+    for prefix in (name.removesuffix("neutral") for name in train if name.endswith(f"{_WEIGHT}neutral")):
+        last = {part: next((v for v in reversed(train[prefix + part]) if v is not None), 0.0) for part in PARTS}
+        words = {
+            part: "counts in full or nearly"
+            if weight >= 0.75
+            else "counts in part"
+            if weight >= DROPPED
+            else "is dropped or nearly"
+            for part, weight in last.items()
+        }
+        text, dropped = (
+            ", ".join(f"the {part} part {word}" for part, word in words.items()),
+            max(last.values()) < DROPPED,
+        )
+        text = f"1: a part counts as in multitask training, 0: it is dropped. In the end {text}."
+        text = f"{text} {EVERYTHING_DROPPED}" if dropped else text
+        found[prefix] = {"text": text, "dropped": dropped}
+    return found
 
 
 def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:

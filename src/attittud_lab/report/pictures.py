@@ -1,4 +1,4 @@
-"""Positions in the pictures of a portfolio. Numbers are per cent of the width or height, so that a picture fits any screen."""
+"""Positions in the pictures of scores. Numbers are per cent of the width or height, so that a picture fits any screen."""
 
 from __future__ import annotations
 
@@ -8,31 +8,42 @@ from typing import Any
 
 ROW = 38
 """Pixels of height for a candidate: its name, and below it its interval."""
-EDGE = 3.0
+EDGE = 5.0
 """Per cent of the width that stay free on both sides."""
 
 
-def leaderboard(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Dots with intervals, a line for each candidate, and ticks of the axis below them."""
+def leaderboard(
+    rows: Sequence[Mapping[str, Any]], like: Sequence[Mapping[str, Any]] | None = None, sign: str = ""
+) -> dict[str, Any]:
+    """Dots with intervals, a line for each candidate, and ticks of the axis below them.
+
+    The axis has room for the rows of `like`, so that several pictures have the same one. With a `sign`, scores are differences
+    to a baseline at zero; a row may have a dot for each of its `values` in place of an interval.
+    """
     known = [row for row in rows if row["score"] is not None]
-    axis = _Axis([value for row in known for value in (row["score"], row["low"], row["high"])])
+    zero, unit = [0.0] if sign else [], "" if sign else " %"
+    all_rows = known if like is None else [row for row in like if row["score"] is not None]
+    ends = [value for row in all_rows for value in (row["score"], row["low"], row["high"], *row.get("values", ()))]
+    axis = _Axis([*ends, *zero], sign, unit)
     items = [
         {
             **{name: row.get(name) for name in ("label", "remark", "color", "chosen")},
             "top": number * ROW,
-            "at": axis.at(row["score"]),
             "low": axis.at(row["score"] if row["low"] is None else row["low"]),
             "high": axis.at(row["score"] if row["high"] is None else row["high"]),
-            "text": f"{100 * row['score']:.1f} %",
+            "dots": [axis.at(value) for value in row.get("values") or [row["score"]]],
+            "text": f"{100 * row['score']:{sign}.1f}{unit}",
         }
         for number, row in enumerate(known)
     ]
-    baseline = next((axis.at(row["score"]) for row in known if row.get("baseline")), None)
+    baseline = next(
+        (axis.at(value) for value in [*zero, *(row["score"] for row in known if row.get("baseline"))]), None
+    )
     return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": ROW * len(items)}
 
 
 def curves(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Lines of the score over steps, rungs and phases as vertical lines, and ticks of both axes."""
+    """Lines of the score over steps, rungs and phases as vertical lines, and ticks of both axes; `several`: there is a line."""
     lines = [
         (row, [(step, score) for step, score in row["curve"] if score is not None])
         for row in found["rows"]
@@ -56,13 +67,15 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
     ]
     ticks = [tick | {"at": 100 - tick["at"]} for tick in axis.ticks()]
     steps = [{"at": wide.at(value), "text": f"{value:.0f}"} for value in wide.values() if value == round(value)]
-    return {"lines": drawn, "marks": marks, "rows": ticks, "columns": steps}
+    several = any(len(points) > 1 for _, points in lines)  # single dots make no picture
+    return {"lines": drawn, "marks": marks, "rows": ticks, "columns": steps, "several": several}
 
 
 class _Axis:
     """From values to positions between 0 and 100."""
 
-    def __init__(self, values: Iterable[float | None]) -> None:
+    def __init__(self, values: Iterable[float | None], sign: str = "", unit: str = " %") -> None:
+        self.sign, self.unit = sign, unit
         known = [value for value in values if value is not None and math.isfinite(value)] or [0.0, 1.0]
         self.low, self.high = min(known), max(known)
         if self.high - self.low < 1e-9:
@@ -81,4 +94,7 @@ class _Axis:
         return [number * size for number in range(first, math.floor(self.high / size + 1e-9) + 1)]
 
     def ticks(self) -> list[dict[str, Any]]:
-        return [{"at": self.at(value), "text": f"{100 * value:.4g} %"} for value in self.values()]
+        return [
+            {"at": self.at(value), "text": f"{100 * value:{self.sign if value else ''}.4g}{self.unit}"}
+            for value in (value or 0.0 for value in self.values())  # no negative zero
+        ]

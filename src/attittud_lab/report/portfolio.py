@@ -30,7 +30,10 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of a page; `result` is the content of result.json."""
     found, kept = read_json(folder / NAME), load_checkpoint(folder / OUT_OF_FOLD)
     classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
-    about = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
+    about: dict[str, Any] = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
+    about["next"] = {"command": f"attittud predict {folder} INPUTS", "why": "predicts the label of new examples"}
+    if found["worth"] is not None and list(found["final"]["picks"]) == [PRIMARY_ONLY]:
+        about["meaning"] = "Everything auxiliary was dropped: the model was trained on the primary examples alone."
     columns, rows = _leaderboard(found, result)
     leaders = {
         "name": "Leaderboard",

@@ -7,6 +7,10 @@ metrics.jsonl          one line for each logged step and each evaluation
 checkpoint.safetensors while the run is unfinished
 weights.safetensors    the chosen model
 model.json             what predictions need to know about it, its temperature, its size and its speed
+checkpoints/           of a language model, while its training is unfinished
+model/                 of a language model: a folder that transformers loads, with the adapters alone where these were trained
+learned.json           of a language model: what it learned and forgot, and the averages of its weights before and after
+replies.jsonl          of a language model: what it wrote to the prompts that are protected
 plan.json, trials/     of a portfolio: what its budget decided, and while it is unfinished its trials
 leaderboard.json       of a portfolio: its candidates; out_of_fold.safetensors has their predictions for held-out labels
 member-N.safetensors   of a portfolio whose model is a mean of several networks: these, instead of weights.safetensors
@@ -41,7 +45,8 @@ from attittud_lab.runs.result import RunResult, provenance
 # The result first: an interrupted removal leaves nothing to trust.
 _FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "model.json")
 _FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.html", "report.json")
-_FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
+_FILES += ("learned.json", "replies.jsonl", "metrics.jsonl", "data.json", "run.json", "config.yaml")
+_FOLDERS = ("trials", "checkpoints")  # nobody needs them after the end of a run
 _MEMBERS = "member-*.safetensors"
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
 _OVER = "start over with --fresh"
@@ -64,9 +69,10 @@ class RunFolder:
         self.path, self.config = path, config
         self.about_path, self.result_path = path / "run.json", path / "result.json"
         self.checkpoint_path, self.metrics_path = path / "checkpoint.safetensors", path / "metrics.jsonl"
-        self.trials_path = path / "trials"
-        if self.trials_path.is_symlink():
-            raise InputError(f"{self.trials_path}: is a link; run folders hold their own files, remove it")
+        self.trials_path, self.checkpoints_path = (path / name for name in _FOLDERS)
+        for folder in (self.trials_path, self.checkpoints_path):
+            if folder.is_symlink():
+                raise InputError(f"{folder}: is a link; run folders hold their own files, remove it")
         for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
@@ -77,11 +83,12 @@ class RunFolder:
             with _writing(path):
                 for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
                     file.unlink(missing_ok=True)
-                _remove(self.trials_path)
+                _remove_folders(self.path)
         self._check_same_config()
 
     def _holds_results(self) -> bool:
-        return self.result_path.exists() or self.checkpoint_path.exists() or self.trials_path.exists()
+        kept = (self.result_path, self.checkpoint_path, self.trials_path, *self.checkpoints_path.glob("*"))
+        return any(path.exists() for path in kept)
 
     def _check_same_config(self) -> None:
         other = "choose another output=FOLDER"
@@ -111,7 +118,7 @@ class RunFolder:
             raise InputError(f"{said}; {_OVER}") from None
         with suppress(OSError):  # a process that was killed right after the result leaves these
             self.checkpoint_path.unlink(missing_ok=True)
-            _remove(self.trials_path)
+            _remove_folders(self.path)
         return found
 
     def threads(self, usual: int) -> int | None:
@@ -175,13 +182,13 @@ class RunFolder:
         write_json(self.result_path, result)
         with _writing(self.checkpoint_path):
             self.checkpoint_path.unlink(missing_ok=True)
-            _remove(self.trials_path)
+            _remove_folders(self.path)
 
 
-def _remove(folder: Path) -> None:
-    """Remove the trials of a portfolio, which nobody needs after its end."""
-    if folder.exists():
-        shutil.rmtree(folder)
+def _remove_folders(path: Path) -> None:
+    for name in _FOLDERS:
+        if (path / name).exists():
+            shutil.rmtree(path / name)
 
 
 def _is_object(line: bytes) -> bool:

@@ -81,6 +81,11 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         config = loads(path.read_text(encoding="utf-8"), name=str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({one_line(error)}); restore it from a backup") from None
+    if config.task == "causal-lm":
+        raise InputError(
+            f"{folder}: this run trained a language model, which writes texts and has no classes to predict; let transformers "
+            f"write: AutoModelForCausalLM.from_pretrained({str(folder / 'model')!r}).generate(...)"
+        )
     path = folder / NAME
     try:
         found = _stored(path) if path.is_file() else _derived(folder, config)

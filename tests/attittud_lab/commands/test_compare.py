@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -37,12 +38,31 @@ def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     first, *lines = err.splitlines()
     runs = len(list((tmp_path / "runs").rglob("result.json")))
     assert first.startswith("14 runs of 3 strategies: 8 at equal steps, to tune and to compare, 6 at equal seconds.")
-    assert [line for line in lines if "run 1 of 14: primary_only, seed 0" in line] == lines[:1]
-    assert sum(" of 14: " in line or f" of {runs}: " in line for line in lines) == runs
-    assert sum("validation accuracy" in line for line in lines) == runs
+    assert [line for line in lines if "run 1 of 14: primary_only, seed 0" in line] == lines[1:2]
+    assert sum(bool(re.search(f"run \\d+ of (14|{runs})(, about .* left)?: ", line)) for line in lines) == runs
+    assert sum("validation accuracy" in line for line in lines) >= runs
     forecasts = [line for line in lines if line.startswith("Forecast: about ")]
-    assert "for the 14 runs that are left, as a step of primary_only takes" in forecasts[0] and forecasts[0] == lines[1]
+    assert ", as a step takes " in forecasts[0] and forecasts[0] == lines[0]
     assert "11 runs that are left, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
+
+
+def test_a_quick_comparison_says_what_it_gave_up_and_the_whole_one_keeps_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    words = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "compare.seeds=4", "training.mode=joint"]
+    code, out, err = typed(*words, "--quick", capsys=capsys)
+    result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
+    assert code == 0 and result["seeds"] == [0, 1, 2] and [t["name"] for t in result["tables"]] == ["Equal steps"]
+    assert result["gave_up"].startswith("--quick gave up 1 of 4 seeds, so that") and "; the table at equal" in out
+    assert result["gave_up"] in out and err.splitlines()[1] == result["gave_up"]
+    assert "--quick gave up" in (tmp_path / "runs/job/compare/report.html").read_text()
+    small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    code, out, _ = typed(*words, capsys=capsys)
+    assert code == 0 and "--quick" not in out and len(list(tmp_path.rglob("result.json"))) > len(small)
+    assert {path: path.stat().st_mtime_ns for path in small} == small
+    code, _, err = typed(*words, "--quick", "--budget", "1m", capsys=capsys)
+    assert code == 2 and "--quick has no runs at equal seconds" in err
 
 
 def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

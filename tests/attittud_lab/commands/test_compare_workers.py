@@ -49,7 +49,7 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     paths = sorted(path.parent.relative_to(here) for path in here.rglob("result.json"))
     assert len(paths) == 8 and [outcome(there / path) for path in paths] == [outcome(here / path) for path in paths]
     # Without a terminal: a line for each finished run.
-    lines = [line for line in err.splitlines() if " of 8: " in line]
+    lines = [line for line in err.splitlines() if " s  run " in line]
     assert [line.split("run ")[1].split(" of")[0] for line in lines] == [str(number) for number in range(1, 9)]
     assert all("validation accuracy" in line for line in lines)
 

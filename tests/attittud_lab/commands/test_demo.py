@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pty
+import re
 import select
 import sys
 import threading
@@ -35,7 +36,10 @@ def test_demo(tmp_path, monkeypatch, capsys):
     path = tmp_path / "result.json"
     code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
     assert code == 0
-    assert err == ""  # quiet where nobody watches
+    # Without a terminal: a line for each run, with how far it is and how long it will take.
+    runs = re.findall(r"run (\d+) of (\d+)(, about [^:]* left)?: ", err)
+    assert [number for number, _, _ in runs] == [str(n + 1) for n in range(len(runs))] and runs[-1][0] == runs[-1][1]
+    assert all(left for _, _, left in runs[1:-1])
     saved = json.loads(path.read_text())
     for row, (what, _) in demo.ROWS.items():
         assert row in out and what in out

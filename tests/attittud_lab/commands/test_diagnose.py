@@ -30,6 +30,18 @@ def call(*arguments: str) -> int:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_long_diagnosis_says_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attittud_lab.output.progress.SILENT", 0.0)
+    assert call("diagnose", "job.yaml", "log_every=20", "--no-chance") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" steps")[0] for line in lines] == ["diagnose 20/60", "diagnose 40/60"]
+    assert all(line.endswith(" left") for line in lines)
+    assert call("diagnose", "job.yaml", "--quiet", "--no-chance") == 0 and capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("here")
 def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("diagnose", "job.yaml", "seed=1") == 0
     out, err = capsys.readouterr()

@@ -65,6 +65,20 @@ def test_the_accuracy_is_that_of_the_run(name: str, tmp_path: Path, capsys: pyte
     assert share == pytest.approx(json.loads((run / "result.json").read_text())["test"]["accuracy"], abs=1e-6)
 
 
+def test_many_inputs_have_lines_that_say_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attittud_lab.output.progress.SILENT", 0.0)
+    monkeypatch.setattr("attittud_lab.predict.model.AT_ONCE", 8)
+    run = RUNS["words"]
+    path, labels = INPUTS["words"](Path(run), tmp_path)
+    code, _, err = typed("predict", run, str(path), capsys=capsys)
+    *lines, last = err.splitlines()
+    assert code == 0 and last.startswith(f"{len(labels)} predictions")
+    assert lines[0].startswith("predict 8") and " inputs" in lines[0] and len(lines) > 1
+    assert typed("predict", run, str(path), "--quiet", capsys=capsys)[2] == ""
+
+
 def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = typed("predict", RUNS["pictures"], PICTURES, capsys=capsys)
     wanted = json.loads(Path(RUNS["pictures"], "result.json").read_text())["test"]["accuracy"]

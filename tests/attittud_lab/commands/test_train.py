@@ -27,6 +27,13 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "test       loss" in out and "flip, seed 2: 10 steps" in out
     assert "`attittud report runs/job/flip/seed-2`" in out and "`attittud predict runs/job/flip/seed-2 INPUTS`" in out
+    assert "report: runs/job/flip/seed-2/report.html " in out and "next: `attittud compare job.yaml" in out
+    assert "<!doctype html>" in Path("runs/job/flip/seed-2/report.html").read_text()
+    # A report that cannot be written does not undo the run.
+    Path("runs/job/flip/seed-2/metrics.jsonl").write_text("damaged\n")
+    assert call("train", "job.yaml", "strategy=flip", "seed=2", "--quiet") == 0
+    again = capsys.readouterr()
+    assert "no report: " in again.err and again.out.splitlines()[-1] == "runs/job/flip/seed-2"
     # This is not a terminal: a line for each evaluation.
     lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
     assert lines == [

@@ -29,13 +29,17 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     lines = [re.sub(r"[\d.]+ (s|min).*", "N s", line) for line in err.splitlines()]
     assert lines[0].startswith("2 candidates x 3 folds, about ") and lines[0].endswith("full runs, N s")
-    assert [line[:11] for line in lines[1:]] == ["rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
+    trials = re.findall(r" s  trial (\d+) of \d+(?:, about .* left in this rung)?: .*, (?:fold \d|all labels)\n", err)
+    assert trials == [str(number + 1) for number in range(len(trials))] and len(trials) > 6
+    said = [line[:11] for line in lines if not line.startswith(" ")][1:]
+    assert said == ["rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
     said = out.splitlines()
     assert said[0].startswith("out-of-fold loss") and said[1].startswith("test       loss")
-    assert "full runs in trials, at most" in out and said[-4].startswith("The model is ")
+    assert "full runs in trials, at most" in out and said[-5].startswith("The model is ")
     folder = Path(said[-1])
-    assert folder == Path("runs/job/portfolio/seed-0") and said[-3] == f"report: {folder}/report.html"
-    assert said[-2] == f"next: `attittud predict {folder} INPUTS` predicts the label of new examples"
+    assert folder == Path("runs/job/portfolio/seed-0") and said[-4].startswith(f"report: {folder}/report.html ")
+    assert said[-3] == f"next: `attittud predict {folder} INPUTS` predicts the label of new examples"
+    assert said[-2].startswith("next: `attittud compare job.yaml ")
     assert "primary_only" in (folder / "report.html").read_text()
     assert call("train", "job.yaml", *QUICK, "--quiet") == 0
     out, err = capsys.readouterr()

@@ -2,7 +2,12 @@
 
 import io
 import itertools
+import os
 import re
+import struct
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,20 +36,46 @@ def test_bars_show_losses_and_shares(capsys: pytest.CaptureFixture[str], monkeyp
     assert shares({"loss/primary": 1.0}) is None
 
 
-def test_lines_say_how_far_and_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time, set by the test."""
+    found = SimpleNamespace(now=100.0)
+    found.monotonic = lambda: found.now
+    monkeypatch.setattr("attittud_lab.output.progress.time", found)
+    return found
+
+
+def test_lines_say_how_far_and_how_long(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     """Evaluations come between logged steps; a resumed phase is as fast as in this process."""
-    now = itertools.count(100, 20)
-    monkeypatch.setattr("attittud_lab.output.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
     lines = EvaluationLines()
     lines.phase("guided", 1000, 500)
+    clock.now += 9
     lines.advance(20, {})
-    lines.evaluated({"accuracy": 0.5, "loss": 1.25})  # 20 s for 20 steps
-    lines.advance(180, {})
+    lines.evaluated({"accuracy": 0.5, "loss": 1.25})  # 9 s for 20 steps
+    clock.now += 81
+    lines.advance(180, {})  # nothing was said for a while
     lines.evaluated({"accuracy": 0.75, "loss": 1.0})
     assert capsys.readouterr().err.splitlines() == [
-        "guided 520/1000 steps, 0:08:00 left, validation accuracy 0.5000, loss 1.2500",
-        "guided 700/1000 steps, 0:01:00 left, validation accuracy 0.7500, loss 1.0000",
+        "guided 520/1000 steps, 0:03:36 left, validation accuracy 0.5000, loss 1.2500",
+        "guided 700/1000 steps, 0:02:15 left",
+        "guided 700/1000 steps, 0:02:15 left, validation accuracy 0.7500, loss 1.0000",
     ]
+
+
+def test_a_phase_without_evaluations_has_a_line_now_and_then(
+    clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = EvaluationLines("inputs")
+    for total, end in ((10_000, "/10000 inputs, 2:46:30 left"), (None, " inputs")):
+        lines.phase("predict", total, 0)
+        for _ in range(10_000):
+            clock.now += 1
+            lines.advance(1, {})
+        said = capsys.readouterr().err.splitlines()
+        assert said[0].startswith(f"predict 10{end}") and 60 < len(said) < 120
+    lines.phase("predict", 5, 0)
+    lines.advance(5, {})
+    assert capsys.readouterr().err == ""  # a short one is silent
 
 
 def test_an_evaluation_between_logged_steps_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,18 +134,92 @@ def test_runs_at_the_same_time_have_bars_of_their_own() -> None:
         assert runs.completed == 2 and len(bars._bars.tasks) == 1
 
 
-def test_runs_at_the_same_time_have_a_line_when_they_end() -> None:
+def test_runs_at_the_same_time_have_a_line_when_they_end(clock: SimpleNamespace) -> None:
     out = io.StringIO()
     lines = RunLines(Console(file=out, width=200))
-    lines.comparison(2)
+    lines.comparison(3)
     one, two = lines.alongside("one, seed 0"), lines.alongside("two, seed 0")
+    one.phase("guided", 10, 0)
+    clock.now += 5
+    one.advance(5, {})
     one.evaluated({"accuracy": 0.5, "loss": 1.0})
+    one.evaluated({"accuracy": 0.6, "loss": 0.9})  # within a second
     one.say("a line")
-    two.end()
+    two.end()  # was there before
+    clock.now += 5
     one.end()
-    found = [line[9:].strip() if " s  " in line else line for line in out.getvalue().splitlines()]
-    assert found == [
+    assert out.getvalue().splitlines() == [
+        f"{'':11}one, seed 0: guided 5/10 steps, 0:00:05 left, validation accuracy 0.500, loss 1.000",
         "a line",
-        "run 1 of 2: two, seed 0",
-        "run 2 of 2: one, seed 0: validation accuracy 0.500, loss 1.000",
+        "    5.0 s  run 1 of 3: two, seed 0",
+        "   10.0 s  run 2 of 3, about 10 s left: one, seed 0: validation accuracy 0.600, loss 0.900",
     ]
+
+
+def test_runs_one_after_another_have_lines_for_evaluations(clock: SimpleNamespace) -> None:
+    out = io.StringIO()
+    lines = RunLines(Console(file=out, width=200), noun="trial", end=" in this rung")
+    lines.comparison(3)
+    clock.now += 60  # what comes before the first run says nothing about the runs
+    for name in ("one", "two"):
+        lines.begin(name)
+        lines.phase("guided", 10, 0)
+        for accuracy in (0.5, 0.75):
+            clock.now += 4
+            lines.advance(5, {})
+            lines.evaluated({"accuracy": accuracy})
+        lines.end()
+    lines.begin("three")
+    assert out.getvalue().splitlines() == [
+        "   60.0 s  trial 1 of 3: one",
+        f"{'':11}guided 5/10 steps, 0:00:04 left, validation accuracy 0.500",
+        f"{'':11}guided 10/10 steps, 0:00:00 left, validation accuracy 0.750",
+        "   68.0 s  trial 2 of 3, about 16 s left in this rung: two",
+        f"{'':11}guided 5/10 steps, 0:00:04 left, validation accuracy 0.500",
+        f"{'':11}guided 10/10 steps, 0:00:00 left, validation accuracy 0.750",
+        "   76.0 s  trial 3 of 3, about 8 s left in this rung: three",
+    ]
+
+
+# A process of its own, as a person sees it: what it writes is read from the other end of a terminal of 80 columns.
+_LONG_STEP = """
+import time
+from attittud_lab.output.progress import Bars
+with Bars() as bars:
+    bars.comparison(1000)
+    bars.begin("drop_harmful primary_weight=0.25 at 0.3, seed 0")
+    bars.phase("guided", 100_000, 0)
+    bars.advance(10_000, {"loss/primary": 1.25, "attittud/helpful": 1, "attittud/harmful": 2, "attittud/neutral": 4})
+    time.sleep(2.5)
+"""
+
+
+def test_bars_on_a_terminal_of_80_columns_move_in_a_long_step() -> None:
+    pty = pytest.importorskip("pty")
+    import fcntl
+    import termios
+
+    near, far = pty.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LONG_STEP], stderr=far, env=environment | {"TERM": "xterm", "PYTHONUNBUFFERED": "1"}
+    )
+    os.close(far)
+    seen: list[tuple[float, str]] = []
+    while True:
+        try:
+            text = os.read(near, 1 << 16).decode(errors="replace")
+        except OSError:  # the other end is closed
+            break
+        if not text:
+            break
+        seen.append((time.monotonic(), text))
+    os.close(near)
+    assert process.wait() == 0
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", "".join(t for _, t in seen))]
+    assert max(map(len, plain)) <= 80 and any("10000/100000" in line for line in plain)
+    # A frame differs from the one before it at least once a second.
+    frames = [(when, text) for when, text in seen if "guided" in text]
+    changes = [when for (_, before), (when, text) in itertools.pairwise(frames) if text != before]
+    assert len(changes) >= 3 and max(b - a for a, b in itertools.pairwise(changes)) < 1

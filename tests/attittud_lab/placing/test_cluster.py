@@ -173,7 +173,7 @@ class Killer(Seen):
     def alongside(self, what: str) -> Progress:
         return Killer(self.cluster, what, self.seen)
 
-    def phase(self, name: str, steps: int, done: int) -> None:
+    def phase(self, name: str, steps: int | None, done: int) -> None:
         super().phase(name, steps, done)
         running = {event[0] for event in self.seen if event[1] == "phase"}
         running -= {event[0] for event in self.seen if event[1] == "end"}

@@ -1,4 +1,4 @@
-"""Positions in the pictures of a portfolio."""
+"""Positions in the pictures of scores."""
 
 import pytest
 
@@ -11,9 +11,10 @@ PLAIN = FIRST | {"label": "primary_only", "score": 0.5, "low": 0.4, "high": 0.6,
 def test_intervals_lie_on_one_axis_from_the_lowest_to_the_highest_end() -> None:
     found = leaderboard([FIRST, PLAIN])
     first, plain = found["items"]
-    assert (plain["low"], first["high"]) == pytest.approx((3, 97))
-    assert first["low"] < first["at"] < first["high"] and found["baseline"] == plain["at"]
-    assert plain["at"] == pytest.approx(3 + 94 * 0.2) and first["text"] == "80.0 %"
+    assert (plain["low"], first["high"]) == pytest.approx((5, 95))
+    (own,), (other,) = first["dots"], plain["dots"]
+    assert first["low"] < own < first["high"] and found["baseline"] == other
+    assert other == pytest.approx(5 + 90 * 0.2) and first["text"] == "80.0 %"
     assert [item["top"] for item in found["items"]] == [0, ROW] and found["height"] == 2 * ROW
     assert [tick["text"] for tick in found["ticks"]] == ["40 %", "50 %", "60 %", "70 %", "80 %", "90 %"]
 
@@ -21,7 +22,7 @@ def test_intervals_lie_on_one_axis_from_the_lowest_to_the_highest_end() -> None:
 @pytest.mark.parametrize("missing", [{"low": None, "high": None}, {"low": 0.8, "high": 0.8}])
 def test_no_interval_is_a_dot(missing: dict[str, float | None]) -> None:
     (item,) = leaderboard([FIRST | missing])["items"]
-    assert item["low"] == item["at"] == item["high"] == pytest.approx(50)
+    assert [item["low"]] == item["dots"] == [item["high"]] == pytest.approx([50])
 
 
 def test_a_score_that_is_undefined_has_no_line() -> None:
@@ -39,9 +40,25 @@ def test_curves_share_their_axes_and_end_where_a_candidate_stops() -> None:
     rungs, phases = [{"step": 10, "text": "2 of 4 go on"}], [{"step": 15, "text": "finetune"}]
     found = curves({"rows": rows, "rungs": rungs, "phases": phases, "steps": 30})
     first, plain = found["lines"]
-    assert first["points"].split()[0] == "34.33,97.00" and first["points"].split()[-1] == "97.00,3.00"
-    assert first["best"] == pytest.approx((97, 3)) and (first["dash"], plain["dash"]) == ("", "6 4")
-    assert plain["points"] == "65.67,50.00" and len(plain["points"].split()) == 1
+    assert first["points"].split()[0] == "35.00,95.00" and first["points"].split()[-1] == "95.00,5.00"
+    assert first["best"] == pytest.approx((95, 5)) and (first["dash"], plain["dash"]) == ("", "6 4")
+    assert plain["points"] == "65.00,50.00" and len(plain["points"].split()) == 1
     assert [mark["text"] for mark in found["marks"]] == ["rung 1: 2 of 4 go on", "next phase: finetune"]
     assert [tick["text"] for tick in found["columns"]] == ["0", "10", "20", "30"]
     assert all(0 <= tick["at"] <= 100 for tick in found["rows"])
+
+
+def test_single_looks_make_no_picture_of_curves() -> None:
+    for points, several in (([[10, 0.2]], False), ([[10, 0.2], [20, None]], False), ([[10, 0.2], [20, 0.4]], True)):
+        rows = [FIRST | {"curve": points, "best": 0}]
+        assert curves({"rows": rows, "rungs": [], "phases": [], "steps": 20})["several"] == several
+
+
+def test_differences_have_a_baseline_at_zero_and_the_axis_of_all_panels() -> None:
+    gain = FIRST | {"score": 0.1, "low": 0.05, "high": 0.15}
+    loss = FIRST | {"score": -0.05, "low": None, "high": None, "values": [-0.1, 0.0]}
+    found, other = (leaderboard([row], [gain, loss], "+") for row in (gain, loss))
+    assert found["baseline"] == other["baseline"] == pytest.approx(5 + 90 * 0.4) and found["ticks"] == other["ticks"]
+    assert (found["items"][0]["text"], other["items"][0]["text"]) == ("+10.0", "-5.0")
+    assert other["items"][0]["dots"] == pytest.approx([5, 41])  # one for each seed
+    assert [tick["text"] for tick in found["ticks"]] == ["-10", "-5", "0", "+5", "+10", "+15"]

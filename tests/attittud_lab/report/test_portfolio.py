@@ -11,13 +11,13 @@ import torch
 from attittud_lab.config.load import loads
 from attittud_lab.files import write_json
 from attittud_lab.portfolio.run import run
-from attittud_lab.report import NORMAL, render, write_report
+from attittud_lab.report import LARGEST, render, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.report.portfolio import MOST_CLASSES, _counts, _held_out, _matrix, portfolio
 from attittud_lab.runs.folder import load_checkpoint
 from tests.helpers.browser import browser, show
 from tests.helpers.portfolios import of_patients, train
-from tests.helpers.reports import clean, texts
+from tests.helpers.reports import check_looks, clean, texts
 
 __all__ = ["browser", "clean"]  # fixtures
 COST = ("bytes", "seconds_per_prediction")
@@ -50,10 +50,13 @@ def board(folder: Path) -> dict[str, Any]:
 
 def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(single: Path) -> None:
     found, board_, page = collect(single, 100), board(single), (single / "report.html").read_text()
-    assert found["decision"]["text"] == board_["decision"] and len(page.encode()) < NORMAL
+    assert found["decision"]["text"] == board_["decision"] and len(page.encode()) < LARGEST
     worth = board_["worth"]
     sure = "use" if worth["low"] > 0 and worth["share"] == 1 else "no_help" if worth["high"] < 0 else "unclear"
     assert found["decision"]["outcome"] == sure
+    assert found["decision"]["next"]["command"] == f"attittud predict {single} INPUTS"
+    alone = list(board_["final"]["picks"]) == ["primary_only"]
+    assert found["decision"].get("meaning", "").startswith("Everything auxiliary was dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.1f} %"
     assert board_["chance"]["calibrated"] or "Not calibrated yet" in page
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
@@ -212,6 +215,10 @@ def test_pictures_are_drawn_inside_of_the_page(clean: Any, ensemble: Path, width
     ink = clean.execute_script("return getComputedStyle(document.querySelector('.leaders circle')).fill")
     assert ink not in ("none", clean.execute_script("return getComputedStyle(document.body).backgroundColor"))
     assert texts(clean, ".decision") and clean.find_element("css selector", ".decision").rect["y"] < 300
+
+
+def test_looks_on_screens_and_on_paper(clean: Any, single: Path) -> None:
+    check_looks(clean, single / "report.html")
 
 
 def test_first_screen_and_print(clean: Any, single: Path) -> None:

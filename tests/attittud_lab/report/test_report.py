@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from attittud_lab.config.load import loads
-from attittud_lab.report import LARGEST, NORMAL, render, write_page, write_report
+from attittud_lab.demo import QUALITIES, ROWS
+from attittud_lab.report import LARGEST, render, write_page, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.training.train import run
 from tests.helpers.browser import browser, show
 from tests.helpers.made_up import made_up
-from tests.helpers.reports import JOB, clean, comparison, run_dir, texts
+from tests.helpers.reports import JOB, check_looks, clean, comparison, run_dir, texts
 
 __all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
 EVIL = "<script>alert('x')</script>&\"'</style>"
@@ -22,10 +23,11 @@ EVIL = "<script>alert('x')</script>&\"'</style>"
 def test_page_of_a_comparison(comparison: Path) -> None:
     page = (comparison / "report.html").read_text()
     result = json.loads((comparison / "comparison.json").read_text())
-    assert len(page.encode()) < NORMAL
+    assert len(page.encode()) < LARGEST
     for text in ("Equal steps", "Equal seconds", "primary_only", "multitask", "flip", "drop_harmful"):
         assert text in page
-    assert result["decision"]["text"].replace("'", "&#x27;") in page
+    head, _, rest = result["decision"]["text"].partition(": ")
+    assert f"<strong>{head}: </strong>" in page and rest in page
     assert f"{100 * result['tables'][0]['rows'][2]['test']['mean']:.1f}" in page
     assert "primary_batch: 16" in page and result["made_with"]["torch"] in page
     # One file: nothing is fetched from anywhere.
@@ -50,7 +52,7 @@ def test_size_is_bounded(run_dir: Path, tmp_path: Path) -> None:
         return _large(run_dir, 40, points)
 
     page = write_page(tmp_path, content)
-    assert page.stat().st_size <= NORMAL and asked == [240, 120, 60]
+    assert page.stat().st_size <= LARGEST and asked == [240, 120, 60]
     page = write_page(tmp_path, lambda _: _large(run_dir, 800, 15))
     assert page.stat().st_size < LARGEST and "left out" in page.read_text()
 
@@ -58,7 +60,12 @@ def test_size_is_bounded(run_dir: Path, tmp_path: Path) -> None:
 def test_page_of_a_run_and_of_an_unfinished_one(run_dir: Path, tmp_path: Path) -> None:
     finished = collect(run_dir, 100)
     result = json.loads((run_dir / "result.json").read_text())
-    assert finished["title"] == "Run: flip, seed 0" and finished["decision"] is None
+    assert finished["title"] == "Run: flip, seed 0"
+    test, chosen = (100 * result[part]["accuracy"] for part in ("test", "validation"))
+    decision = finished["decision"]
+    assert decision["text"].startswith(f"{test:.1f} % test accuracy: {chosen:.1f} % on the 100 validation examples, ")
+    assert decision["meaning"] == "One run does not tell whether the auxiliary data helped."
+    assert decision["next"]["command"] == f"attittud compare {run_dir / 'config.yaml'}"
     assert ["accuracy", f"{result['validation']['accuracy']:.4f}", f"{result['test']['accuracy']:.4f}"] in [
         row["cells"] for row in finished["tables"][0]["rows"]
     ]
@@ -146,7 +153,8 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
         "What the primary task sees in the auxiliary gradient",
         "Captured norm",
     ]
-    assert len(clean.find_elements("css selector", ".uplot canvas")) == 4
+    assert len(clean.find_elements("css selector", ".uplot canvas")) == 3
+    assert "directions: 3, at every step." in texts(clean, "#charts p")  # a line without a bend is no picture
     assert clean.find_elements("css selector", ".heat .cell")
     # The table that decided is open, with a mark at the row that the decision is about.
     decision = json.loads((comparison / "comparison.json").read_text())["decision"]
@@ -156,10 +164,12 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
         assert [table.is_displayed() for table in clean.find_elements("css selector", ".table")] == visible
         assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (name or "Equal seconds")
     assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ decision"]
-    assert texts(clean, ".decision strong") == [f"Decision at {decision['table'].lower()}"]
+    assert texts(clean, ".decision small") == [f"Decision at {decision['table'].lower()}"]
+    assert texts(clean, ".decision strong") == [decision["text"].partition(": ")[0] + ":"]
+    assert texts(clean, "#pictures h3") == ["Equal seconds decides", "Equal steps"]
     for name in ("validation loss", "primary training loss", "more loss", "by second", "neutral", "helpful", "by step"):
         click(clean, name, "#charts")
-        assert len(clean.find_elements("css selector", ".uplot canvas")) == 4
+        assert len(clean.find_elements("css selector", ".uplot canvas")) == 3
     click(clean, "flip", ".legend")  # hides a curve, and shows it again
     assert clean.find_elements("css selector", ".legend [aria-pressed=false]")
     click(clean, "flip", ".legend")
@@ -173,23 +183,74 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
     assert "primary_batch: 16" in texts(clean, "pre")[0]
 
 
-def test_a_single_logged_step_is_seen(clean: Any, run_dir: Path, tmp_path: Path) -> None:
-    show(clean, write_page(tmp_path, lambda _: collect(run_dir, 1)))
-    painted = clean.execute_script(
-        """
-        const canvas = document.querySelectorAll(".uplot canvas")[1], ctx = canvas.getContext("2d");
-        const pixels = ctx.getImageData(0, 0, canvas.width, canvas.height).data;
-        return ["helpful", "harmful", "neutral"].map((part) => {
-          ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${part}`).trim();
-          const [r, g, b] = [1, 3, 5].map((at) => parseInt(ctx.fillStyle.slice(at, at + 2), 16));
-          let count = 0;
-          for (let i = 0; i < pixels.length; i += 4)
-            count += pixels[i] === r && pixels[i + 1] === g && pixels[i + 2] === b && pixels[i + 3] === 255;
-          return count;
-        });
-        """
-    )
-    assert min(painted) > 5, painted
+def test_a_single_logged_step_is_told_in_figures(clean: Any, run_dir: Path, tmp_path: Path) -> None:
+    data = collect(run_dir, 1)
+    train = data["curves"][0][0]["train"]
+    show(clean, write_page(tmp_path, lambda _: data))
+    assert not clean.find_elements("css selector", ".uplot canvas")
+    shares = ", ".join(f"{part}: {100 * train[f'share/{part}'][0]:.1f} %" for part in ("helpful", "harmful", "neutral"))
+    assert f"{shares} (measured once, at step 32)." in texts(clean, "#charts p")
+    assert any(text.startswith("flip: ") and "measured once" in text for text in texts(clean, "#first p"))
+
+
+def test_everything_dropped_is_explained_with_the_next_command(run_dir: Path, tmp_path: Path) -> None:
+    for name in ("run.json", "config.yaml", "result.json"):
+        (tmp_path / name).write_bytes((run_dir / name).read_bytes())
+    for harmful, dropped in ((0.0, True), (0.5, False)):
+        weights = {"attittud/weight_neutral": 0.1, "attittud/weight_helpful": 0.2, "attittud/weight_harmful": harmful}
+        line = {"phase": "guided", "step": 1, "seconds": 1, "loss/primary": 1.0, **weights}
+        (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        found = collect(tmp_path, 10)
+        (about,) = found["curves"][0][0]["weights"].values()
+        assert ("Everything was dropped: " in about["text"]) == dropped == about["dropped"]
+        assert found["decision"]["meaning"].startswith("Everything was dropped: ") == dropped
+        assert found["decision"]["next"]["command"].startswith("attittud compare ")
+
+
+def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) -> None:
+    other = [0.5] * 4
+    for name, flip, outcome in (("use", GAIN, "use"), ("loss", LOSS, "no_help"), ("few", GAIN[:2], "unclear")):
+        folder, count = tmp_path / name, len(flip)
+        folder.mkdir()
+        made_up(folder, {"primary_only": BASE[:count], "multitask": other[:count], "flip": flip})
+        found = collect(folder, 10)
+        decision, (panel,) = found["decision"], found["pictures"]["panels"]
+        assert decision["outcome"] == outcome
+        assert {row["label"]: row["color"] for row in panel["rows"]} == {
+            "use": {"flip": "good", "multitask": "bad"},
+            "no_help": {"flip": "bad", "multitask": "bad"},
+            "unclear": {"flip": "soft", "multitask": "soft"},
+        }[outcome]
+        drawn, commands = render(found), decision["next"]["command"]
+        if outcome == "unclear":
+            assert commands == "attittud compare CONFIG compare.seeds=5"
+            assert drawn.count("<circle") == 4 and 'class="interval"' not in drawn  # a dot for each seed
+        else:
+            strategy = {"use": "flip", "no_help": "primary_only"}[outcome]
+            assert re.fullmatch(f"attittud predict {folder}/runs/{strategy}/.*seed-0 INPUTS", commands)
+            assert drawn.count("<circle") == 2
+        assert ("Everything auxiliary is dropped" in drawn) == (outcome == "no_help")
+
+
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_looks_on_screens_and_on_paper(clean: Any, comparison: Path, run_dir: Path, tmp_path: Path, kind: str) -> None:
+    check_looks(clean, write_report(run_dir if kind == "run" else comparison, tmp_path))
+
+
+def test_looks_of_the_demo(clean: Any, tmp_path: Path) -> None:
+    """A title and a next command of its own, three tables, and more rows than there are colours."""
+    rows = {row: [value + 0.01 * number for value in BASE] for number, row in enumerate(ROWS)}
+    result = made_up(tmp_path, rows)
+    tables = [result["tables"][0] | {"name": quality} for quality in QUALITIES]
+    own = {"command": "attittud init image --primary pictures/", "why": "begins the same for your own data"}
+    changed = {"title": "Demo", "tables": tables, "decision": result["decision"] | {"table": "labels right"}}
+    (tmp_path / "comparison.json").write_text(json.dumps(result | changed | {"next": own}))
+    check_looks(clean, write_report(tmp_path))
+    show(clean, tmp_path / "report.html", width=1280)
+    assert texts(clean, "#pictures h3") == ["labels right decides", *list(QUALITIES)[1:]]
+    assert len(clean.find_elements("css selector", ".leaders circle")) == 3 * (len(ROWS) - 1)
+    assert texts(clean, ".next") == [f"Next: {own['command']} {own['why']}."]
+    assert clean.find_element("css selector", ".leaders circle").rect["y"] < 720
 
 
 def test_weights_of_auto_over_time_and_in_words(clean: Any, tmp_path: Path) -> None:
@@ -223,7 +284,7 @@ def test_a_phone_need_not_scroll_sideways(clean: Any, comparison: Path) -> None:
     widths = clean.execute_script(
         "return [...document.querySelectorAll('.uplot')].map((e) => e.getBoundingClientRect().right)"
     )
-    assert len(widths) == 4 and max(widths) <= 375
+    assert len(widths) == 3 and max(widths) <= 375
 
 
 def test_markup_in_names_stays_text_in_the_browser(clean: Any, run_dir: Path, tmp_path: Path) -> None:

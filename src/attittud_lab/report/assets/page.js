@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const metric = `validation/${data.metric}`;
-  const state = { table: data.open, x: "step", curve: metric, row: null, part: "harmful", hidden: new Set() };
+  const state = { table: data.open, x: "step", curve: metric, row: data.row, part: "harmful", hidden: new Set() };
   const PARTS = ["helpful", "harmful", "neutral"];
   let plots = [];
 
@@ -56,7 +56,7 @@
       width: Math.max(240, holder.clientWidth), height: 260, padding: [8, 18, 0, 0],
       scales: { x: { time: false }, y: range ? { range } : {} },
       axes: [
-        { ...axis, size: 34, values: (_, ticks) => ticks.map((tick) => (state.x === "seconds" ? `${number(tick)} s` : tick)) },
+        { ...axis, size: 34, label: state.x, labelSize: 16, labelFont: axis.font, values: (_, ticks) => ticks.map((tick) => (state.x === "seconds" ? `${number(tick)} s` : tick)) },
         { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (format === percent ? `${number(100 * tick)} %` : number(tick))) },
       ],
       cursor: { points: { size: 6 }, drag: { x: true, y: false } },
@@ -101,12 +101,17 @@
     return { xs, values: (row) => values(row, name), low: (row) => values(row, `${name}/low`), high: (row) => values(row, `${name}/high`) };
   }
 
+  // One point makes no picture: its figures are told.
+  function say(place, words, at) {
+    place.append(make("p", "", `${words.join(", ")} (measured once, at ${state.x} ${number(at)}).`));
+  }
+
   function keys(entries, toggle) {
     const box = make("div", "legend");
-    const outputs = entries.map(({ label, stroke }) => {
+    const outputs = entries.map(({ label, stroke, dashed }) => {
       const key = make(toggle ? "button" : "span", "key");
-      const swatch = make("i");
-      swatch.style.background = stroke;
+      const swatch = make("i", dashed ? "dashed" : "");
+      swatch.style.color = stroke;
       const output = make("output");
       key.append(swatch, make("span", "", label), output);
       if (toggle) {
@@ -141,9 +146,10 @@
     const list = all.filter((row) => row[source][state.curve] && !state.hidden.has(row.label));
     const { xs, values, low, high } = aligned(list, source, state.curve);
     const stroke = (row) => color(all.length === 1 ? "accent" : `c${all.indexOf(row) % 8}`);
+    const dash = (row) => (all.length === 1 ? undefined : ["primary_only", "multitask"].includes(row.label) ? [6, 4] : all.indexOf(row) > 7 ? [2, 3] : undefined);
     const series = list.map((row) => ({
       ys: values(row), stroke: stroke(row), width: 2, spanGaps: true, points: { show: xs.length < 40, size: 4 },
-      dash: ["primary_only", "multitask"].includes(row.label) && all.length > 1 ? [6, 4] : undefined,
+      dash: dash(row),
     }));
     const bands = [];
     list.forEach((row) => {
@@ -152,8 +158,12 @@
       series.push({ ys: low(row), width: 0, spanGaps: true, points: { show: false } });
       bands.push({ series: [series.length - 1, series.length], fill: `${stroke(row)}1c` });
     });
-    const [box, write] = keys(all.map((row) => ({ label: row.label, stroke: stroke(row) })), all.length > 1);
+    const [box, write] = keys(all.map((row) => ({ label: row.label, stroke: stroke(row), dashed: dash(row) })), all.length > 1);
     const format = shown(state.curve);
+    if (xs.length === 1) {
+      say(place, list.map((row) => `${row.label}: ${format(row[source][state.curve][0])}`), xs[0]);
+      return;
+    }
     if (list.length && xs.length) {
       plot(place, {
         x: xs, series, bands, format,
@@ -167,14 +177,22 @@
     place.append(box);
   }
 
-  // A line through a single value is not seen.
-  const lonely = (ys, fill) => ({ show: ys.filter((y) => y != null).length < 2, size: 8, fill });
+  // A series without a picture: its words and where it was measured, if that is one step or its value never changes.
+  function told(place, row, names, format) {
+    const values = names.map(([name]) => row.train[name].filter((value) => value != null));
+    const last = names.map(([, label], i) => `${label}: ${format(values[i].at(-1))}`);
+    if (values.every((one) => one.length < 2)) say(place, last, row.train[state.x][0]);
+    else if (values.every((one) => one.every((value) => value === one[0]))) place.append(make("p", "", `${last.join(", ")}, at every step.`));
+    else return false;
+    return true;
+  }
 
   function lines(place, row, names, options = {}) {
     const present = names.filter(([name]) => row.train[name]);
     if (!present.length) return false;
     const format = shown(present[0][0]);
-    const series = present.map(([name, , stroke]) => ({ ys: row.train[name], stroke: color(stroke), width: 2, spanGaps: true, points: lonely(row.train[name], color(stroke)) }));
+    if (told(place, row, present, format)) return true;
+    const series = present.map(([name, , stroke]) => ({ ys: row.train[name], stroke: color(stroke), width: 2, spanGaps: true, points: { show: false } }));
     const [box, write] = keys(present.map(([, label, stroke]) => ({ label, stroke: color(stroke) })));
     plot(place, {
       x: row.train[state.x], series, format, range: options.range,
@@ -189,16 +207,15 @@
     for (const name of Object.keys(row.train).filter((one) => one.endsWith(end))) {
       const prefix = name.slice(0, -end.length);
       const source = prefix.slice("attittud/".length, -1);
-      const last = (part) => row.train[`${prefix}weight_${part}`].findLast((value) => value != null) ?? 0;
-      const word = (value) => (value >= 0.75 ? "counts in full or nearly" : value >= 0.25 ? "counts in part" : "is dropped or nearly");
-      const words = PARTS.map((part) => `the ${part} part ${word(last(part))}`).join(", ");
-      const box = section(`Weights that the parts have earned${source ? `: ${source}` : ""}`, `1: a part counts as in multitask training, 0: it is dropped. In the end ${words}.`);
+      const box = section(`Weights that the parts have earned${source ? `: ${source}` : ""}`, row.weights[`${prefix}weight_`].text);
       place.append(box);
-      lines(box, row, PARTS.map((part) => [`${prefix}weight_${part}`, part, part]), { range: () => [0, 1.05] });
+      // The neutral line, which is often the same as another one, lies below the others.
+      lines(box, row, [...PARTS].reverse().map((part) => [`${prefix}weight_${part}`, part, part]), { range: () => [0, 1.05] });
     }
   }
 
   function stacked(place, row) {
+    if (told(place, row, PARTS.map((part) => [`share/${part}`, part]), percent)) return;
     let sum = row.train[state.x].map(() => 0);
     const tops = PARTS.map((part) => {
       sum = sum.map((below, i) => (row.train[`share/${part}`][i] == null ? null : below + row.train[`share/${part}`][i]));
@@ -206,7 +223,7 @@
     });
     // From the top down: each area is painted over the one above it.
     const series = [...PARTS.keys()].reverse().map((i) => ({
-      ys: tops[i], stroke: color(PARTS[i]), width: 1, fill: color(PARTS[i]), spanGaps: true, points: lonely(tops[i], color(PARTS[i])),
+      ys: tops[i], stroke: color(PARTS[i]), width: 1, fill: color(PARTS[i]), spanGaps: true, points: { show: false },
     }));
     const [box, write] = keys(PARTS.map((part) => ({ label: part, stroke: color(part) })));
     plot(place, {
@@ -223,7 +240,7 @@
     const grid = make("div", "heat");
     grid.style.gridTemplateColumns = `minmax(72px, 180px) repeat(${step.length}, minmax(0, 1fr))`;
     grid.style.setProperty("--part", `var(--${state.part})`);
-    const output = make("p", "note", "Point at a cell to read it.");
+    const output = make("p", "note hint", "Point at a cell, or tap it, to read it.");
     names.forEach((name, i) => {
       const label = make("div", "name", name);
       label.title = name;
@@ -272,25 +289,34 @@
     const focus = document.activeElement && document.activeElement.dataset.value;
     plots.forEach(({ figure }) => figure.destroy());
     plots = [];
+    const first = document.getElementById("first") || place; // the picture of a run stands above its tables
+    first.replaceChildren();
     place.replaceChildren();
     place.hidden = !rows().some((row) => row.train.step || row.validation.step);
     if (place.hidden) return;
 
-    const curves = section("Learning curves", rows().some((row) => row.validation[`${metric}/low`]) ? "Means over seeds; bands from the lowest to the highest seed." : "");
     const which = make("div", "switch"), axis = make("div", "switch");
-    const names = [[metric, `validation ${data.metric}`], ["validation/loss", "validation loss"], ["loss/primary", "primary training loss"]];
-    Object.keys((rows().find((row) => Object.keys(row.train).some((name) => name.startsWith("loss/auxiliary/"))) || { train: {} }).train)
-      .filter((name) => name.startsWith("loss/auxiliary/"))
-      .forEach((name) => names.push([name, `${name.slice("loss/auxiliary/".length)} loss`]));
+    const names = [[metric, `validation ${data.metric}`]];
+    if (data.metric !== "loss") names.push(["validation/loss", "validation loss"]);
+    const losses = new Set(rows().flatMap((row) => Object.keys(row.train).filter((name) => name.startsWith("loss/"))));
+    losses.forEach((name) => {
+      const kind = name.slice("loss/".length), own = kind.startsWith("auxiliary/");
+      const words = own ? `${kind.slice("auxiliary/".length)} loss` : kind === "training" ? "training loss" : `${kind} training loss`;
+      names.push([name, words]);
+    });
     switcher(which, names, () => state.curve, (value) => { state.curve = value; });
     switcher(axis, [["step", "by step"], ["seconds", "by second"]], () => state.x, (value) => { state.x = value; });
+    const what = names.find(([name]) => name === state.curve)[1];
+    const bands = rows().some((row) => row.validation[`${metric}/low`]) ? " Means over seeds; bands from the lowest to the highest seed." : "";
+    const curves = section("Learning curves", `${what[0].toUpperCase()}${what.slice(1)} by ${state.x.replace("seconds", "second")}.${bands}`);
     controls(curves, which, axis);
-    place.append(curves);
+    first.append(curves);
     learning(curves);
 
     const list = guided();
     if (list.length) {
-      if (!list.some((row) => row.label === state.row)) state.row = list[0].label;
+      // The row of the decision, or the one with the most to show.
+      if (!list.some((row) => row.label === state.row)) state.row = list.reduce((best, row) => (row.train.step.length > best.train.step.length ? row : best)).label;
       const row = list.find((one) => one.label === state.row);
       const parts = section("What the primary task sees in the auxiliary gradient", "Shares of its squared norm: helpful and harmful inside the primary task's subspace, neutral outside of it.");
       if (list.length > 1) controls(parts, chooseRow(list));
@@ -315,12 +341,13 @@
       }
     }
     // The pressed button was replaced by its successor.
-    if (focus !== undefined) place.querySelector(`button[data-value="${CSS.escape(focus)}"]`)?.focus();
+    if (focus !== undefined) document.querySelector(`button[data-value="${CSS.escape(focus)}"]`)?.focus();
   }
 
   const fit = () => plots.forEach(({ figure, holder }) => {
     if (holder.clientWidth && holder.clientWidth !== figure.width) figure.setSize({ width: holder.clientWidth, height: 260 });
   });
+  document.documentElement.classList.add("js");
   addEventListener("resize", fit);
   // A page in dark colours is printed in light ones.
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", update);

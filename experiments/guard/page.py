@@ -1,0 +1,216 @@
+"""docs/guard-experiment.md from the results: the verdict by the rules of README.md, and the figures behind it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from .__main__ import ABOUT
+from .data import TASKS
+from .methods import METHODS
+from .pool import MANY, SEEDS, load, stage_1, stage_2
+from .score import AVERAGED, LOWER, SHARES, TUNED_M, TUNING, Asked, Ratio, Results, less, ratio
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "guard-experiment.md"
+NAMES = {"a": "GSM8K", "b": "unlearn TOFU", "c": "film reviews"}
+BUDGETS = {False: "equal steps", True: "equal minutes"}
+EXPLAINED = (
+    "Forgetting is the rise of the loss, in nats per token, where a run has reached 70 % of plain's final gain. Ratios have "
+    "95 % intervals over paired seeds (Fieller). The best free way: of KL, a lower rate and averaging, what forgets least.\n"
+)
+WON_AGAINST_REPLAY, WON_AGAINST_FREE, TASKS_TO_WIN = 0.5, 0.8, 2
+
+
+class Page:
+    """All comparisons of stage 2."""
+
+    def __init__(self, results: Results, chosen: dict[str, Any], seeds: Sequence[int]) -> None:
+        self.results, self.chosen, self.seeds = results, chosen, seeds
+        self.projections: list[str] = chosen["projections"]
+        self.replay: str = chosen["replay"]
+
+    def compare(self, asked: Asked, other: str) -> Ratio | None:
+        """Forgetting over that of another method; None where one of them misses the gain."""
+        own, theirs = (self.results.scores(one, self.seeds) for one in (asked, replace(asked, method=other)))
+        if None in own or None in theirs:
+            return None
+        return ratio([x for x in own if x is not None], [x for x in theirs if x is not None])
+
+    def best_free(self, asked: Asked) -> str | None:
+        """Of KL, a lower rate and averaging, the one that forgets least."""
+        means = {}
+        for name in ("kl", LOWER, AVERAGED):
+            found = self.results.scores(replace(asked, method=name), self.seeds)
+            if None not in found:
+                means[name] = fmean(x for x in found if x is not None)
+        return min(means, key=means.__getitem__, default=None)
+
+    def beats(self, asked: Asked) -> bool:
+        """Whether one projection wins one task, with one m, budget and set."""
+        free = self.best_free(asked)
+        pairs = [(self.replay, WON_AGAINST_REPLAY), (free, WON_AGAINST_FREE)]
+        found = [(None if name is None else self.compare(asked, name), limit) for name, limit in pairs]
+        return all(one is not None and one.value <= limit and one.high < 1 for one, limit in found)
+
+    def winners(self) -> list[str]:
+        """Projections that win in two of three tasks at some m, at both budgets and on wikitext-2 too."""
+        return [
+            f"{name} with m = {m}"
+            for name in self.projections
+            for m in MANY
+            if sum(
+                all(
+                    self.beats(Asked(task, name, m, minutes=late, wikitext=wide))
+                    for late in BUDGETS
+                    for wide in (False, True)
+                )
+                for task in TASKS
+            )
+            >= TASKS_TO_WIN
+        ]
+
+    def better_than_kl(self) -> list[str]:
+        """Where a projection has an interval below 1 against KL; also where KL misses the gain and the projection does not."""
+        found = []
+        for task in TASKS:
+            for name in self.projections:
+                for m in MANY:
+                    for late, words in BUDGETS.items():
+                        asked = Asked(task, name, m, minutes=late)
+                        own, kl = (self.results.scores(one, self.seeds) for one in (asked, replace(asked, method="kl")))
+                        known = [[x for x in scores if x is not None] for scores in (own, kl)]
+                        if None not in own and (None in kl or less(*known)):
+                            found.append(f"{NAMES[task]}, {name}, m = {m}, {words}")
+        return found
+
+    def verdict(self) -> str:
+        winners, better = self.winners(), self.better_than_kl()
+        if winners:
+            return f"**Win**, by the rule that was fixed before: {'; '.join(winners)}."
+        if not better:
+            return (
+                '**Killed**: no projection forgets less than KL to the start model, anywhere. `guard="kl"` is the default; '
+                "projections stay as presets."
+            )
+        where = "; ".join(better)
+        return f'**No win.** A projection forgets less than KL here: {where}. `guard="kl"` stays what `init` proposes.'
+
+    # ------------------------------------------------------------------------------------------------ tables
+
+    def rows(self, task: str, m: int, *, minutes: bool, wikitext: bool) -> list[str]:
+        found = []
+        for name in ("plain", LOWER, AVERAGED, self.replay, "kl", *self.projections):
+            # Plain itself is shown at the rate that stage 1 chose for it.
+            rate = self.chosen["rates"]["plain"] if name == "plain" else None
+            asked = Asked(task, name, m, rate, minutes=minutes, wikitext=wikitext)
+            scores = self.results.scores(asked, self.seeds)
+            known = [x for x in scores if x is not None]
+            mean = (
+                f"{fmean(known):.3f}" if len(known) == len(scores) else f"gain reached by {len(known)} of {len(scores)}"
+            )
+            free = self.best_free(asked)
+            cells = [name, mean]
+            for other in (self.replay, "kl", free):
+                one = None if other is None or name not in self.projections else self.compare(asked, other)
+                cells.append("" if one is None else one.text)
+            found.append(f"| {' | '.join(cells)} |")
+        return found
+
+    def tables(self) -> list[str]:
+        lines = []
+        for task in TASKS:
+            for m in MANY:
+                for wikitext in (False, True):
+                    for minutes, words in BUDGETS.items():
+                        where = "wikitext-2" if wikitext else "retained sets"
+                        free = self.best_free(Asked(task, "plain", m, minutes=minutes, wikitext=wikitext))
+                        lines += [
+                            f"\n### {NAMES[task]}, m = {m}, {where}, {words}\n",
+                            f"| | forgetting | over {self.replay} | over kl | over the best free way ({free}) |",
+                            "|---|---|---|---|---|",
+                            *self.rows(task, m, minutes=minutes, wikitext=wikitext),
+                        ]
+        return lines
+
+
+def stage_one(results: Results, chosen: dict[str, Any]) -> list[str]:
+    """Forgetting of every method in stage 1, by the share of plain's gain."""
+    lines = [
+        "| method | rate | "
+        + " | ".join(f"at {share:.0%} of plain's gain" for share in SHARES)
+        + " | step over plain's |"
+    ]
+    lines.append("|---|---|" + "---|" * (len(SHARES) + 1))
+    base = results.times.get("a/plain")
+    for method in sorted(METHODS, key=chosen["scores"].__getitem__):
+        rate = chosen["rates"][method]
+        scores = [results.scores(Asked("a", method, TUNED_M, rate, share=share), [TUNING])[0] for share in SHARES]
+        words = ["not reached" if score is None else f"{score:.3f}" for score in scores]
+        own = results.times.get(f"a/{method}")
+        cost = "" if base is None or own is None else f"{own / base:.2f}"
+        lines.append(f"| {method} | {rate:g} | {' | '.join(words)} | {cost} |")
+    return lines
+
+
+def lora(results: Results, chosen: dict[str, Any], seeds: Sequence[int]) -> list[str]:
+    lines = ["| LoRA, GSM8K, m = 32 | forgetting | wikitext-2 |", "|---|---|---|"]
+    for method in ("plain", "kl", chosen["projections"][0]):
+        cells = []
+        for wikitext in (False, True):
+            found = results.scores(Asked("a", method, TUNED_M, lora=True, wikitext=wikitext), seeds)
+            known = [x for x in found if x is not None]
+            cells.append(
+                f"{fmean(known):.3f}" if len(known) == len(found) else f"gain reached by {len(known)} of {len(found)}"
+            )
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return lines
+
+
+def page(folder: Path) -> str:
+    """The whole page; it says what is missing while there is something missing."""
+    results = load(folder)
+    about = json.loads((folder / ABOUT).read_text("utf-8")) if (folder / ABOUT).exists() else {}
+    chosen = results.chosen()
+    known = {line["key"] for line in results.lines}
+    title = "# Does protecting a language model beat the simple ways?\n"
+    protocol = "The protocol was fixed before any run: [experiments/guard/README.md](../experiments/guard/README.md)."
+    if not chosen:
+        done = sum(run.key in known for run in stage_1())
+        return f"{title}\n**Not known yet**: {done} of {len(stage_1())} runs of stage 1 are done. {protocol}\n"
+    seeds = [0, 1] if about.get("quick") else list(SEEDS)
+    left = [run for run in stage_2(chosen, seeds) if run.key not in known]
+    whole = Page(results, chosen, seeds)
+    verdict = whole.verdict() if not left else f"**Not known yet**: {len(left)} runs of stage 2 are missing."
+    made = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
+    note = "\n*These are made-up data and a tiny model: a check that everything runs.*\n" if about.get("quick") else ""
+    lines = [
+        f"{title}{note}\n{verdict} {protocol}\n",
+        f"SmolLM2-135M-Instruct; {len(results.lines)} runs; {made}.\n",
+        EXPLAINED,
+        "## Stage 1: one seed, GSM8K, 32 protected replies\n",
+        *stage_one(results, chosen),
+        f"\nChosen: {chosen['replay']}, {' and '.join(chosen['projections'])}. One seed: an order, not a result.\n",
+        f"## Stage 2: three tasks, {len(seeds)} seeds",
+        *whole.tables(),
+        "",
+        *lora(results, chosen, seeds),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    given = sys.argv[1:] if words is None else list(words)
+    folder = Path(given[0]) if given else HERE / "results"
+    target = Path(given[1]) if len(given) > 1 else PAGE
+    target.write_text(page(folder), encoding="utf-8")
+    print(f"wrote {target}")
+
+
+if __name__ == "__main__":
+    main()

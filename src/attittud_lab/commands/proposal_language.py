@@ -1,0 +1,75 @@
+"""A first configuration for a language model that learns chats or texts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from attittud_lab.config.options import check_path
+from attittud_lab.config.schema import LanguageConfig, TextsConfig
+from attittud_lab.data.source import open_source
+from attittud_lab.language.conversations import PROMPTS, looks_like_language, read, usual_columns
+
+_COST = "costs nothing to try: language.guard=none, whose averages are the curve to beat, and a lower language.lr"
+
+
+def is_language(path: str, label: str | None) -> bool:
+    """Whether a source has chats, prompts with replies, or texts, and no labels."""
+    source = open_source(check_path(path, typed=True))
+    split = "train" if "train" in source.splits else None
+    return label is None and hasattr(source, "table") and looks_like_language(source.columns(split))
+
+
+def propose_language(learn: str, protect: str | None, column: str | None) -> str:
+    """YAML with comments, ready to be trained when it names a model."""
+    new = _look(learn, column, "--primary")
+    kept = None if protect is None else _look(protect, None, "--protect")
+    count, usual = len(read(new, "--primary", 0)), LanguageConfig()
+    known = 0 if kept is None else len(read(kept, "--protect", 0, prompts=_only_prompts(kept)))
+    steps = max(50, min(2000, 3 * count // usual.batch_size))
+    key = "protect" if kept is None or not _only_prompts(kept) else "protect_prompts"
+    guard = "kl  # the divergence from the model before training; docs/guard.md has the others" if kept else "none"
+    lines = [
+        f"# To learn: {count} examples in {', '.join(new.columns or ())}.",
+        "# No data are protected: what the model forgets will not be known."
+        if kept is None
+        else f"# Protected: {known} examples in {', '.join(kept.columns or ())}.",
+        f"# What {_COST}.",
+        "task: causal-lm",
+        "model: hf:FOLDER  # the folder of a causal language model: config.json, model.safetensors, the tokenizer's files",
+        "language:",
+        *_source("learn", new),
+        "  validation: 0.1  # held out, to measure what was learnt",
+        *(_source(key, kept) if kept is not None else ["  protect: null  # examples of what must not get lost"]),
+        *(["  protect_validation: 0.2  # held out, to measure what was forgotten"] if kept is not None else []),
+        f"  guard: {guard}",
+        "  lora: null  # all weights; 16 trains adapters instead, which need less memory (pip install peft)",
+        f"  steps: {steps}  # about 3 passes, between 50 and 2000",
+        f"  batch_size: {usual.batch_size}  # examples of the new data in a step",
+        "  lr: 1e-5  # low, for all weights: the rate is the largest lever on what is forgotten; 1e-4 for lora",
+        f"  max_length: {usual.max_length}  # tokens",
+        "  precision: fp32  # bf16 on a GPU",
+        "  tolerated: 0.05  # forgetting that the decision accepts, in nats per token",
+        "seed: 0",
+        "output: runs  # run folders go below it",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _look(path: str, column: str | None, where: str) -> TextsConfig:
+    found = TextsConfig(path=check_path(path, typed=True), columns=None if column is None else [column])
+    source = open_source(found.path)
+    split = "train" if "train" in source.splits else None
+    columns = found.columns or list(usual_columns(source.columns(split)) or ())
+    if not columns and where == "--protect":
+        columns = [name for name in source.columns(split) if name in PROMPTS][:1]  # prompts without replies
+    return replace(found, columns=columns or None)
+
+
+def _only_prompts(config: TextsConfig) -> bool:
+    return config.columns is not None and config.columns[0] in PROMPTS and not config.columns[1:]
+
+
+def _source(name: str, config: TextsConfig) -> list[str]:
+    found = {"path": config.path} | ({"columns": config.columns} if config.columns else {})
+    return [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in found.items())]

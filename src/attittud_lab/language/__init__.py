@@ -1,0 +1,1 @@
+"""Language models: texts that become tokens, and a training that says what was forgotten."""

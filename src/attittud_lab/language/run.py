@@ -1,0 +1,271 @@
+"""`task: causal-lm`: a language model learns new data with Hugging Face's Trainer, and its run folder says what it forgot.
+
+Steps, checkpoints and resuming are the Trainer's; what protects the model is `attittud.integrations.guard`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.errors import InputError, optional
+from attittud_lab.files import make_folder, only_one_process, write_atomically, write_json
+from attittud_lab.language.conversations import Row, TextEncoder, checksum, hold_out, read
+from attittud_lab.models import find
+from attittud_lab.models.huggingface import hf_language, quietly
+from attittud_lab.output.logs import Log, check_log, open_log
+from attittud_lab.output.progress import Progress
+from attittud_lab.runs.folder import RunFolder
+from attittud_lab.runs.result import PhaseSummary, RunResult
+from attittud_lab.training.devices import choose_device, enough_memory
+
+LEARNED = "learned.json"
+MODEL = "model"
+PHASE = "learn"
+_LESS = "lower language.batch_size or max_length, raise accumulate, or set gradient_checkpointing: true or lora: 16"
+_METRICS = {
+    "loss": "loss/training",
+    "loss_new": "loss/new",
+    "loss_protected": "loss/protected",
+    "eval_loss": "validation/loss",
+    "eval_forgetting": "validation/forgetting",
+    "learning_rate": "lr",
+    "grad_norm": "gradient_norm",
+}
+"""Names in metrics.jsonl for those of the Trainer's log. Its `loss` has the protected loss in it where that is added."""
+
+
+def run_dir_of(config: Config, name: str) -> Path:
+    """The folder of a run: output/NAME/GUARD/seed-SEED."""
+    return Path(config.output) / name / config.language.guard / f"seed-{config.seed}"
+
+
+def run(
+    config: Config, run_dir: Path, *, progress: Progress | None = None, logs: Sequence[str] = (), fresh: bool = False
+) -> RunResult:
+    """Train and write the run folder; a finished run is not trained again, an unfinished one goes on from its checkpoint."""
+    for name in logs:
+        check_log(name)
+    optional("transformers", "transformers", "task: causal-lm")
+    optional("accelerate", "transformers", "task: causal-lm")
+    if config.language.lora is not None:
+        try:
+            optional("peft", "", "language.lora")
+        except InputError:
+            cure = "run: pip install peft, or train all weights with lora: null"
+            raise InputError(f"language.lora: needs the package 'peft', which is not installed; {cure}") from None
+    make_folder(run_dir)
+    with only_one_process(run_dir):
+        folder = RunFolder(run_dir, config, fresh=fresh)
+        finished = folder.result()
+        if finished is not None:
+            return finished
+        device = _device(config.device)
+        usual = torch.get_num_threads()
+        torch.set_num_threads(folder.threads(usual) or usual)
+        try:
+            with enough_memory(device, _LESS), _own_random_state(device), quietly(), ExitStack() as opened:
+                job = _Job(config, folder, device, progress or Progress())
+                job.logs = [opened.enter_context(closing(open_log(name, run_dir, to_dict(config)))) for name in logs]
+                result = job.run()
+        finally:
+            torch.set_num_threads(usual)
+        folder.finish(result.plain())
+        return result
+
+
+def _device(name: str) -> torch.device:
+    device = choose_device(name)
+    if device.type not in ("cpu", "cuda") or device.index:
+        cure = "use device=cpu, or device=cuda with CUDA_VISIBLE_DEVICES set to one GPU"
+        raise InputError(f"device: task: causal-lm runs on the CPU or the first GPU, not on {name}; {cure}")
+    return device
+
+
+@contextmanager
+def _own_random_state(device: torch.device) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+class _Job:
+    """One run: data, model, trainer, and what is written."""
+
+    def __init__(self, config: Config, folder: RunFolder, device: torch.device, progress: Progress) -> None:
+        self.config, self.folder, self.device, self.progress = config, folder, device, progress
+        self.logs: Sequence[Log] = ()
+        torch.manual_seed(config.seed)
+        _, (name,) = find(config.model.name)
+        self.model, self.tokenizer = hf_language(name)
+        self.encoder = TextEncoder(self.tokenizer, self._longest(), chat=config.language.chat)
+        self.rows: dict[str, list[Row]] = {}
+        self._read()
+        self._check_vocabulary()
+        if config.language.lora is not None:
+            self.model = _with_lora(self.model, config.language.lora)
+
+    def _longest(self) -> int:
+        wanted, most = self.config.language.max_length, getattr(self.model.config, "max_position_embeddings", None)
+        if most is not None and wanted > most:
+            raise InputError(f"language.max_length: the model reads {most} tokens at most, got {wanted}; lower it")
+        return wanted
+
+    def _read(self) -> None:
+        wanted, seed = self.config.language, self.config.seed
+        assert wanted.learn is not None
+        new, held_out = hold_out(read(wanted.learn, "language.learn", seed), wanted.validation, "language.validation")
+        self.rows |= {"train": self.encoder.rows(new, "language.learn")}
+        self.rows |= {"validation": self.encoder.rows(held_out, "language.learn")}
+        where, source = "language.protect", wanted.protect
+        if wanted.protect_prompts is not None:
+            where, source = "language.protect_prompts", wanted.protect_prompts
+        if source is None:
+            return
+        examples = read(source, where, seed, prompts=wanted.protect is None)
+        # The model's replies to equal prompts are equal too.
+        old, kept = hold_out(examples, wanted.protect_validation, "language.protect_validation")
+        for part, some in (("protected", old), ("protected_validation", kept)):
+            self.rows[part] = (
+                self.encoder.rows(some, where) if wanted.protect is not None else self._replies(some, part)
+            )
+
+    def _replies(self, examples: Sequence[Any], part: str) -> list[Row]:
+        """What the model writes before it is trained; kept in the folder, so that a continued run has the same."""
+        from attittud.integrations.protected import replies
+
+        path = self.folder.path / "replies.jsonl"
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+        known = [line for line in lines if line["part"] == part]
+        prompts = [self.encoder.prompt(example) for example in examples]
+        if [line["prompt"] for line in known] != prompts:
+            self.model.to(self.device)
+            written = replies(self.model, self.tokenizer, prompts, self.config.language.reply_tokens)
+            known = [
+                {"part": part, "prompt": prompt, "reply": self._reply(row), **row}
+                for prompt, row in zip(prompts, written, strict=True)
+            ]
+            lines = [line for line in lines if line["part"] != part] + known
+            write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        return [{name: line[name] for name in ("input_ids", "labels")} for line in known]
+
+    def _reply(self, row: Row) -> str:
+        said = [token for token in row["labels"] if token >= 0]
+        return str(self.tokenizer.decode(said, skip_special_tokens=True))
+
+    def _check_vocabulary(self) -> None:
+        largest = max(max(row["input_ids"]) for rows in self.rows.values() for row in rows)
+        known = int(self.model.get_input_embeddings().num_embeddings)
+        if largest >= known:
+            raise InputError(
+                f"model: its tokenizer has the token {largest}, and its network knows {known} only; give a folder whose "
+                "tokenizer and weights belong together"
+            )
+
+    def run(self) -> RunResult:
+        from attittud_lab.language.learner import Advancing, last_checkpoint, make_trainer
+
+        folder, wanted = self.folder, self.config.language
+        record = {name: {"rows": len(rows), "sha256": checksum(rows)} for name, rows in self.rows.items()}
+        folder.begin({"kind": "language", "chat": self.encoder.chat} | record, self.device, torch.get_num_threads())
+        state, checkpoint = last_checkpoint(folder.checkpoints_path)
+        folder.truncate(0)
+        for entry in state.get("log_history", ()):  # steps that will not be done again
+            self.record(entry, shown=False)
+        trainer = make_trainer(
+            self.config, self.model, self.tokenizer, self.rows, self.device, folder.checkpoints_path, self.record, state
+        )
+        self.progress.phase(PHASE, trainer.args.max_steps, int(state.get("global_step", 0)))
+        trainer.add_callback(Advancing(self.progress))
+        trainer.train(resume_from_checkpoint=checkpoint)
+        learned = self._learned(trainer)
+        write_json(folder.path / LEARNED, learned)
+        shutil.rmtree(folder.path / MODEL, ignore_errors=True)
+        trainer.save_model(str(folder.path / MODEL))
+        (folder.path / MODEL / "training_args.bin").unlink(missing_ok=True)  # a pickle, which nobody needs
+        steps = trainer.state.global_step
+        phase = PhaseSummary(name=PHASE, steps=steps, best_step=steps, seconds=trainer.seconds(), stopped=None)
+        return RunResult(
+            strategy=wanted.guard,
+            seed=self.config.seed,
+            metric="forgetting" if "forgetting" in learned["end"] else "loss",
+            validation=learned["end"],
+            test={},
+            phases=[phase],
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            examples={name: len(rows) for name, rows in self.rows.items()},
+            run_dir=folder.path,
+        )
+
+    def _learned(self, trainer: Any) -> dict[str, Any]:
+        curve = [
+            {"share": share, "loss": found["eval_loss"], "forgetting": found["forgetting"]}
+            for share, found in trainer.averages.items()
+        ]
+        lines = [as_metrics(entry) for entry in trainer.state.log_history]
+        measured = [line for line in lines if "validation/loss" in line]
+        start, end = (
+            {name.removeprefix("validation/"): x for name, x in line.items() if name.startswith("validation/")}
+            for line in (measured[0], measured[-1])
+        )
+        found: dict[str, Any] = {"guard": self.config.language.guard, "start": start, "end": end, "averages": curve}
+        return found | {"decision": decide(found, self.config.language.tolerated)}
+
+    def record(self, entry: Mapping[str, Any], *, shown: bool = True) -> None:
+        """Write an entry of the Trainer's log to the file, the bar and the dashboards."""
+        values = as_metrics(entry)
+        if not values:
+            return
+        self.folder.record({"phase": PHASE, **values})
+        figures = {name.removeprefix("validation/"): x for name, x in values.items() if name.startswith("validation/")}
+        if figures and shown:
+            self.progress.evaluated(figures)
+        for log in self.logs if shown else ():
+            named = {f"attittud/{n.removeprefix('attittud/')}": x for n, x in values.items() if n != "step"}
+            log.log(named, values["step"])
+
+
+def _with_lora(model: Any, rank: int) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    return get_peft_model(model, settings)
+
+
+def as_metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of the Trainer's log as a line of metrics; empty for its summary at the end."""
+    found = {
+        _METRICS.get(name, name): x for name, x in entry.items() if name in _METRICS or name.startswith("attittud/")
+    }
+    return {"step": entry["step"], "seconds": entry["seconds"], **found} if found else {}
+
+
+def decide(found: Mapping[str, Any], tolerated: float) -> dict[str, str]:
+    """Whether the trained weights are worth using, in words; the averages are the free alternative."""
+    start, end = found["start"], found["end"]
+    learned = f"Loss on held-out new data: {start['loss']:.3f} before, {end['loss']:.3f} after (nats per token)."
+    about = "Decision on one run with one seed"
+    if not end["loss"] < start["loss"]:
+        return {"outcome": "no_help", "about": about, "text": f"Nothing was learnt. {learned}"}
+    if "forgetting" not in end:
+        text = f"It learned. {learned} What it forgot is not known, as no data were protected."
+        return {"outcome": "unclear", "about": about, "text": text}
+    forgot = f"Forgetting on held-out protected data: {end['forgetting']:+.3f}, of which {tolerated:g} are tolerated."
+    if end["forgetting"] <= tolerated:
+        text = f"Use it: it learned, and what it forgot is tolerable. {learned} {forgot}"
+        return {"outcome": "use", "about": about, "text": text}
+    within = [one for one in found["averages"] if one["forgetting"] <= tolerated and one["loss"] < start["loss"]]
+    best = min(within, key=lambda one: float(one["loss"]), default=None)
+    cure = "Try a lower learning rate, fewer steps or another guard."
+    if best is not None:
+        cure = (
+            f"An average with {best['share']:.0%} of the trained weights stays within that: loss {best['loss']:.3f}, forgetting "
+            f"{best['forgetting']:+.3f}."
+        )
+    return {"outcome": "unclear", "about": about, "text": f"It learned, but forgot too much. {learned} {forgot} {cure}"}

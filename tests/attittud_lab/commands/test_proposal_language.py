@@ -1,0 +1,61 @@
+"""`attittud init text` proposes a language model for chats and for texts without labels."""
+
+from pathlib import Path
+
+import pytest
+
+from attittud_lab.config.load import load
+from tests.helpers.commands import call
+from tests.helpers.language import save_lines
+
+CHATS = [
+    {"messages": [{"role": "user", "content": f"{i}"}, {"role": "assistant", "content": "yes"}]} for i in range(40)
+]
+PAIRS = [{"prompt": f"{i}", "completion": "yes"} for i in range(4000)]
+TEXTS = [{"text": f"{i}"} for i in range(40)]
+PROMPTS = [{"prompt": f"{i}"} for i in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, rows in {"chats": CHATS, "pairs": PAIRS, "texts": TEXTS, "prompts": PROMPTS}.items():
+        save_lines(f"{name}.jsonl", rows)
+
+
+@pytest.mark.parametrize(
+    ("new", "columns", "steps"),
+    [("chats", ["messages"], 50), ("pairs", ["prompt", "completion"], 1500), ("texts", ["text"], 50)],
+)
+def test_what_is_to_be_learnt(new: str, columns: list[str], steps: int) -> None:
+    assert call("init", "text", "--primary", f"{new}.jsonl", "--protect", "texts.jsonl") == 0
+    found = load("attittud.yaml")
+    assert found.task == "causal-lm" and found.language.guard == "kl" and found.language.steps == steps
+    assert found.language.learn is not None and found.language.learn.columns == columns
+    assert found.language.protect is not None and found.language.protect.path == "texts.jsonl"
+
+
+def test_prompts_and_nothing_are_protected_too() -> None:
+    assert call("init", "text", "--primary", "chats.jsonl", "--protect", "prompts.jsonl") == 0
+    found = load("attittud.yaml").language
+    assert found.protect is None and found.protect_prompts is not None and found.protect_prompts.columns == ["prompt"]
+    assert call("init", "text", "--primary", "chats.jsonl", "--force") == 0
+    found = load("attittud.yaml").language
+    assert found.protect is None and found.guard == "none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("text", "--protect", "texts.jsonl", "--auxiliary", "texts.jsonl"),
+            "--auxiliary and --protect exclude each other",
+        ),
+        (("text", "--protect", "texts.jsonl", "--label", "text"), "--label and --protect exclude each other"),
+        (("table", "--protect", "texts.jsonl"), "use `attittud init text`"),
+        (("text", "--protect", "nowhere.jsonl"), "there is no such file"),
+    ],
+)
+def test_refusals(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("init", *arguments, "--primary", "chats.jsonl") == 2
+    assert words in capsys.readouterr().err

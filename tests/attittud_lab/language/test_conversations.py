@@ -1,0 +1,151 @@
+"""Chats, prompts with replies and texts: which columns are read, which tokens count, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+
+from attittud_lab.config.schema import TextsConfig
+from attittud_lab.errors import InputError
+from attittud_lab.language.conversations import (
+    Example,
+    TextEncoder,
+    hold_out,
+    looks_like_language,
+    read,
+    usual_columns,
+)
+from tests.helpers.language import WORDS, save_lines, tokenizer
+
+CHAT = [
+    {"role": "user", "content": "1 2"},
+    {"role": "assistant", "content": "3 4"},
+    {"role": "user", "content": "5"},
+    {"role": "assistant", "content": "6"},
+]
+
+
+def words(ids: list[int]) -> str:
+    return " ".join("." if token < 0 else WORDS[token] for token in ids)
+
+
+def encoded(path: Path, *, chat: bool | None = None, longest: int = 64, **settings: object) -> list[tuple[str, str]]:
+    found = read(TextsConfig(str(path), **settings), "language.learn", 0)  # type: ignore[arg-type]
+    rows = TextEncoder(tokenizer(), longest, chat=chat).rows(found, "language.learn")
+    return sorted((words(row["input_ids"]), words(row["labels"])) for row in rows)
+
+
+def test_replies_of_a_chat_count(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    save_lines(path, [{"messages": CHAT}])
+    assert encoded(path) == [
+        (
+            "<user> 1 2 <eos> <assistant> 3 4 <eos> <user> 5 <eos> <assistant> 6 <eos>",
+            ". . . . . 3 4 <eos> . . . . 6 <eos>",
+        )
+    ]
+
+
+def test_only_the_completion_of_a_prompt_with_messages_counts(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    save_lines(path, [{"prompt": CHAT[:3], "completion": CHAT[3:]}])
+    assert [labels for _, labels in encoded(path)] == [". . . . . . . . . . . . 6 <eos>"]
+
+
+def test_prompt_and_reply_are_a_chat_or_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    save_lines(path, [{"question": "1 2", "answer": "3", "other": 1}])
+    assert encoded(path) == [("<user> 1 2 <eos> <assistant> 3 <eos>", ". . . . . 3 <eos>")]
+    assert encoded(path, chat=False) == [("1 2 3 <eos>", ". . 3 <eos>")]
+    save_lines(path, [{"instruction": "1", "input": "2", "output": "3"}])
+    assert encoded(path, chat=False) == [("1 2 3 <eos>", ". . 3 <eos>")]
+
+
+def test_a_long_text_goes_on_in_the_next_row_and_a_long_reply_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    save_lines(path, [{"text": "1 2 3 4 5"}, {"text": ""}])
+    assert encoded(path, longest=4) == [("1 2 3 4",) * 2, ("5 <eos>",) * 2]
+    save_lines(path, [{"prompt": "1 2", "completion": "3 4 5"}, {"prompt": "1 2 3 4 5", "completion": "6"}])
+    assert encoded(path, longest=4, chat=False) == [("1 2 3 4", ". . 3 4")]
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (["id", "messages"], ("messages",)),
+        (["completion", "prompt", "text"], ("prompt", "completion")),
+        (["source", "prompt", "reply"], ("prompt", "reply")),
+        (["text"], ("text",)),
+        (["image", "label"], None),
+    ],
+)
+def test_the_usual_columns_are_found(names: list[str], columns: tuple[str, ...] | None) -> None:
+    assert usual_columns(names) == columns
+    assert looks_like_language(names) == (columns is not None) and not looks_like_language([*names, "label"])
+
+
+def test_prompts_end_before_the_reply(tmp_path: Path) -> None:
+    path, encoder = tmp_path / "some.jsonl", TextEncoder(tokenizer(), 64, chat=None)
+    for row, want in (
+        ({"messages": CHAT}, CHAT[:3]),
+        ({"prompt": "1", "reply": "2"}, [{"role": "user", "content": "1"}]),
+        ({"prompt": "1", "text": "2"}, [{"role": "user", "content": "1"}]),
+        ({"text": "1"}, [{"role": "user", "content": "1"}]),
+    ):
+        save_lines(path, [row])
+        (example,) = read(TextsConfig(str(path)), "language.protect_prompts", 0, prompts=True)
+        assert encoder.prompt(example) == want and example.reply == ""
+
+
+def test_nothing_that_is_measured_is_trained_on() -> None:
+    examples = [Example("text", "", str(number % 3)) for number in range(9)]
+    rest, measured = hold_out(examples, 1, "language.validation")
+    assert measured == [Example("text", "", "0")] and {example.reply for example in rest} == {"1", "2"}
+    with pytest.raises(InputError, match=r"language\.validation: 9 examples leave 0 to train on"):
+        hold_out(examples, 3, "language.validation")
+    with pytest.raises(InputError, match="10 examples are asked for, but there are only 9"):
+        hold_out(examples, 10, "language.validation")
+
+
+def test_splits_and_counts_and_values(tmp_path: Path) -> None:
+    save_lines(tmp_path / "train.jsonl", [{"text": "1", "part": "a"}, {"text": "2", "part": "b"}])
+    save_lines(tmp_path / "test.jsonl", [{"text": "3", "part": "a"}])
+    assert [ids for ids, _ in encoded(tmp_path)] == ["1 <eos>", "2 <eos>"]
+    assert [ids for ids, _ in encoded(tmp_path, split="test")] == ["3 <eos>"]
+    assert [ids for ids, _ in encoded(tmp_path, where={"part": "b"})] == ["2 <eos>"]
+    assert len(encoded(tmp_path, examples=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "settings", "words"),
+    [
+        ({"image": "1"}, {}, r"has no column of messages, prompt and completion, or text; name it by language\.learn"),
+        ({"text": "1"}, {"columns": ["words"]}, r"there is no column 'words' \(language\.learn\.columns\)"),
+        ({"text": 1}, {}, "row 1 holds .* neither text nor a list of messages"),
+        ({"text": ""}, {}, "there is no text in text"),
+        ({"messages": [{"from": "user", "value": "1"}]}, {}, "row 1 has a message without a text for role and content"),
+        ({"text": "1"}, {"split": "dev"}, "there is no split 'dev'"),
+        ({"prompt": "1 2 3 4 5 6 7 8 9", "completion": "1"}, {"longest": 8}, "raise it"),
+    ],
+)
+def test_refusals(tmp_path: Path, row: dict[str, object], settings: dict[str, object], words: str) -> None:
+    save_lines(tmp_path / "some.jsonl", [row])
+    with pytest.raises(InputError, match=words):
+        encoded(tmp_path / "some.jsonl", **settings)  # type: ignore[arg-type]
+
+
+def test_chats_need_a_template_that_keeps_beginnings(tmp_path: Path) -> None:
+    path, plain = tmp_path / "chats.jsonl", tokenizer(chat=False)
+    save_lines(path, [{"messages": CHAT}])
+    (example,) = read(TextsConfig(str(path)), "language.learn", 0)
+    with pytest.raises(InputError, match="its tokenizer has no chat template"):
+        TextEncoder(plain, 64, chat=None).rows([example], "language.learn")
+    with pytest.raises(InputError, match="set chat: false"):
+        TextEncoder(plain, 64, chat=True)
+    plain.chat_template = "{{ messages | length }} {% for message in messages %}{{ message.content }} {% endfor %}"
+    with pytest.raises(InputError, match="writes the beginning of a chat differently"):
+        TextEncoder(plain, 64, chat=None).rows([example], "language.learn")
+    plain.chat_template = "{{ raise_exception('no such role') }}"
+    with pytest.raises(InputError, match="refuses a chat"):
+        TextEncoder(plain, 64, chat=None).rows([example], "language.learn")

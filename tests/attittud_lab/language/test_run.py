@@ -1,0 +1,189 @@
+"""A language model learns new data: its run folder, a run that was killed, and what is refused."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra 'transformers'")
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from attittud.integrations.guard import PLAIN
+from attittud_lab.commands import known_names
+from attittud_lab.errors import InputError
+from attittud_lab.language.learner import Learner
+from attittud_lab.language.run import decide, run, run_dir_of
+from attittud_lab.runs.model import read_model
+from tests.helpers.language import job, make_files, save_lines, save_model
+from tests.helpers.trainers import WARNINGS
+
+pytestmark = WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_files()
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: x for name, x in line.items() if name != "seconds"} for line in found]
+
+
+def test_a_run_and_what_it_leaves() -> None:
+    result = run(job(), Path("run"))
+    learned = json.loads(Path("run/learned.json").read_text())
+    assert result.metric == "forgetting" and result.validation == learned["end"] and result.steps == 12
+    assert result.examples == {"train": 52, "validation": 8, "protected": 24, "protected_validation": 6}
+    assert learned["end"]["loss"] < learned["start"]["loss"] and learned["start"]["forgetting"] == 0
+    first, last = learned["averages"][0], learned["averages"][-1]
+    assert first == {"share": 0.0, **learned["start"]} and last == {"share": 1.0, **learned["end"]}
+    measured = [line for line in lines(Path("run")) if "validation/forgetting" in line]
+    assert [line["step"] for line in measured] == [0, 4, 8, 12]
+    assert AutoModelForCausalLM.from_pretrained("run/model").num_parameters() == result.parameters
+    assert not Path("run/checkpoints").exists() and not list(Path("run").rglob("*.bin"))
+    assert run(job(), Path("run")).skipped
+    with pytest.raises(InputError, match=r"holds a run with another configuration \(language.lr"):
+        run(job("language.lr=1e-3"), Path("run"))
+    with pytest.raises(InputError, match="language model, which writes texts and has no classes"):
+        read_model(Path("run"))
+
+
+@pytest.mark.parametrize("more", [(), ("language.guard=ogpsa", "language.refresh_every=3", "language.lora=2")])
+def test_a_killed_run_ends_as_if_it_had_not_been(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
+    if more:
+        pytest.importorskip("peft")
+    run(job(*more), Path("whole"))
+    usual = Learner.training_step
+
+    def killed(self: Any, *args: Any) -> Any:
+        if self.state.global_step == 10:
+            raise KeyboardInterrupt
+        return usual(self, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "training_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(job(*more), Path("killed"))
+    # A second kill, while a checkpoint was being written.
+    half = Path("killed/checkpoints/checkpoint-12")
+    half.mkdir()
+    assert {path.name for path in half.parent.iterdir()} == {"checkpoint-4", "checkpoint-8", "checkpoint-12"}
+    resumed = run(job(*more), Path("killed"))
+    assert resumed.steps == 12 and lines(Path("killed")) == lines(Path("whole"))
+    name = "adapter_model.safetensors" if more else "model.safetensors"
+    whole, killed_too = (load_file(Path(folder, "model", name)) for folder in ("whole", "killed"))
+    assert all(torch.equal(whole[key], killed_too[key]) for key in whole)
+    assert json.loads(Path("killed/learned.json").read_text()) == json.loads(Path("whole/learned.json").read_text())
+
+
+def test_the_model_writes_the_replies_to_prompts() -> None:
+    save_model(Path("tiny"), chat=True)
+    save_lines("prompts.jsonl", [{"prompt": str(number)} for number in range(10)])
+    prompted = ("language.protect=null", "language.protect_prompts=prompts.jsonl", "language.reply_tokens=4")
+    result = run(job(*prompted, "language.guard=kl", "language.steps=2"), Path("run"))
+    found = [json.loads(line) for line in Path("run/replies.jsonl").read_text().splitlines()]
+    assert result.examples["protected"] == 8 and result.examples["protected_validation"] == 2 and len(found) == 10
+    assert all(
+        len([x for x in line["labels"] if x >= 0]) <= 4 and line["prompt"][0]["role"] == "user" for line in found
+    )
+    assert "forgetting" in result.validation
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("language.guard=kl", "language.lora=2", "language.gradient_checkpointing=true"),
+        ("language.guard=orthograd", "language.precision=bf16"),
+        ("language.guard=gu", "language.accumulate=2", "language.schedule=cosine", "language.warmup=2"),
+    ],
+)
+def test_settings_go_together(settings: tuple[str, ...]) -> None:
+    if "language.lora=2" in settings:
+        pytest.importorskip("peft")
+    run(job(*settings, "language.steps=4"), Path("run"))
+    learned = json.loads(Path("run/learned.json").read_text())
+    assert learned["end"]["loss"] < learned["start"]["loss"] and len(learned["averages"]) == 5
+
+
+def test_nothing_protected_is_said() -> None:
+    result = run(job("language.protect=null", "language.guard=none", "language.steps=3"), Path("run"))
+    assert result.metric == "loss" and set(result.validation) == {"loss"}
+    decision = json.loads(Path("run/learned.json").read_text())["decision"]
+    assert decision["outcome"] == "unclear" and "What it forgot is not known" in decision["text"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+    with pytest.raises(InputError, match=r"language\.lr: the loss is no longer a finite number at step \d+; lower"):
+        run(job("language.lr=1e20", "language.guard=none", "language.clip=null"), Path("run"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("language.max_length=1024",), "the model reads 512 tokens at most"),
+        (("device=meta",), "device: "),
+        (("language.learn=old.jsonl", "language.validation=30"), "leave 0 to train on"),
+        (("model=hf:nowhere",), "there is no such folder here"),
+    ],
+)
+def test_refusals_leave_no_run(settings: tuple[str, ...], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        run(job(*settings), Path("run"))
+    assert not Path("run/run.json").exists()
+
+
+def test_lora_without_peft_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        InputError, match=r"language\.lora: needs the package 'peft'.* pip install peft, or .* lora: null"
+    ):
+        run(job("language.lora=2"), Path("run"))
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    save_lines("new.jsonl", [{"text": f"{number % 20} 19"} for number in range(60)])
+    config = json.loads(Path("tiny/tokenizer.json").read_text())
+    config["model"]["vocab"]["19"] = 99
+    Path("tiny/tokenizer.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="has the token 99, and its network knows 24 only"):
+        run(job(), Path("run"))
+
+
+START = {"loss": 3.0, "forgetting": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "words"),
+    [
+        ({"loss": 3.0, "forgetting": 0.0}, "no_help", "Nothing was learnt"),
+        ({"loss": 2.0, "forgetting": 0.05}, "use", "Use it"),
+        (
+            {"loss": 2.0, "forgetting": 0.5},
+            "unclear",
+            "An average with 50% of the trained weights stays within that: loss 2.500",
+        ),
+        ({"loss": 2.0, "forgetting": 9.0}, "unclear", "Try a lower learning rate"),
+    ],
+)
+def test_decisions(end: dict[str, float], outcome: str, words: str) -> None:
+    middle = {"share": 0.5, "loss": 2.5, "forgetting": 0.1 * end["forgetting"]}
+    averages = [{"share": 0.0, **START}, middle, {"share": 1.0, **end}]
+    found = decide({"start": START, "end": end, "averages": averages}, 0.05)
+    assert found["outcome"] == outcome and words in found["text"]
+
+
+def test_every_guard_has_a_name_in_configurations() -> None:
+    check = known_names()["guard"]
+    for name in PLAIN:
+        check(name)
+    with pytest.raises(InputError, match=r"unknown guard 'agem'.* Did you mean 'a_gem'"):
+        check("agem")
+    assert run_dir_of(job(), "mine") == Path("runs/mine/a_gem/seed-0")
