@@ -20,7 +20,7 @@ from .rows import Row
 FINALS = ("single", "ensemble")
 TITLE = "### A portfolio on four superclasses, apart from the table"
 ABOUT = """\
-`strategy: portfolio` ([what it does](portfolio.md)) on the next superclass in alphabetical order after each of the
+`strategy: portfolio` ([what it does](../portfolio.md)) on the next superclass in alphabetical order after each of the
 search's: {names}. `single` is one network, trained at last on all labels; `ensemble` is a mean of networks of the
 folds. The test images are those of the table."""
 LABELS = """\

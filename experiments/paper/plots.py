@@ -1,4 +1,4 @@
-"""The figures of docs/reproduction.md as SVG, the same for the same results."""
+"""The figures of docs/appendix/reproduction.md as SVG, the same for the same results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attittud_lab.statistics import FEWEST, Difference, Summary
 from . import printed
 from .rows import Part, Row
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "appendix"
 PLOTS = DOCS / "reproduction"
 
 

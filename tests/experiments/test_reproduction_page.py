@@ -1,4 +1,4 @@
-"""docs/reproduction.md follows from the committed results, and says what was not run."""
+"""docs/appendix/reproduction.md follows from the committed results, and says what was not run."""
 
 import itertools
 import math
