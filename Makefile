@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint bench carry clean
+.PHONY: help setup demo test quick lint docs bench carry clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
@@ -34,6 +34,13 @@ lint: setup ## ruff (lint and format) and mypy
 	@$(RUN) ruff format --check .
 	@$(RUN) mypy
 
+SITE := docs/_build
+
+# -W: a broken link, a missing anchor or a page that nothing leads to is an error.
+docs: setup ## the documentation as a site, in docs/_build
+	@$(RUN) sphinx -W --keep-going -q -b html docs $(SITE)
+	@echo "Open $(SITE)/index.html in a browser; search and all pages work from the disk"
+
 bench: setup ## time and memory of a step, beside multitask, the authors' algorithm, TorchJD and Opacus
 	@$(RUN) benchmarks
 
@@ -50,5 +57,5 @@ carry: ## packages for a Linux machine on which nothing can be installed (Python
 	@echo "Copy src, experiments and $(CARRY) to that machine, and set PYTHONPATH=src:.:$(CARRY) there"
 
 clean: ## remove the environment, caches and build output
-	rm -rf $(VENV) $(CARRY) dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CARRY) $(SITE) dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
         description="Time and memory of a training step: plain multitask, ATTITTUD with each engine, the authors' "
         "algorithm, TorchJD and Opacus, on the same model and data in one process. Results are written after every "
         "point; points that are already there are not measured again. `python -m benchmarks.page` makes "
-        "docs/performance.md from them.",
+        "docs/cost.md from them.",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs, in seconds")
     parser.add_argument(

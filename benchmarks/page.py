@@ -1,6 +1,6 @@
-"""Make docs/performance.md, its tables and plots from the committed results: `python -m benchmarks.page`.
+"""Make docs/cost.md, its tables and plots from the committed results: `python -m benchmarks.page`.
 
-It also writes the figures that README.md and docs/auto.md quote.
+It also writes the figures that README.md and docs/appendix/auto.md quote.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from benchmarks.quotes import update
 from benchmarks.results import HERE, load
 from benchmarks.tables import tables
 
-PAGE = HERE.parent / "docs" / "performance.md"
-FOLDER = HERE.parent / "docs" / "performance"
+PAGE = HERE.parent / "docs" / "cost.md"
+FOLDER = HERE.parent / "docs" / "appendix" / "performance"
 TABLES = FOLDER / "tables.md"
 WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
-`python -m benchmarks.page` makes this page from [benchmarks/results](../benchmarks/results), which `python -m benchmarks`
-measures. [All tables](performance/tables.md) are on a page of their own. Ratios carry over to other machines better
+`python -m benchmarks.page` makes this page from `benchmarks/results`, which `python -m benchmarks`
+measures. [All tables](appendix/performance/tables.md) are on a page of their own. Ratios carry over to other machines better
 than milliseconds.
 """
 COST = """\
-## What does a step cost me?
+## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects both gradients on k directions.
 Every n-th step also refreshes these directions. The table has n = 10, k directions from m primary examples, and the
@@ -47,7 +47,7 @@ ENGINES = """\
 * `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. BatchNorm needs
   `basis_losses=` with `batch_norm="frozen"`, as in the table.
 * `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most.
-* A network of small kernels waits for Python. CUDA graphs ([training.cuda_graph](command-line.md), or your own capture)
+* A network of small kernels waits for Python. CUDA graphs ([training.cuda_graph](training.md#speed), or your own capture)
   make its refreshes several times faster.
 """
 GROWTH = """\
@@ -69,7 +69,7 @@ def page(results: Results) -> str:
     judged = [goal for goal in found if goal.met is not None]
     met = sum(goal.met is True for goal in judged)
     parts = [
-        "# What a step costs",
+        "# What does a step cost?",
         ABOUT.rstrip(),
         f"Measured on: {'; '.join(hardware(results))}.",
         COST.rstrip(),
@@ -81,7 +81,7 @@ def page(results: Results) -> str:
         GROWTH.rstrip(),
         growth(results),
         "## Which goals are missed?",
-        f"Of {len(judged)} goals {met} are met ([all of them](performance/tables.md#goals)). The others:",
+        f"Of {len(judged)} goals {met} are met ([all of them](appendix/performance/tables.md#goals)). The others:",
         "\n".join(missed(found)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -146,7 +146,7 @@ def notes(results: Results) -> str:
         text = " and ".join(
             f"{100 * share:.1f} % ({WORDS[mode]})" for mode, share in shares.items() if share is not None
         )
-        who = f'[`eta="auto"`](auto.md) with {point["judges"]} judges every {point["judge_every"]}th step'
+        who = f'[`eta="auto"`](which-weights.md) with {point["judges"]} judges every {point["judge_every"]}th step'
         lines.append(f"* {who} adds {text} of a multitask step for {NAMES['wrn22']}.")
     implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
     if implicit:
@@ -199,8 +199,8 @@ def growth(results: Results) -> str:
             *lines,
             "* With m a refresh grows as a line. Memory grows by gradients of activations and, with `hooks`, by gradients of",
             "  single examples up to 512 MB.",
-            "* [The cost model](performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs. Eager refreshes also",
-            "  wait for launches.",
+            "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
+            "  Eager refreshes also wait for launches.",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""docs/performance/tables.md: all figures behind docs/performance.md."""
+"""docs/appendix/performance/tables.md: all figures behind docs/cost.md."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ CYCLES = (
     "ten multitask steps; all other mean steps are added up from the times of single steps."
 )
 ABOUT = (
-    "`python -m benchmarks.page` makes this page from [benchmarks/results](../../benchmarks/results). The short version is "
-    "[performance.md](../performance.md)."
+    "`python -m benchmarks.page` makes this page from `benchmarks/results`. The short version is "
+    "[What does a step cost?](../../cost.md)."
 )
 # Commits that results name and history does not have, and the commits that contain their work.
 LOST = {"8aa7a14": "e785e95"}

@@ -1,4 +1,4 @@
-"""How many bytes workers exchange, as formulas; `python -m benchmarks.traffic` prints the table of docs/distributed.md.
+"""How many bytes workers exchange, as formulas; `python -m benchmarks.traffic` prints the table of docs/appendix/traffic.md.
 
 The size of a collective is the size of its tensor: the sum in an all-reduce, the whole tensor in an all-gather or
 reduce-scatter. A ring of W workers sends 2(W-1)/W of it per worker for an all-reduce and (W-1)/W for the others.

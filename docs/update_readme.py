@@ -1,4 +1,4 @@
-"""Write the table of docs/demo.json into the README. After `attittud demo --out docs/demo.json`."""
+"""Write the table of docs/demo.json into the README and docs/appendix/demo.md. After `attittud demo --out docs/demo.json`."""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from typing import Any
 from attittud_lab.demo import MARKS, ROWS, conclusions, grid
 
 ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "appendix" / "demo.md")
 BEGIN, END = "<!-- from docs/demo.json -->\n", "<!-- end -->\n"
 
 
@@ -22,7 +23,7 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def section() -> str:
-    """Return what the README shows of the committed result."""
+    """Return what the pages show of the committed result."""
     result = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
     versions, took = result["made_with"], result["took"]
     facts = (
@@ -33,12 +34,12 @@ def section() -> str:
     return "\n\n".join([markdown(result), facts, "\n".join(f"- {line}" for line in conclusions(result))]) + "\n"
 
 
-def updated(readme: str) -> str:
-    """Return the README with the section as the committed result has it."""
-    before, rest = readme.split(BEGIN)
+def updated(page: str) -> str:
+    """Return a page with the section as the committed result has it."""
+    before, rest = page.split(BEGIN)
     return before + BEGIN + section() + END + rest.split(END, 1)[1]
 
 
 if __name__ == "__main__":
-    path = ROOT / "README.md"
-    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")

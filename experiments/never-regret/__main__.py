@@ -26,7 +26,7 @@ def arguments() -> argparse.Namespace:
         prog="python -m experiments.never-regret",
         description="Train every strategy on every pair and seed, one process for each core. Every run is written at "
         "once; runs that are already there are skipped, so an interrupted suite goes on where it was. "
-        "`python -m experiments.never-regret.page` makes docs/never-regret.md from the results.",
+        "`python -m experiments.never-regret.page` makes docs/appendix/never-regret.md from the results.",
     )
     parser.add_argument("--held-out", action="store_true", help="the held-out half: once, when the rule is frozen")
     parser.add_argument("--pairs", nargs="+", metavar="PAIR", help="only these pairs (default: the whole half)")

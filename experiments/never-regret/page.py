@@ -1,4 +1,4 @@
-"""docs/never-regret.md and its plot from the committed results: `python -m experiments.never-regret.page`."""
+"""docs/appendix/never-regret.md and its plot from the committed results: `python -m experiments.never-regret.page`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .strategies import AUTO
 from .table import GOALS, MODES, ROWS, Outcome, belonging, difference, goals, outcomes
 from .train import RATES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "appendix"
 PAGE = DOCS / "never-regret.md"
 PLOT = DOCS / "never-regret.svg"
 

@@ -1,50 +1,49 @@
-"""The sentences of README.md about MultiCifar100, from the committed results; the page's command writes them."""
+"""The sentences of README.md and docs/paper.md about MultiCifar100, from the results; the page's command writes them."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from pathlib import Path
 from statistics import fmean
 
 from . import multicifar, multicifar_portfolio, printed
 from .claims import judged
 from .rows import HERE, Row
 
-README = HERE.parent / "README.md"
+README, PAPER = HERE.parent / "README.md", HERE.parent / "docs" / "paper.md"
+LINKS = {
+    README: "[docs/appendix/reproduction.md](docs/appendix/reproduction.md)",
+    PAPER: "[The full record](appendix/reproduction.md)",
+}
 WIDTH = 160
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _BULLET = re.compile(r"^\* \*\*MultiCifar100\*\*.*?(?=^\* )", re.MULTILINE | re.DOTALL)
-_NOT_RUN = re.compile(
-    r"^\[docs/reproduction\.md\]\(docs/reproduction\.md\) has every.*?at hand\.\n", re.MULTILINE | re.DOTALL
-)
+_NOT_RUN = re.compile(r"^\[[^]]*\]\([^)]*reproduction\.md\) has every.*?at hand\.\n", re.MULTILINE | re.DOTALL)
 
 
-def written(text: str) -> str:
-    """README's text with what the results say now; as it is where nothing of MultiCifar100 has been run."""
+def written(text: str, link: str = LINKS[README]) -> str:
+    """The text of a page with what the results say now; as it is where nothing of MultiCifar100 has been run."""
     rows = multicifar.column().rows
     done, _ = multicifar.best_counts([*rows.values()])
     if not done:
         return text
-    for pattern, sentence in ((_BULLET, bullet(rows, done)), (_NOT_RUN, not_run(done))):
+    for pattern, sentence in ((_BULLET, bullet(rows, done)), (_NOT_RUN, not_run(done, link))):
         if len(pattern.findall(text)) != 1:
-            raise ValueError(f"README.md has not exactly one place for {sentence.split(':')[0]!r}; restore it")
+            raise ValueError(f"a page has not exactly one place for {sentence.split(':')[0]!r}; restore it")
         own = f"{textwrap.fill(sentence, WIDTH, subsequent_indent='  ' if sentence[0] == '*' else '', break_on_hyphens=False)}\n"
         text = pattern.sub(lambda _, own=own: own, text)
     return text
 
 
 def bullet(rows: dict[str, Row], done: int) -> str:
-    labels = ("multitask", "pcgrad", "pretrain", multicifar.FLIP)
     common = set.intersection(*(set(row.runs) for row in rows.values()))
-    ours = [f"{100 * fmean(rows[label].test[name] for name in common):.1f}" for label in labels]
-    paper = [printed.MULTICIFAR[label][1] for label in labels]
+    ours = f"{100 * fmean(rows[multicifar.FLIP].test[name] for name in common):.1f}"
     all_ = multicifar.SUPERCLASSES
     how_many = f"all {all_} superclasses" if done == all_ else f"{done} of {all_} superclasses so far"
     return (
-        f"* **MultiCifar100** (Table 2, {how_many}): multitask and PCGrad have {ours[0]} and {ours[1]} % (paper {paper[0]} and "
-        f"{paper[1]}), pre-training has {ours[2]} ({paper[2]}), and (1, 1, −1), which the paper has best with {paper[3]}, has "
-        f"{ours[3]}: {_to_multitask(rows)}{_best(rows, done)}.{_portfolio(rows)}"
+        f"* **MultiCifar100** (Table 2, {how_many}, one seed): (1, 1, −1), the paper's best row with "
+        f"{printed.MULTICIFAR[multicifar.FLIP][1]} %, has {ours}, which is {_to_multitask(rows)}."
+        f"{_best(rows, done)}{_portfolio(rows)}"
     )
 
 
@@ -57,7 +56,7 @@ def _to_multitask(rows: dict[str, Row]) -> str:
     assert found is not None
     where = "below" if found.mean < 0 else "above"
     sure = "not significant" if verdict == "not significant" else "significant"
-    return f"{abs(100 * found.mean):.1f} points {where} multitask, {sure}"
+    return f"{abs(100 * found.mean):.1f} points {where} tuned multitask ({sure})"
 
 
 def _best(rows: dict[str, Row], done: int) -> str:
@@ -66,7 +65,8 @@ def _best(rows: dict[str, Row], done: int) -> str:
         return ""
     _, counts = multicifar.best_counts([rows[label] for label in printed.MULTICIFAR])
     return (
-        f", and best of the paper's rows on {counts[multicifar.FLIP]:.3g} of {done} (paper {printed.MULTICIFAR_BEST})"
+        f" It is the best of the paper's five rows on {counts[multicifar.FLIP]:.3g} of {done} superclasses, where rows with "
+        f"equal accuracy share one (paper: {printed.MULTICIFAR_BEST})."
     )
 
 
@@ -75,28 +75,25 @@ def _portfolio(rows: dict[str, Row]) -> str:
     found = multicifar_portfolio.lines()
     if len(found) < len(multicifar_portfolio.OTHERS):
         return ""
-    single, ensemble = (f"{100 * row.summary.mean:.1f}" for row in multicifar_portfolio.rows().values())
+    single = f"{100 * multicifar_portfolio.rows()['single'].summary.mean:.1f}"
     there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in found):.1f}"
-    runs = fmean(line["portfolio"]["single"]["runs"] for line in found)
-    labels = multicifar_portfolio.used_labels(rows)
-    more = labels["labels"] - labels["train"]
     return (
-        f" On {_WORDS[len(found)]} of them, apart from the table, `strategy: portfolio` has {single} (one network, trained on "
-        f"{more} more labels) and {ensemble} (an ensemble) where multitask has {there}, in about {runs:.0f} runs' time and with "
-        "one seed."
+        f" On {_WORDS[len(found)]} superclasses, apart from the table, one network of `strategy: portfolio` has {single} where "
+        f"tuned multitask has {there}."
     )
 
 
-def not_run(done: int) -> str:
+def not_run(done: int, link: str) -> str:
     left = multicifar.SUPERCLASSES - done
     missing = (
         f"{_WORDS[left] if left < len(_WORDS) else left} superclass{'es' if left > 1 else ''} of MultiCifar100, and "
     )
     return (
-        "[docs/reproduction.md](docs/reproduction.md) has every table and figure beside the paper's, with intervals, a verdict "
-        f"on each claim, and what was not run: {missing if left else ''}CheXpert itself, of which no copy was at hand."
+        f"{link} has every table and figure next to the paper's, with intervals, an outcome "
+        f"for each claim, and what was not run: {missing if left else ''}CheXpert itself, of which no copy was at hand."
     )
 
 
-def write(path: Path = README) -> None:
-    path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+def write() -> None:
+    for path, link in LINKS.items():
+        path.write_text(written(path.read_text(encoding="utf-8"), link), encoding="utf-8")

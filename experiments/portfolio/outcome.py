@@ -138,7 +138,7 @@ def goals(lines: Lines, sharing: Iterable[str]) -> list[Goal]:
 
 NOT_MEASURED: tuple[str, None] = ("not measured", None)
 CAT_VS_DOG = 68.3
-"""Tuned multitask on Cat-vs-Dog, from docs/reproduction.md."""
+"""Tuned multitask on Cat-vs-Dog, from docs/appendix/reproduction.md."""
 
 
 def cat_vs_dog(lines: Lines) -> list[Goal]:

@@ -81,7 +81,7 @@ def reproduce(
 
     A line is added to RESULTS/NAME.jsonl after every run; a run whose line is there is not repeated, also on another machine,
     nor one that diverged, whose line says so.
-    `python -m experiments.paper.page` turns them into docs/reproduction.md, beside the paper's own numbers.
+    `python -m experiments.paper.page` turns them into docs/appendix/reproduction.md, beside the paper's own numbers.
 
     Every part is a whole comparison: primary_only, multitask and the configuration's own strategy are in it whatever
     compare.strategies says, and runs that another part has made are copied into its lines. A line does not tell which

@@ -165,8 +165,11 @@ class Report:
     _captured: Callable[[], Tensor]
     _effective_rank: Callable[[], Tensor]
     skipped_refreshes: Tensor
+    """Refreshes so far that found NaN or Inf and kept the old basis."""
     refreshed: bool
+    """Whether this step computed a new basis."""
     tasks: Mapping[str, TaskReport]
+    """The same values for each auxiliary loss, by its name."""
     _warn: SkipWarning = field(default_factory=SkipWarning, compare=False)
 
     @property

@@ -353,7 +353,7 @@ def test_every_goal_that_can_be_missed_has_a_topic():
 
 def test_numbers_quoted_elsewhere_are_those_that_were_measured():
     found = quotes(load())
-    assert {quote.file for quote in found} == {"README.md", "docs/auto.md"}
+    assert {quote.file for quote in found} == {"README.md", "docs/appendix/auto.md"}
     for quote in found:
         text = (REPOSITORY / quote.file).read_text()
         assert quote.put(text) == text, "run `python -m benchmarks.page`"
@@ -399,7 +399,7 @@ def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given):
 
 def test_what_compiling_gains_is_what_was_measured():
     measured = json.loads((PAGE.parent.parent / "benchmarks" / "compiled.json").read_text())
-    text = " ".join((PAGE.parent / "command-line.md").read_text().split())
+    text = " ".join((PAGE.parent / "training.md").read_text().split())
     first = []
     for name in ("images", "texts"):
         found = measured[f"{name}, multitask"]

@@ -1,4 +1,4 @@
-"""The formulas of docs/distributed.md against the collectives that two workers dispatch."""
+"""The formulas of docs/appendix/traffic.md against the collectives that two workers dispatch."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.helpers.scenarios import N, World
 from tests.helpers.watch_traffic import Traffic
 from tests.helpers.zoo import CLASSES
 
-DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
+DOCS = Path(__file__).parents[2] / "docs" / "appendix" / "traffic.md"
 
 
 SHARED, REST = 78, 6 * 7 + 7  # of the model "mlp": its body, and the two heads

@@ -1,4 +1,4 @@
-"""The costs in docs/integrations.md come from the committed measurement."""
+"""The costs in docs/frameworks.md come from the committed measurement."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_costs_are_the_measured_ones() -> None:
     measured = json.loads((ROOT / "benchmarks" / "adapters.json").read_text())["milliseconds"]
-    page = (ROOT / "docs" / "integrations.md").read_text()
+    page = (ROOT / "docs" / "frameworks.md").read_text()
     for precision, times in measured.items():
         jobs = ("by_hand", "trainer", "lightning", "stock_trainer_primary_only")
         assert f"| {precision} | {' | '.join(f'{times[job]:.0f}' for job in jobs)} |" in page

@@ -12,38 +12,15 @@ import torch
 from torch import nn
 
 from attittud import Eta, Guide
-from attittud_lab.config.load import load
 from attittud_lab.demo import ROWS, conclusions, grid
+from tests.helpers.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 WORDS = " ".join(README.split())
 RESULT = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
-PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("page", ["README.md", "theory.md", "guard.md"])
-def test_python_blocks_run(page):
-    names: dict[str, object] = {}
-    for block in blocks(PAGES[page].read_text(encoding="utf-8"), "python"):
-        exec(compile(block, page, "exec"), names)
-
-
-def test_the_configurations_on_the_page_are_some(tmp_path):
-    kinds = []
-    for block in blocks(PAGES["command-line.md"].read_text(encoding="utf-8"), "yaml"):
-        (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
-        found = load(tmp_path / "job.yaml")
-        assert found.strategy.name in ("auto", "portfolio")
-        kinds.append(found.data.kind)
-    assert kinds == ["auto", "table"]
-    (block,) = blocks(PAGES["portfolio.md"].read_text(encoding="utf-8"), "yaml")
-    (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
-    assert load(tmp_path / "job.yaml").portfolio.final == "ensemble"
+PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+DEMO = ROOT / "docs" / "appendix" / "demo.md"
 
 
 def test_the_readme_program_trains(capsys):
@@ -54,9 +31,13 @@ def test_the_readme_program_trains(capsys):
     assert all(p.grad is not None for p in names["model"].parameters())
 
 
-def test_both_sides_of_the_diff_train():
+LOOP = (ROOT / "docs" / "your-loop.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [README, LOOP], ids=["README", "your-loop"])
+def test_both_sides_of_the_diff_train(page):
     """Two lines are new, one is gone; each side runs with what the program below it defines."""
-    (program,), (diff, _) = blocks(README, "python"), blocks(README, "diff")
+    (program, *_), (diff, _) = blocks(page, "python"), blocks(page, "diff")
     lines = diff.splitlines()
     assert [line[0] for line in lines].count("+") == 2
     assert [line[0] for line in lines].count("-") == 1
@@ -69,8 +50,9 @@ def test_both_sides_of_the_diff_train():
         assert isinstance(names["model"], nn.Module)
 
 
-def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch():
-    (program,), (_, diff) = blocks(README, "python"), blocks(README, "diff")
+@pytest.mark.parametrize("page", [README, LOOP], ids=["README", "your-loop"])
+def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch(page):
+    (program, *_), (_, diff) = blocks(page, "python"), blocks(page, "diff")
     new = "\n".join(line[2:] for line in diff.splitlines() if line[0] != "-")
     names: dict[str, Any] = {}
     exec(program, names)
@@ -95,9 +77,10 @@ def test_table_is_the_committed_result():
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.updated(README) == README, "run: python docs/update_readme.py"
-    for line in conclusions(RESULT):
-        assert f"- {line}" in README
+    for page in (README, DEMO.read_text(encoding="utf-8")):
+        assert module.updated(page) == page, "run: python docs/update_readme.py"
+        for line in conclusions(RESULT):
+            assert f"- {line}" in page
 
 
 def of_demo(label: str, figure: str) -> list[float]:
@@ -114,6 +97,7 @@ def test_the_readme_describes_its_table_correctly():
     assert marks["own_head"] == "▲▲=" and "it has the highest mean with shifted labels, gains in the other two" in WORDS
     single = [label for label in ROWS if label != "portfolio"]
     assert max(single, key=lambda label: of_demo(label, "mean")[2]) == "own_head"
+    assert "of all single runs it has the highest mean with shifted labels" in DEMO.read_text(encoding="utf-8")
     assert marks["portfolio"] == "▲▲▲" and "In the table it gains in all three columns" in WORDS
     keep_neutral = ("multitask", "pcgrad", "drop_harmful", "orthogonal", "flip", "orthogonal_flip")
     below = sorted(-of_demo(label, "difference")[2] for label in keep_neutral)
@@ -127,7 +111,8 @@ def test_the_readme_describes_its_table_correctly():
 def test_committed_result_says_how_it_was_made():
     assert len(RESULT["seeds"]) >= 5 and [row["label"] for row in RESULT["tables"][0]["rows"]] == list(ROWS)
     assert {"torch", "attittud", "revision", "processor", "cores"} <= RESULT["made_with"].keys()
-    assert f"the other {RESULT['examples']['auxiliary/others']} training images are auxiliary data" in WORDS
+    for words in (WORDS, " ".join(DEMO.read_text(encoding="utf-8").split())):
+        assert f"he other {RESULT['examples']['auxiliary/others']} training images are auxiliary data" in words
     # The processor time: the wall clock says as much of what else ran on that machine.
     assert RESULT["took"]["processor_seconds"] / 2 < 90 + 120  # the row of the portfolio adds at most two minutes
 
@@ -170,10 +155,6 @@ def anchors(page: Path) -> list[str]:
     """What the headings of a page are called in links to them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
-
-
-def test_the_readme_leads_to_every_page():
-    assert [name for name in PAGES if name != "README.md" and f"(docs/{name}" not in README] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

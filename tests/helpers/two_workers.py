@@ -283,7 +283,7 @@ def accelerate_fsdp2(folder: str) -> list[float]:
 
 
 def check_hooks(folder: str, plugin: Any) -> None:
-    """What docs/integrations.md says about checkpoints holds under FSDP2: the sharded basis comes back."""
+    """What docs/frameworks.md says about checkpoints holds under FSDP2: the sharded basis comes back."""
     from accelerate import Accelerator
     from accelerate_loop import Model
 

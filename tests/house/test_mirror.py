@@ -55,7 +55,12 @@ def test_nothing_else_lies_around() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in (TESTS.parent / "docs").glob("*.md"))]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *sorted(str(p.relative_to(TESTS.parent)) for p in (TESTS.parent / "docs").rglob("*.md")),
+    ],
 )
 def test_tests_that_a_page_names_are_there(page: str) -> None:
     text = (TESTS.parent / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Docstrings and comments of the source use plain words: no private metaphor, and no docstring that begins with "Of"."""
+"""Docstrings and comments of the source, and pages of docs use plain words: no private metaphor, no docstring with "Of" first."""
 
 import ast
 import io
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.pages import QUESTIONS, without_code
 from tests.helpers.rooms import ROOT
 
 FILES = sorted((ROOT / "src").rglob("*.py"))
@@ -48,6 +49,12 @@ def test_source_uses_plain_words(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not metaphors(text)
     assert not begins_with_of(text)
+
+
+@pytest.mark.parametrize("path", QUESTIONS, ids=lambda path: path.name)
+def test_a_page_uses_plain_words(path: Path) -> None:
+    text = QUOTED.sub("", without_code(path.read_text(encoding="utf-8")))
+    assert [word[0] for word in METAPHORS.finditer(text)] == []
 
 
 def test_a_metaphor_is_found_in_docstrings_and_comments_only() -> None:
