@@ -229,3 +229,22 @@ def test_help_of_train_init_and_schema_teaches(capsys: pytest.CaptureFixture[str
         assert call(name, "--help") == 0
     out = capsys.readouterr().out
     assert "drop_harmful" in out and "bloop" in out and "continues" in out
+
+
+def test_a_language_model_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
+    language = pytest.importorskip("tests.helpers.language", reason="needs the extra 'transformers'")
+    language.make_files()
+    Path("learn.yaml").write_text(language.JOB)
+    asked = ("train", "learn.yaml", "language.guard=kl", "language.steps=2", "--quiet")
+    assert call(*asked) == 0
+    *_, decision, model, report, folder = capsys.readouterr().out.splitlines()
+    assert "Loss on held-out new data: " in decision and "Forgetting on held-out protected data: " in decision
+    assert (model, folder) == ("model: runs/learn/kl/seed-0/model", "runs/learn/kl/seed-0")
+    assert report.startswith("report: runs/learn/kl/seed-0/report.html ")
+    page = Path("runs/learn/kl/seed-0/report.html").read_text()
+    assert page.index("Forgetting on held-out protected data: ") < page.index("100% of the trained weights")
+    Path("runs/learn/kl/seed-0/metrics.jsonl").write_text("damaged\n")
+    assert call(*asked) == 0
+    again = capsys.readouterr()
+    assert "no report: " in again.err and "(was finished before; --fresh trains again)" in again.out
