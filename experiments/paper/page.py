@@ -33,7 +33,8 @@ READING = """\
 ## How to read this page
 
 Figures are on test, in per cent: accuracy where nothing else is said. std has ddof = 1, intervals are 95 % t-intervals over
-seeds, differences are taken seed by seed (paired t-test), p-values are Holm-corrected within a table. A claim *holds* where
+seeds, differences are taken seed by seed (paired t-test), in MultiCifar100 both over superclasses; n counts the seeds or
+superclasses. p-values are Holm-corrected within a table. A claim *holds* where
 the difference has its sign and p < 0.05. *Not significant* is not *equal*: the interval beside it says which differences are
 still possible. The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search
 that had the chosen settings are among the seeds: their validation figures chose, their test figures did not.
@@ -105,6 +106,7 @@ def in_short() -> str:
         for *line, said in itertools.chain(every, *map(at_once, others))
         if said != MISSING
     ]
+    told = [*outcome(found), *multicifar.outcome(column)]
     means = [
         f"{NAMES.get(label, name)} {beside(found.rows[label].summary, mean, half) if label in found.rows else MISSING}"
         for label, (name, mean, half) in printed.TABLE2.items()
@@ -113,9 +115,9 @@ def in_short() -> str:
         [
             "## In short",
             f"Our means on Cat-vs-Dog: {'; '.join(means)}.",
-            *outcome(found),
+            *(["\n".join(told)] if told else []),
             f"Verdicts on {sum(count.values())} claims, the paper's and further ones: {counted}.",
-            table(["", "claim", "seeds", "verdict"], lines),
+            table(["", "claim", "n", "verdict"], lines),
             *([f"Claims that wait for their runs, in the sections below: {waiting}."] if waiting else []),
         ]
     )

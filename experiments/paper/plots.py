@@ -15,9 +15,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "appendix"
 PLOTS = DOCS / "reproduction"
 
 
-def shown(name: str) -> list[str]:
-    """A figure in the page, if there is one."""
-    return [f"![{name}](reproduction/{name}.svg)"] if (PLOTS / f"{name}.svg").exists() else []
+def shown(name: str, text: str = "") -> list[str]:
+    """A figure in the page, if there is one; `text` is for those who cannot see it."""
+    return [f"![{text or name}](reproduction/{name}.svg)"] if (PLOTS / f"{name}.svg").exists() else []
 
 
 def draw(folder: Path) -> None:
@@ -104,8 +104,8 @@ MARKERS = "xv^osDP"
 
 
 def _by_superclass(path: Path) -> None:
-    """Draw every row of MultiCifar100 on every superclass, and how far the better ones are from multitask."""
-    from .multicifar import JOINT, MORE, SHORT, column
+    """Draw every row of MultiCifar100 on every superclass, and how far those with auxiliary data are from multitask."""
+    from .multicifar import SHORT, column
 
     found = column().rows
     rows = {label: found[label] for label in SHORT if label in found and found[label].runs}
@@ -114,21 +114,28 @@ def _by_superclass(path: Path) -> None:
     looks = dict(zip(SHORT, zip(COLORS, MARKERS, strict=True), strict=True))
     test = {label: row.test for label, row in rows.items()}
     order = sorted(test["multitask"], key=lambda name: test["multitask"][name])
-    figure, (left, right) = _figure(9, 2, height=1 + 0.24 * len(order))
-    for label, (color, marker) in looks.items():
-        points = [(100 * test[label][name], at) for at, name in enumerate(order) if name in test.get(label, ())]
+    figure, (left, right) = _figure(9, 2, height=1 + 0.34 * len(order))
+    for n, (label, (color, marker)) in enumerate(looks.items()):
+        shift = 0.11 * (len(looks) / 2 - 0.5 - n)  # rows that are equal must not hide each other
+        points = [(100 * test[label][name], at + shift) for at, name in enumerate(order) if name in test.get(label, ())]
         if points:
-            left.plot(*zip(*points, strict=True), marker, color=color, markersize=4, label=SHORT[label], linestyle="")
+            left.plot(*zip(*points, strict=True), marker, color=color, markersize=3.5, label=SHORT[label], linestyle="")
     left.set_yticks(range(len(order)), [str(name).replace("_", " ") for name in order])
-    left.set(xlabel="test accuracy", title="MultiCifar100")
-    compared = [label for label in (*JOINT, *MORE) if label in rows and label != "multitask"]
+    left.set(xlabel="test accuracy, %", title="MultiCifar100", ylim=(-0.6, len(order) - 0.4))
+    for at in range(1, len(order)):
+        left.axhline(at - 0.5, color="#dddddd", linewidth=0.5, zorder=0)
+    compared = [label for label in rows if label not in ("primary_only", "multitask")]
     for at, label in enumerate(reversed(compared)):
         difference = rows[label].minus(rows["multitask"])
         if difference is not None:
             color, marker = looks[label]
+            pairs = [100 * (test[label][name] - test["multitask"][name]) for name in order if name in test[label]]
+            right.plot(pairs, [at - 0.1] * len(pairs), "o", **FAINT | {"color": color})
             right.errorbar(100 * difference.mean, at, xerr=_half(difference), fmt=marker, capsize=3, color=color)
     right.set_yticks(range(len(compared)), [SHORT[label] for label in reversed(compared)])
-    right.set(xlabel="points, 95 % interval", title="less multitask", ylim=(-0.5, len(compared) - 0.5))
+    right.set(
+        xlabel="points by superclass, mean with 95 % interval", title="less multitask", ylim=(-0.5, len(compared) - 0.5)
+    )
     right.axvline(0, color="#999999", linestyle="--", linewidth=1)
     figure.tight_layout()
     handles = left.get_legend_handles_labels()

@@ -115,14 +115,15 @@ def outcome(found: Part) -> list[str]:
     smallest, *_, largest = sorted(points for points, _ in leads)
     lead = printed.TABLE2["orthogonal"][1] - printed.TABLE2["pretrain"][1]
     multitask = f"""\
-* ATTITTUD beside a multitask with the same search: of {len(less)} rows {better or "none"} significantly better, {worse or "none"}
-  significantly worse; they differ from it by {min(less)[0]:+.1f} to {max(less)[0]:+.1f} points."""
+* On Cat-vs-Dog, ATTITTUD compared with a multitask that had the same search: of {len(less)} rows {better or "none"} significantly
+  better, {worse or "none"} significantly worse; they differ from it by {min(less)[0]:+.1f} to {max(less)[0]:+.1f} points."""
     leading = f"""\
-* The paper's leads over vanilla pre-training, PCGrad and multitask ({smallest} to {largest} points) lie above our 95 %
-  interval in {outside} of {len(leads)} comparisons: those of (1, 0, 0), and those of the row that validation chose."""
+* On Cat-vs-Dog, the paper's leads over vanilla pre-training, PCGrad and multitask ({smallest} to {largest} points) lie above our
+  95 % interval in {outside} of {len(leads)} comparisons: those of (1, 0, 0), and those of the row that validation chose."""
     pretrain = f"""\
-* Vanilla pre-training has {before:.1f} as released, where the loss of an untrained head chooses the model, and {after:.1f} by the
-  rule of all other rows: {points} points over the same {n} seeds (95 % {interval}). The paper's lead over it is {lead:.1f}."""
+* On Cat-vs-Dog, vanilla pre-training has {before:.1f} as released, where the loss of an untrained head chooses the model, and
+  {after:.1f} by the rule of all other rows: {points} points over the same {n} seeds (95 % {interval}). The paper's lead over it
+  is {lead:.1f}."""
     return ["\n".join([multitask, leading, pretrain])]
 
 

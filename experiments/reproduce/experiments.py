@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 
 from attittud_lab.config.schema import SourceConfig
 from attittud_lab.data.source import open_listing, open_source
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, listed
 from experiments.reproduce.miniature import CHEST_XRAY, write_chest_xray, write_miniature
 from experiments.reproduce.text import (
     FOLDERS,
@@ -47,8 +47,8 @@ class Experiment:
     """For an experiment that needs a pretrained text encoder (--model): writes a tiny one below a folder, for --quick."""
     start: Callable[[Path], Part] | None = None
     """A run from whose weights, seed by seed, all others start that have `model.weights` set."""
-    searched: Callable[[list[str]], list[str]] | None = None
-    """Picks the parts whose validation examples choose the settings of all parts; None: each part has its own search."""
+    searched: Sequence[str] | None = None
+    """Parts whose validation examples choose the settings of all parts; None: each part has its own search."""
     runs_of: str | None = None
     """The experiment in whose runs it is measured, if not in its own."""
 
@@ -84,6 +84,9 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {name: [] for name in coarse.classes}
     for a, b in np.unique(np.stack([coarse.labels, fine.labels], 1), axis=0).tolist():
         found[coarse.classes[a]].append(fine.classes[b])
+    empty = [name for name, classes in found.items() if not classes]
+    if empty:
+        raise InputError(f"{folder}: no training image is of the coarse class {empty[0]!r}; these are not CIFAR-100's")
     twice = [name for name in fine.classes if sum(name in names for names in found.values()) != 1]
     if twice:
         raise InputError(
@@ -94,6 +97,17 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
 
 SEARCHED = ("aquatic_mammals", "household_electrical_devices", "large_natural_outdoor_scenes", "reptiles")
 """Superclasses whose validation images choose the settings for all: every fifth in alphabetical order."""
+
+
+def declared(names: Sequence[str], parts: Sequence[str], folder: Path) -> list[str]:
+    """Return superclasses that the protocol names, all of which the data must have: no other may stand in for one of them."""
+    missing = [name for name in names if name not in parts]
+    if missing:
+        raise InputError(
+            f"--data {folder}: the column coarse_label has no class {listed(missing)}, which the protocol names; it has "
+            f"{listed(parts)}. Take CIFAR-100's parquet files with the names of both label columns"
+        )
+    return list(names)
 
 
 def _multicifar(folder: Path) -> Mapping[str, Part]:
@@ -143,7 +157,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         _multicifar,
         "the parquet files of CIFAR-100",
         partial(write_miniature, kind="cifar100"),
-        searched=lambda names: [name for name in SEARCHED if name in names] or names[:1],
+        searched=SEARCHED,
     ),
     "table1-text": Experiment(
         "Table 1: two text tasks with 500 and with all labels, beside masked language modelling on their own and on swapped text",

@@ -29,7 +29,7 @@ from attittud_lab.runs.result import RunResult
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.train import load_data
 from experiments.portfolio.unit import Trials
-from experiments.reproduce.experiments import EXPERIMENTS
+from experiments.reproduce.experiments import EXPERIMENTS, declared
 from experiments.reproduce.results import Job, Results
 from experiments.reproduce.run import inputs, read_part
 from experiments.reproduce.runner import Outcome
@@ -95,7 +95,7 @@ def run_portfolios(
     deadline = None if budget is None else time.time() + budget
     folder, settings = inputs(TABLE, EXPERIMENTS[TABLE], data, None, work if quick else None, overrides)
     parts = EXPERIMENTS[TABLE].parts(folder)
-    every = [name for name in OTHERS if name in parts] or list(parts)[-1:]
+    every = list(parts)[-1:] if quick else declared(OTHERS, list(parts), folder)  # made-up data have other names
     for part in only:
         if part not in every:
             raise InputError(f"--part {part}: there is no such part; {NAME} has {', '.join(every)}")

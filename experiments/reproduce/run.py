@@ -12,7 +12,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress, RunLines
 from attittud_lab.placing.job import Here, Job
 from attittud_lab.placing.processes import in_processes
-from experiments.reproduce.experiments import EXPERIMENTS, Experiment, Part
+from experiments.reproduce.experiments import EXPERIMENTS, Experiment, Part, declared
 from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Results
 from experiments.reproduce.runner import Clock, Outcome, Runner
@@ -92,7 +92,9 @@ def reproduce(
             found = {part: runner.started(archive, start, config) for part, config in found.items()}
         wanted = experiment.quick_parts if quick and experiment.quick_parts and not only else tuple(found)
         for group in [[part] for part in found] if experiment.searched is None else [list(found)]:
-            searched = group if experiment.searched is None else experiment.searched(group)
+            searched = group
+            if experiment.searched is not None:  # made-up data have other names
+                searched = group[:1] if quick else declared(experiment.searched, group, folder)
             chosen = [part for part in only or wanted if part in group]
             plan = Plan(archive, {part: found[part] for part in group}, searched, chosen, runner.steps, seeds)
             plans |= {part: plan for part in group if part not in plans}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from attittud_lab import cli
 from attittud_lab.compare.candidates import Budget, candidates
@@ -18,15 +19,16 @@ from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.result import RunResult
 from experiments.reproduce import __main__ as command
-from experiments.reproduce import runner
-from experiments.reproduce.experiments import EXPERIMENTS, superclasses
+from experiments.reproduce import experiments, portfolio, runner
+from experiments.reproduce.experiments import EXPERIMENTS, SEARCHED, superclasses
 from experiments.reproduce.fingerprint import fingerprint
-from experiments.reproduce.miniature import write_miniature
+from experiments.reproduce.miniature import save_table, write_miniature
 from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Job, Results, curves, read_lines
-from experiments.reproduce.run import parts, reproduce
+from experiments.reproduce.run import parts, read_part, reproduce
 from tests.helpers.interrupting import interrupted
 from tests.helpers.processes import ready_processes
+from tests.helpers.superclasses import SUPERCLASSES
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 RESULTS = CONFIGS.parent / "results"
@@ -339,6 +341,65 @@ def test_committed_runs_belong_to_the_configurations(name: str, tmp_path: Path) 
         assert {run: planned.get(run) for run in lines} == {run: line["fingerprint"] for run, line in lines.items()}
 
 
+@pytest.fixture
+def twenty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The superclasses of CIFAR-100, without its images."""
+    monkeypatch.setattr(experiments, "superclasses", lambda _: SUPERCLASSES)
+
+
+def planned(name: str, overrides: list[str]) -> tuple[Plan, dict[tuple[str, str], str]]:
+    """Return the first seed of MultiCifar100 as the command plans it, with the committed results, and its runs."""
+    found = parts(name, Path("cifar100"), CONFIGS, overrides)
+    archive = Results(RESULTS, Path("no locks"))
+    plan = Plan(name, found, SEARCHED, list(found), runner.Runner(archive, Path(), Progress(), runner.Clock()).steps, 1)
+    known = {line["fingerprint"]: line for line in read_lines(RESULTS / f"{name}.jsonl")}
+    jobs = plan.jobs(lambda job: known.get(job.fingerprint))
+    return plan, {(job.part, job.run): job.fingerprint for job in jobs}
+
+
+@pytest.mark.usefixtures("twenty")
+def test_committed_runs_of_multicifar_are_those_that_its_configuration_plans() -> None:
+    """The search on four superclasses, then what it chose on all: no run is missing, and none is of other settings."""
+    name = "table2-multicifar100"
+    lines = read_lines(RESULTS / f"{name}.jsonl")
+    plan, runs = planned(name, [])
+    known = {line["fingerprint"]: line for line in lines}
+    assert plan.missing(lambda job: known.get(job.fingerprint)) == set()
+    assert {(line["part"], line["run"]): line["fingerprint"] for line in lines} == runs
+    assert len(lines) == len(runs) == plan.count == 196
+
+
+@pytest.mark.usefixtures("twenty")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data.primary.train=1500",
+        "data.primary.validation=600",
+        "training.guided.steps=1400",
+        "training.finetune.steps=400",
+        "model.width=2",
+    ],
+)
+def test_no_committed_run_of_multicifar_belongs_to_a_changed_configuration(change: str) -> None:
+    lines = {line["fingerprint"] for line in read_lines(RESULTS / "table2-multicifar100.jsonl")}
+    _, runs = planned("table2-multicifar100", [change])
+    assert runs and not lines & set(runs.values())
+
+
+@pytest.mark.usefixtures("twenty")
+@pytest.mark.parametrize(
+    ("change", "same"), [(None, True), ("data.primary.train=1500", False), ("portfolio.folds=4", False)]
+)
+def test_committed_portfolios_belong_to_their_configuration(change: str | None, same: bool) -> None:
+    found = EXPERIMENTS[portfolio.TABLE].parts(Path("cifar100"))
+    lines = read_lines(RESULTS / f"{portfolio.NAME}.jsonl")
+    assert sorted(line["part"] for line in lines) == sorted(portfolio.OTHERS)
+    for line in lines:
+        changes = found[line["part"]][1]
+        config = read_part(CONFIGS, (f"{portfolio.NAME}.yaml", changes), [] if change is None else [change])
+        assert (fingerprint(config) == line["fingerprint"]) is same and line["run"] == f"portfolio/seed-{config.seed}"
+
+
 def test_broken_results_are_refused(tmp_path: Path) -> None:
     (tmp_path / "figure2-samples.jsonl").write_text("{\n")
     with pytest.raises(InputError, match="is not a file of results"):
@@ -360,6 +421,51 @@ def test_made_up_data_are_replaced_whole(tmp_path: Path) -> None:
 def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:
     found = superclasses(write_miniature(tmp_path, "cifar100"))
     assert found == {"first": [f"fine0{i}" for i in (0, 2, 4, 6)], "second": [f"fine0{i}" for i in (1, 3, 5, 7)]}
+
+
+def renamed(folder: Path, names: dict[str, list[str]] | None) -> Path:
+    """Made-up data whose classes are named by keys of their own, such as fine_label_names, or not at all."""
+    target = write_miniature(folder, "cifar100")
+    for path in target.iterdir():
+        metadata = {f"{column}_names": json.dumps(classes) for column, classes in (names or {}).items()}
+        save_table(parquet.read_table(path).replace_schema_metadata(metadata), path)
+    return target
+
+
+FINE = [f"fine0{n}" for n in range(8)]
+
+
+def test_superclasses_come_from_names_of_each_column(tmp_path: Path) -> None:
+    folder = renamed(tmp_path, {"fine_label": FINE, "coarse_label": ["even", "odd"]})
+    assert superclasses(folder) == {"even": FINE[::2], "odd": FINE[1::2]}
+    folder = renamed(tmp_path, {"fine_label": FINE, "coarse_label": ["even", "odd", "empty"]})
+    with pytest.raises(InputError, match="no training image is of the coarse class 'empty'"):
+        superclasses(folder)
+
+
+def test_names_of_each_column_lead_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"fine_label": FINE, "coarse_label": [SEARCHED[0], portfolio.OTHERS[0]]}
+    experiment = replace(EXPERIMENTS["table2-multicifar100"], miniature=lambda folder: renamed(folder, names))
+    monkeypatch.setitem(EXPERIMENTS, "table2-multicifar100", experiment)
+    outcome = quick(tmp_path, names=["table2-multicifar100"], overrides=["compare.strategies=[]"], seeds=1)
+    assert (outcome.finished, outcome.missing) == (names["coarse_label"], [])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(None, "0, 1"), ({"coarse_label": ["reptiles", "fish"]}, "reptiles, fish")]
+)
+def test_no_other_superclass_stands_in_for_a_declared_one(
+    names: dict[str, list[str]] | None, said: str, tmp_path: Path
+) -> None:
+    """On real data: four superclasses choose the settings, and four others have the portfolio."""
+    folder = renamed(tmp_path, names)
+    options = {"data": folder, "quick": False}
+    with pytest.raises(InputError, match=f"has no class aquatic_mammals, .*; it has {said}. Take CIFAR-100's parquet"):
+        quick(tmp_path, names=["table2-multicifar100"], **options)
+    with pytest.raises(InputError, match=r"has no class (fish, )?household_furniture, .*which the protocol names"):
+        portfolio.run_portfolios(
+            folder, configs=CONFIGS, results=tmp_path, work=tmp_path, progress=Progress(), overrides=[]
+        )
 
 
 def test_superclasses_share_a_search(tmp_path: Path) -> None:

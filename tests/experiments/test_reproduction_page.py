@@ -1,6 +1,7 @@
 """docs/appendix/reproduction.md follows from the committed results, and says what was not run."""
 
 import itertools
+import math
 import re
 import shutil
 import statistics
@@ -517,6 +518,15 @@ def test_who_is_best_is_counted_and_compared_with_chance(results: Path) -> None:
     n, verdict, figures = multicifar.best_verdict(found)
     holds = stats.binomtest(int(count), 20, 1 / 3, "greater").pvalue < 0.05
     assert n == 20 and verdict == ("holds" if holds else "not significant") and f"on {count:g} of 20" in figures
+    told = multicifar.section()
+    for about, rows_ in (("(declared)", 3), ("all five rows are equal", 5)):
+        low, high = math.floor(count), math.ceil(count)
+        tails = [
+            stats.binom.sf(low - 1, 20, 1 / rows_),
+            *(stats.binom.cdf(k, 20, 1 / rows_) for k in sorted({low, high})),
+        ]
+        assert f"{about} | {20 / rows_:.1f} | {' | '.join(f'{p:.3f}' for p in tails)} |" in told
+    assert "each would have 4.0 of 5 and 2.9 of 7" in " ".join(told.split())
     write_multicifar(results, multicifar_lines(1, NAMES[:19]))
     assert multicifar.best_verdict(multicifar.column()) == (19, "not run yet", "")
 
@@ -527,10 +537,45 @@ def test_a_second_seed_of_multicifar_counts_once_it_is_whole(results: Path) -> N
     before = multicifar.column().rows["multitask"].test
     write_multicifar(results, [some for some in two if '"superclass 15"' not in some or "/seed-1" not in some])
     assert multicifar.column().rows["multitask"].test == before
+    nineteen = multicifar_lines(2, NAMES[:19])  # all that the first seed has, but not all superclasses
+    write_multicifar(results, nineteen)
+    assert multicifar.column().rows["multitask"].test == {name: before[name] for name in sorted(NAMES[:19])}
     write_multicifar(results, two)
     after = multicifar.column().rows["multitask"].test
     assert after == pytest.approx({name: value + 0.001 for name, value in before.items()})
     assert "| multitask | lr 1 | 60.0 | chosen |" in multicifar.section()
+
+
+def test_what_the_claims_of_multicifar_say_together(results: Path) -> None:
+    write_multicifar(results, multicifar_lines(1, NAMES[:2]))
+    assert multicifar.outcome(multicifar.column()) == [] and multicifar.gaps(multicifar.column()) == []
+    write_multicifar(results, multicifar_lines(1))
+    found = multicifar.column()
+    (text,) = multicifar.outcome(found)
+    said, less = " ".join(text.split()), judged(multicifar.CLAIMS, found.rows)
+    means = [f"{100 * found.rows[label].summary.mean:.1f}" for label in ("primary_only", "multitask")]
+    assert f"No pre-training {means[0]} (57.6);" in said and f"Multitask {means[1]} (75.5);" in said
+    to_multitask = [verdict for claim, _, verdict in less if claim.second == "multitask"]
+    assert to_multitask == ["holds", "not significant", "does not hold: the opposite is significant"]
+    assert "with multitask: of 3 rows 1 significantly better, 1 significantly worse." in said
+    leads = [(claim.points, d) for claim, d, _ in less if claim.first == multicifar.FLIP]
+    outside = sum(100 * d.high < points for points, d in leads if d is not None and points is not None)
+    assert said.endswith(f"lie above our 95 % interval in {outside} of 3.") and text in page()
+    (gaps,) = multicifar.gaps(found)
+    assert f"Ours is {float(means[0]) - 57.6:.1f} points above the paper's without pre-training" in gaps
+
+
+def test_every_row_of_multicifar_chose_the_first_draw() -> None:
+    """So the page says of the committed results, and that `primary_weight` 1 was tried with other rates only."""
+    found = multicifar.column()
+    space = {path: values[0] for path, values in found.config.compare.space.items()}
+    for label, row in found.rows.items():
+        own = [f"{path}={value}" for path, value in space.items() if path in row.changes]
+        assert row.changes == "-".join(own), label
+        tried = {each.changes: each.validation(found.tuning)[0] for each in found.tried[label]}
+        (far,) = (changes for changes in tried if "guided.lr=3e-4" in changes)
+        assert "dropout=0.3" in far and "finetune.lr=5e-4" in far and tried[row.changes] - tried[far] > 0.03
+        assert not any("primary_weight=1" in changes for changes in tried if changes != far)
 
 
 def test_multicifar_has_a_figure_by_superclass(results: Path, tmp_path: Path) -> None:
@@ -538,6 +583,7 @@ def test_multicifar_has_a_figure_by_superclass(results: Path, tmp_path: Path) ->
     draw_figures(tmp_path / "figures")
     drawn = (tmp_path / "figures" / "multicifar100.svg").read_text(encoding="utf-8")
     assert all(name.replace("_", " ") in drawn for name in NAMES) and "ATTITTUD (1, 1, −1)" in drawn
+    assert drawn.count("Vanilla pre-training") == 2  # in the legend, and among the differences to multitask
 
 
 def test_captured_shares_are_compared_seed_by_seed(results: Path) -> None:

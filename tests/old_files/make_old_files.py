@@ -13,7 +13,7 @@ expected/         what these end with when nobody disturbs them; and what some j
 compared.tar.gz   the folder of `attittud compare` (packed: .gitignore has every folder that is called runs)
 configs.json      what the loader read from the configurations: the defaults, and what differs from them by path;
                   configs/init_*.yaml are written by `attittud init`
-fingerprints.json of the jobs here and of experiments/*.yaml
+fingerprints.json of the jobs here and of experiments/*.yaml; that of MultiCifar100, whose protocol came later, is of its results
 guides/           states of a Guide with model and optimizer; folders of torch.distributed.checkpoint
 trainer/, lightning/, accelerate/   checkpoints as the adapters write them
 made_with.json    versions

@@ -5,8 +5,9 @@ torch and the library are imported when a strategy is built, so that names of st
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,7 @@ class Guided(Strategy):
 
         arguments = guide_arguments(config, weights, seed, own)
         try:
-            with warnings.catch_warnings():  # several strategies share a rank that one of them may not use
-                warnings.filterwarnings("ignore", message=".*rank=.* is not used")
+            with _unused_rank():
                 self.guide = Guide(model, **arguments)
         except ValueError as error:  # settings that do not go together, or an engine that does not exist
             raise InputError(f"strategy: {error}") from None
@@ -116,6 +116,21 @@ class Guided(Strategy):
         if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
             raise ValueError("a guide counts in whole numbers")
         self.guide.load_state_dict(state)
+
+
+@contextmanager
+def _unused_rank() -> Iterator[None]:
+    """Keep the library from warning about a rank that a basis does not use: strategies share one, which some of them need."""
+    logger = logging.getLogger("attittud")
+
+    def others(record: logging.LogRecord) -> bool:
+        return "rank=%d is not used" not in str(record.msg)
+
+    logger.addFilter(others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(others)
 
 
 class AutoGuided(Guided):

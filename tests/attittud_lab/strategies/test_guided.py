@@ -88,6 +88,14 @@ def test_pcgrad_is_one_sided_and_never_stale(sign: float) -> None:
     torch.testing.assert_close(body_update(model), expected)
 
 
+def test_nobody_is_told_about_a_shared_rank_that_pcgrad_does_not_use(caplog: pytest.LogCaptureFixture) -> None:
+    model, _, _, _ = setting()
+    make_strategy(StrategyConfig(name="pcgrad", rank=5), model, weights=WEIGHTS, seed=0)
+    assert caplog.messages == []
+    Guide(model, **preset("pcgrad"), rank=5)  # whoever gives it to one guide is told
+    assert caplog.messages == ["basis='mean' has rank 1; rank=5 is not used"]
+
+
 def test_what_a_preset_fixes_is_not_inherited() -> None:
     """A strategy of a comparison takes the rest from the section `strategy`."""
     for name in presets():
