@@ -1,14 +1,18 @@
-"""The pictures of README and docs.
+"""The pictures of README and docs, and the run that the README shows.
 
-`python docs/pictures.py` draws docs/decomposition.svg; `python docs/pictures.py RUN/report.html` takes docs/report.png, the first
-screen of a report, with a headless Chromium.
+`python docs/pictures.py` draws docs/decomposition.svg. `python docs/pictures.py FOLDER` writes two sets of pictures into an
+empty folder, runs the commands of the README on them, keeps what they print in docs/example.txt, and takes docs/report.png,
+the first screen of the report, with a headless Chromium.
 """
 
+import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from attittud import decompose
 
@@ -21,6 +25,13 @@ AXES = torch.tensor(
 )  # where v1, v2 and the normal of their span point on paper
 PRIMARY, AUXILIARY = torch.tensor([1.08, 0.85, 0.0]), torch.tensor([-1.0, 1.0, 1.0])
 WIDTH, HEIGHT = 1200, 800  # of a screenshot
+RUN = "runs/attittud/portfolio/seed-0"
+COMMANDS = (
+    "init image --primary pictures/ --auxiliary other_pictures/",
+    "train attittud.yaml",
+    f"predict {RUN} new_pictures/",
+    "compare attittud.yaml --quick",
+)
 
 
 def at(point: torch.Tensor) -> str:
@@ -106,10 +117,42 @@ def screenshot(page: Path, target: Path) -> None:
         browser.save_screenshot(str(target))
     finally:
         browser.quit()
+    with Image.open(target) as picture:
+        small = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    small.save(target, optimize=True)
+
+
+def write_digits(folder: Path) -> None:
+    """Write scikit-learn's digits as pictures: of each digit 20 as primary data, 100 as auxiliary data and 2 new ones."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.images))  # neighbours are by the same writers
+    images, labels = digits.images[order], digits.target[order]
+    for digit in range(10):
+        for number, pixels in enumerate(images[labels == digit][:122]):
+            name = "pictures" if number < 20 else "other_pictures" if number < 120 else "new_pictures"
+            target = folder / name / ("" if name == "new_pictures" else f"digit_{digit}") / f"{digit}-{number}.png"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((pixels * 255 / 16).astype("uint8")).save(target)
+
+
+def example(folder: Path) -> str:
+    """Run the commands of the README in a folder and return what they print; lines of progress are left out."""
+    write_digits(folder)
+    printed = []
+    for command in COMMANDS:
+        words = [sys.executable, "-m", "attittud", *shlex.split(command)]
+        done = subprocess.run(words, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+        printed.append(f"$ attittud {command}\n{done.stdout}")
+    return "".join(f"{line.rstrip()}\n" for line in "\n".join(printed).splitlines())
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        screenshot(Path(sys.argv[1]), DOCS / "report.png")
+        place = Path(sys.argv[1])
+        (DOCS / "example.txt").write_text(example(place), encoding="utf-8")
+        screenshot(place / RUN / "report.html", DOCS / "report.png")
     else:
         (DOCS / "decomposition.svg").write_text(decomposition(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/appendix/reproduction.md, its plots, lines of README and docs/paper.md: `python -m experiments.paper.page` makes them."""
+"""docs/appendix/reproduction.md, its plots, and lines of docs/paper.md: `python -m experiments.paper.page` makes them."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def main() -> None:
     draw(PLOTS)
     PAGE.write_text(page(), encoding="utf-8")
     readme.write()
-    print(f"wrote {PAGE} and what {' and '.join(map(str, readme.LINKS))} say about MultiCifar100")
+    print(f"wrote {PAGE} and what {readme.PAPER} says about MultiCifar100")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sentences of README.md and docs/paper.md about MultiCifar100, from the results; the page's command writes them."""
+"""The sentences of docs/paper.md about MultiCifar100, from the results; the page's command writes them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ from . import multicifar, multicifar_portfolio, printed
 from .claims import judged
 from .rows import HERE, Row
 
-README, PAPER = HERE.parent / "README.md", HERE.parent / "docs" / "paper.md"
-LINKS = {
-    README: "[docs/appendix/reproduction.md](docs/appendix/reproduction.md)",
-    PAPER: "[The full record](appendix/reproduction.md)",
-}
+PAPER = HERE.parent / "docs" / "paper.md"
+LINK = "[The full record](appendix/reproduction.md)"
 WIDTH = 160
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _BULLET = re.compile(r"^\* \*\*MultiCifar100\*\*.*?(?=^\* )", re.MULTILINE | re.DOTALL)
 _NOT_RUN = re.compile(r"^\[[^]]*\]\([^)]*reproduction\.md\) has every.*?at hand\.\n", re.MULTILINE | re.DOTALL)
 
 
-def written(text: str, link: str = LINKS[README]) -> str:
+def written(text: str) -> str:
     """The text of a page with what the results say now; as it is where nothing of MultiCifar100 has been run."""
     rows = multicifar.column().rows
     done, _ = multicifar.best_counts([*rows.values()])
     if not done:
         return text
-    for pattern, sentence in ((_BULLET, bullet(rows, done)), (_NOT_RUN, not_run(done, link))):
+    for pattern, sentence in ((_BULLET, bullet(rows, done)), (_NOT_RUN, not_run(done))):
         if len(pattern.findall(text)) != 1:
             raise ValueError(f"a page has not exactly one place for {sentence.split(':')[0]!r}; restore it")
         own = f"{textwrap.fill(sentence, WIDTH, subsequent_indent='  ' if sentence[0] == '*' else '', break_on_hyphens=False)}\n"
@@ -83,17 +80,16 @@ def _portfolio(rows: dict[str, Row]) -> str:
     )
 
 
-def not_run(done: int, link: str) -> str:
+def not_run(done: int) -> str:
     left = multicifar.SUPERCLASSES - done
     missing = (
         f"{_WORDS[left] if left < len(_WORDS) else left} superclass{'es' if left > 1 else ''} of MultiCifar100, and "
     )
     return (
-        f"{link} has every table and figure next to the paper's, with intervals, an outcome "
+        f"{LINK} has every table and figure next to the paper's, with intervals, an outcome "
         f"for each claim, and what was not run: {missing if left else ''}CheXpert itself, of which no copy was at hand."
     )
 
 
 def write() -> None:
-    for path, link in LINKS.items():
-        path.write_text(written(path.read_text(encoding="utf-8"), link), encoding="utf-8")
+    PAPER.write_text(written(PAPER.read_text(encoding="utf-8")), encoding="utf-8")

@@ -23,21 +23,27 @@ PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sor
 DEMO = ROOT / "docs" / "appendix" / "demo.md"
 
 
-def test_the_readme_program_trains(capsys):
-    (program,) = blocks(README, "python")
+LOOP = (ROOT / "docs" / "your-loop.md").read_text(encoding="utf-8")
+EXAMPLE = (ROOT / "docs" / "example.txt").read_text(encoding="utf-8")
+
+
+def test_it_is_short():
+    """Code, output and tables count too."""
+    assert len([word for word in README.split() if re.search(r"\w", word)]) <= 1200, "move it to a page of docs"
+
+
+def test_the_program_trains(capsys):
+    program, *_ = blocks(LOOP, "python")
     names: dict[str, object] = {}
     exec(program, names)
     assert "captured_primary" in capsys.readouterr().out
     assert all(p.grad is not None for p in names["model"].parameters())
 
 
-LOOP = (ROOT / "docs" / "your-loop.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("page", [README, LOOP], ids=["README", "your-loop"])
 def test_both_sides_of_the_diff_train(page):
-    """Two lines are new, one is gone; each side runs with what the program below it defines."""
-    (program, *_), (diff, _) = blocks(page, "python"), blocks(page, "diff")
+    """Two lines are new, one is gone; each side runs with what the program of your-loop.md defines."""
+    (program, *_), (diff, *_) = blocks(LOOP, "python"), blocks(page, "diff")
     lines = diff.splitlines()
     assert [line[0] for line in lines].count("+") == 2
     assert [line[0] for line in lines].count("-") == 1
@@ -50,9 +56,8 @@ def test_both_sides_of_the_diff_train(page):
         assert isinstance(names["model"], nn.Module)
 
 
-@pytest.mark.parametrize("page", [README, LOOP], ids=["README", "your-loop"])
-def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch(page):
-    (program, *_), (_, diff) = blocks(page, "python"), blocks(page, "diff")
+def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch():
+    (program, *_), (_, diff) = blocks(LOOP, "python"), blocks(LOOP, "diff")
     new = "\n".join(line[2:] for line in diff.splitlines() if line[0] != "-")
     names: dict[str, Any] = {}
     exec(program, names)
@@ -73,14 +78,14 @@ def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch(page):
 
 
 def test_table_is_the_committed_result():
-    spec = importlib.util.spec_from_file_location("update_readme", ROOT / "docs" / "update_readme.py")
+    spec = importlib.util.spec_from_file_location("demo_table", ROOT / "docs" / "demo_table.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for page in (README, DEMO.read_text(encoding="utf-8")):
-        assert module.updated(page) == page, "run: python docs/update_readme.py"
-        for line in conclusions(RESULT):
-            assert f"- {line}" in page
+    page = DEMO.read_text(encoding="utf-8")
+    assert module.updated(page) == page, "run: python docs/demo_table.py"
+    for line in conclusions(RESULT):
+        assert f"- {line}" in page
 
 
 def of_demo(label: str, figure: str) -> list[float]:
@@ -91,28 +96,43 @@ def of_demo(label: str, figure: str) -> list[float]:
     return [100 * row["to_primary_only"]["mean"] for row in rows]
 
 
-def test_the_readme_describes_its_table_correctly():
-    """'When not to use it' is written by hand; these are the facts it stands on."""
+def points(label: str) -> list[str]:
+    """The difference of a row to `primary_only` in the three columns, as prose gives it."""
+    return [f"{abs(value):.1f}" for value in of_demo(label, "difference")]
+
+
+def test_prose_describes_the_table_correctly():
+    """'When does it help?' in the README and 'How to read it' of the demo are written by hand; these are the facts."""
+    page = " ".join(DEMO.read_text(encoding="utf-8").split())
     marks = {label: "".join(sign for _, sign, _ in cells) for label, cells in grid(RESULT).items()}
-    assert marks["own_head"] == "▲▲=" and "it has the highest mean with shifted labels, gains in the other two" in WORDS
+    assert marks["own_head"] == "▲▲=" and "and it gains in the other two columns" in page
     single = [label for label in ROWS if label != "portfolio"]
     assert max(single, key=lambda label: of_demo(label, "mean")[2]) == "own_head"
-    assert "of all single runs it has the highest mean with shifted labels" in DEMO.read_text(encoding="utf-8")
-    assert marks["portfolio"] == "▲▲▲" and "In the table it gains in all three columns" in WORDS
+    assert "of all single runs it has the highest mean with shifted labels" in page
+    assert marks["portfolio"] == "▲▲▲" and "`portfolio` gains in all three columns" in page
+    assert (
+        "`portfolio` gains {}, {} and {} points with right, random and shifted labels".format(*points("portfolio"))
+        in WORDS
+    )
     keep_neutral = ("multitask", "pcgrad", "drop_harmful", "orthogonal", "flip", "orthogonal_flip")
     below = sorted(-of_demo(label, "difference")[2] for label in keep_neutral)
-    said = f"all six rows that keep it have means {below[0]:.0f} to {below[-1]:.0f} points below `primary_only`, four of them"
-    assert said in WORDS and sum(marks[label][2] == "▼" for label in keep_neutral) == 4
+    means = f"means {below[0]:.0f} to {below[-1]:.0f} points below `primary_only`, four of them significantly"
+    assert (
+        f"all six rows that keep it have {means}" in page and sum(marks[label][2] == "▼" for label in keep_neutral) == 4
+    )
+    assert f"all six choices that keep the neutral part have {means}" in WORDS
     assert "▲" not in marks["helpful_only"]
     right = {label: of_demo(label, "mean")[0] for label in single}
-    assert max(right.values()) - right["multitask"] < 0.5
+    assert max(right.values()) - right["multitask"] < 0.5 and marks["multitask"][0] == "▲"
+    assert f"The plain sum of both losses gains {points('multitask')[0]} points, as much as any split" in WORDS
 
 
 def test_committed_result_says_how_it_was_made():
     assert len(RESULT["seeds"]) >= 5 and [row["label"] for row in RESULT["tables"][0]["rows"]] == list(ROWS)
     assert {"torch", "attittud", "revision", "processor", "cores"} <= RESULT["made_with"].keys()
-    for words in (WORDS, " ".join(DEMO.read_text(encoding="utf-8").split())):
-        assert f"he other {RESULT['examples']['auxiliary/others']} training images are auxiliary data" in words
+    words = " ".join(DEMO.read_text(encoding="utf-8").split())
+    assert f"he other {RESULT['examples']['auxiliary/others']} training images are auxiliary data" in words
+    assert f"{len(RESULT['seeds'])} seeds" in WORDS
     # The processor time: the wall clock says as much of what else ran on that machine.
     assert RESULT["took"]["processor_seconds"] / 2 < 90 + 120  # the row of the portfolio adds at most two minutes
 
@@ -121,15 +141,39 @@ def test_sections_are_in_order():
     wanted = [
         "Install",
         "The change to your loop",
-        "`make demo`",
-        "Caveats",
-        "The decomposition",
-        "What others do",
-        "Test",
+        "Your own data, without code",
+        "When does it help?",
+        "Cost",
+        "Limits",
+        "`make demo` and `make test`",
+        "Documentation",
+        "Citation",
     ]
-    headings = re.findall(r"^## (.*)$", README, re.MULTILINE)
-    assert [heading for heading, start in zip(headings, wanted, strict=True) if not heading.startswith(start)] == []
-    assert "### When not to use it" in README
+    assert re.findall(r"^## (.*)$", README, re.MULTILINE) == wanted
+    assert len(re.findall(r"^\|", README, re.MULTILINE)) <= 2 + 5  # one table of at most five rows
+
+
+def test_commands_and_their_output_are_those_of_a_real_run():
+    """docs/pictures.py made it. … stands for what is left out of a line, and lines may be left out."""
+    (shown,) = blocks(README, "text")
+    lines = shown.splitlines()
+    assert sum(line.startswith("$ attittud ") for line in lines) == EXAMPLE.count("$ attittud ")
+    found = 0
+    for line in lines:
+        if line.strip() and line.strip() != "…":
+            parts = [re.escape(part) for part in line.split("…")]
+            match = re.compile("^" + ".*".join(parts) + "$", re.MULTILINE).search(EXAMPLE, found)
+            assert match is not None, f"docs/example.txt has no such line from here on: {line}"
+            found = match.end()
+
+
+def test_what_has_not_been_measured_is_called_so():
+    page = (ROOT / "docs" / "portfolio-never-regret.md").read_text(encoding="utf-8")
+    assert ("\nNot measured yet.\n" in page) == ("is declared, and not measured yet" in WORDS)
+
+
+def test_the_screenshot_is_small():
+    assert (ROOT / "docs" / "report.png").stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -235,13 +235,13 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
     assert "**2 of 4 have been run so far.**" in multicifar_portfolio.section()
 
 
-def test_the_readme_says_what_the_results_say() -> None:
-    text = readme.README.read_text(encoding="utf-8")
+def test_the_page_says_what_the_results_say() -> None:
+    text = readme.PAPER.read_text(encoding="utf-8")
     assert readme.written(text) == text, "run `python -m experiments.paper.page`"
 
 
-def test_the_readme_changes_its_words_when_the_last_runs_are_there(results: Path) -> None:
-    text = readme.README.read_text(encoding="utf-8")
+def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) -> None:
+    text = readme.PAPER.read_text(encoding="utf-8")
     path = results / f"{portfolio.TABLE}.jsonl"
     whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in whole if json.loads(line)["part"] not in MISSING), encoding="utf-8")
@@ -271,6 +271,6 @@ def test_the_readme_changes_its_words_when_the_last_runs_are_there(results: Path
     assert "wait for their runs" not in page and f"{multicifar.BEST}: not run yet" not in page
 
 
-def test_a_readme_without_these_lines_is_not_guessed_at() -> None:
+def test_a_page_without_these_lines_is_not_guessed_at() -> None:
     with pytest.raises(ValueError, match="has not exactly one place for"):
         readme.written("# attittud\n")

@@ -51,7 +51,7 @@ def test_source_uses_plain_words(path: Path) -> None:
     assert not begins_with_of(text)
 
 
-@pytest.mark.parametrize("path", QUESTIONS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ROOT / "README.md", *QUESTIONS], ids=lambda path: path.name)
 def test_a_page_uses_plain_words(path: Path) -> None:
     text = QUOTED.sub("", without_code(path.read_text(encoding="utf-8")))
     assert [word[0] for word in METAPHORS.finditer(text)] == []

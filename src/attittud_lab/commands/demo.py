@@ -61,7 +61,7 @@ def demo(
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)  # a pipe has no width; rich would guess 80
     console.print(rich_table(result))
     rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
-    seconds = f"{result['took']['seconds']:.0f} s. What follows from it: README, 'When not to use it'."
+    seconds = f"{result['took']['seconds']:.0f} s. What follows from it: docs/appendix/demo.md, 'How to read it'."
     for line in (*rows, "", *conclusions(result), seconds):
         console.print(line, highlight=False)
     for text in (f"Report: {report}", "", OWN):

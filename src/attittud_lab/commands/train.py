@@ -22,6 +22,7 @@ from attittud_lab.strategies import names as strategies
 
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
+    from attittud_lab.runs.result import RunResult
 
 
 def train(
@@ -67,15 +68,7 @@ def train(
                 result = run_portfolio(settings, run_dir, progress=progress, fresh=fresh, place=place)
         else:
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
-    for part, values in {"out-of-fold" if several else "validation": result.validation, "test": result.test}.items():
-        words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
-        chose = "" if result.test else " (these figures chose the model, and there is no test set)"
-        if values:
-            typer.echo(f"{part:<10} " + "  ".join(words) + chose)
-    note = " (was finished before; --fresh trains again)" if result.skipped else ""
-    typer.echo(
-        f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
-    )
+    _show(result, "out-of-fold" if several else "validation")
     if size := cost(run_dir):
         typer.echo(f"model: {size}")
     if several:
@@ -86,6 +79,19 @@ def train(
         command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
         typer.echo(f"next: `{command}` tells on several seeds whether the auxiliary data helps")
     typer.echo(str(run_dir))
+
+
+def _show(result: RunResult, chooses: str) -> None:
+    """Print the figures of a run; `chooses` names those that chose the model."""
+    for part, values in {chooses: result.validation, "test": result.test}.items():
+        words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
+        chose = "" if result.test else " (these figures chose the model, and there is no test set)"
+        if values:
+            typer.echo(f"{part:<10} " + "  ".join(words) + chose)
+    note = " (was finished before; --fresh trains again)" if result.skipped else ""
+    typer.echo(
+        f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
+    )
 
 
 def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: bool, quiet: bool) -> None:

@@ -1,4 +1,4 @@
-"""Write the table of docs/demo.json into the README and docs/appendix/demo.md. After `attittud demo --out docs/demo.json`."""
+"""Write the table of docs/demo.json into docs/appendix/demo.md. After `attittud demo --out docs/demo.json`."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from attittud_lab.demo import MARKS, ROWS, conclusions, grid
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "appendix" / "demo.md")
+PAGE = ROOT / "docs" / "appendix" / "demo.md"
 BEGIN, END = "<!-- from docs/demo.json -->\n", "<!-- end -->\n"
 
 
@@ -23,7 +23,7 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def section() -> str:
-    """Return what the pages show of the committed result."""
+    """Return what the page shows of the committed result."""
     result = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
     versions, took = result["made_with"], result["took"]
     facts = (
@@ -41,5 +41,4 @@ def updated(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in PAGES:
-        path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
