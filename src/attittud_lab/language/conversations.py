@@ -91,7 +91,7 @@ def read(config: TextsConfig, where: str, seed: int, *, prompts: bool = False) -
     cells = [table[name].to_pylist() for name in columns]
     found = [_example(config.path, number, row, prompts) for number, row in enumerate(zip(*cells, strict=True), 1)]
     rows, found = len(found), [example for example in found if example.reply or (prompts and example.prompt)]
-    lack = "a prompt" if prompts else "a text, a reply, or in a chat a message of the role assistant"
+    lack = "a prompt" if prompts else "a text, a reply, or in a chat a reply of the role assistant"
     if not found:
         raise InputError(f"{config.path}: no row has {lack}, in {listed(columns)}; check the file ({where}:)")
     if len(found) < rows:
@@ -130,7 +130,9 @@ def _example(path: str, number: int, cells: Sequence[Any], prompts: bool) -> Exa
             asked = chats[-1]
             while asked and asked[-1]["role"] == "assistant":
                 asked = asked[:-1]
-        replied = not prompts and any(message["role"] == "assistant" for message in chats[-1])
+        # What an assistant says first is no reply.
+        behind = [*asked, *chats[-1]][max(1, len(asked)) :] if not prompts else []
+        replied = any(message["role"] == "assistant" for message in behind)
         return Example("chat", json.dumps(asked) if asked else "", json.dumps(chats[-1]) if replied else "")
     if not all(cell is None or isinstance(cell, str) for cell in cells):
         raise InputError(f"{path}: row {number} holds {short(str(cells))}, neither text nor a list of messages")
@@ -220,7 +222,7 @@ class TextEncoder:
         messages = asked + said
         whole = self._template(messages)
         labels = [IGNORED] * len(whole)
-        for number in range(len(asked), len(messages)):
+        for number in range(max(1, len(asked)), len(messages)):
             if messages[number]["role"] != "assistant":
                 continue
             before = self._template(messages[:number], reply=True)

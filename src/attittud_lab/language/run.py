@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from attittud import guards, preset
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.source import warn_once
 from attittud_lab.errors import InputError, optional
@@ -193,13 +192,6 @@ class _Job:
         if not _is_causal(self.model, known):
             raise InputError(
                 "model: it sees the tokens that it has to predict, as encoders such as BERT do; give a causal language model"
-            )
-        wanted = self.config.language
-        shown = min(len(self.rows.get("protected", ())), wanted.protect_batch or wanted.batch_size)
-        if shown == 1 and wanted.guard in guards() and preset(wanted.guard)["basis"] == "exact":
-            cure = "raise language.protect_batch, give more of them, or choose another guard"
-            raise InputError(
-                f"language.guard: {wanted.guard} needs at least 2 protected examples in a step, there is 1; {cure}"
             )
 
     def run(self) -> RunResult:

@@ -157,8 +157,8 @@ def test_chats_need_a_template_that_keeps_beginnings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"messages": CHAT[:1]}], "no row has .* a message of the role assistant, in messages"),
-        ([{"messages": [CHAT[0], {"role": "model", "content": "3"}]}], "no row has .* a message of the role assistant"),
+        ([{"messages": CHAT[:1]}], "no row has .* a reply of the role assistant, in messages"),
+        ([{"messages": [CHAT[0], {"role": "model", "content": "3"}]}], "no row has .* a reply of the role assistant"),
         ([{"messages": str(CHAT)}], "row 1 has a list of messages written as one text"),
         ([{"prompt": "1", "completion": json.dumps(CHAT[1:2])}], "row 1 has a list of messages written as one text"),
     ],
@@ -167,6 +167,12 @@ def test_chats_without_replies_and_chats_as_text_are_refused(tmp_path: Path, row
     save_lines(tmp_path / "some.jsonl", rows)
     with pytest.raises(InputError, match=words):
         encoded(tmp_path / "some.jsonl")
+
+
+def test_what_an_assistant_says_first_is_no_reply(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    save_lines(path, [{"messages": CHAT[1:]}, {"messages": CHAT[1:2]}])
+    assert encoded(path) == [("<assistant> 3 4 <eos> <user> 5 <eos> <assistant> 6 <eos>", ". . . . . . . . 6 <eos>")]
 
 
 def test_rows_without_a_reply_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
