@@ -252,7 +252,7 @@ class _Cluster(Place):
             why = f"{type(error).__name__}: {one_line(error, 300)}"
             raise InputError(f"--ray: the cluster was lost ({why}); start it again; {_KEPT}") from None
         finally:
-            self._stop(busy)
+            self._keep(busy)
 
     def _submit(self, number: int, job: Job, needed: Iterable[Any]) -> Any:
         if job.device.startswith("cuda:"):
@@ -295,10 +295,11 @@ class _Cluster(Place):
             unpack(files, job.folder, whole=outcome.error is None)
         return outcome
 
-    def _stop(self, busy: Mapping[Any, tuple[int, Job, Progress]]) -> None:
-        """Cancel what is under way; what it sent home is kept, so that it can go on from there."""
-        for reference in busy:
-            self._ray.cancel(reference, force=True)
+    def _keep(self, busy: Mapping[Any, tuple[int, Job, Progress]]) -> None:
+        """Fetch what unfinished jobs have sent home, so that they can go on from there.
+
+        They end with the connection. Ray (2.60) could cancel them, but it aborts this process if one ends at the same moment.
+        """
         for number, job, _ in busy.values():
             with suppress(self._ray.exceptions.RayError):
                 files = self._ray.get(self._home.kept.remote(number), timeout=10)
