@@ -87,7 +87,7 @@ def measure(
         """A phase after enough steps to see every kind of step, and the seconds that these took."""
         model = network().to(device).train()
         if config.training.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
+            model = model.to(memory_format=torch.channels_last)
         if compiled:
             compile_body(model)
         phase = Phase("guided", config, data, model, device, "accuracy", captured=captured)

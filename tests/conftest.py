@@ -27,3 +27,14 @@ settings.load_profile("attittud")
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL sends no telemetry, and no trainer draws progress bars."""
+    import datasets
+    import transformers
+
+    monkeypatch.setenv("CI", "1")
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()

@@ -110,7 +110,7 @@ def test_commands_are_understood(path: Path) -> None:
         Path("language.yaml").write_text(own[0], encoding="utf-8")
     with group.make_context("attittud", ["schema"]) as context:
         for words in commands(text):
-            name, command, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]  # it is a group
+            name, command, rest = group.resolve_command(context, words)
             parsed = command.make_context(name, list(rest), parent=context).params
             if parsed.get("config") is not None:
                 load(Path("language.yaml" if own else parsed["config"]), parsed["overrides"] or [])

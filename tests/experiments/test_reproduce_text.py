@@ -104,7 +104,7 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
     """The start is trained once for all parts, so each has to hold out the same reviews with the same seed."""
     folder = write_texts(tmp_path)
     few = ["data.primary.validation=40", "model.name=hf:encoder"]
-    start = read_part(CONFIGS, EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"])  # type: ignore[misc]  # it has one
+    start = read_part(CONFIGS, EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"])
 
     def read(config: Config, seed: int) -> tuple[set[object], set[object]]:
         found = read_parts(config.data, split_seed(config.data, seed))

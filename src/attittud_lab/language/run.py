@@ -17,13 +17,13 @@ import torch
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.source import warn_once
 from attittud_lab.errors import InputError, optional
-from attittud_lab.files import make_folder, only_one_process, write_atomically, write_json
+from attittud_lab.files import write_atomically, write_json
 from attittud_lab.language.conversations import Example, Row, TextEncoder, checksum, hold_out, read, without
 from attittud_lab.models import find
 from attittud_lab.models.huggingface import hf_language, quietly
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
-from attittud_lab.runs.folder import RunFolder
+from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, enough_memory
 
@@ -63,12 +63,8 @@ def run(
         except InputError:
             cure = "run: pip install peft, or train all weights with lora: null"
             raise InputError(f"language.lora: needs the package 'peft', which is not installed; {cure}") from None
-    make_folder(run_dir)
-    with only_one_process(run_dir):
-        folder = RunFolder(run_dir, config, fresh=fresh)
-        finished = folder.result()
-        if finished is not None:
-            return finished
+
+    def train(folder: RunFolder) -> RunResult:
         device = _device(config.device)
         usual = torch.get_num_threads()
         torch.set_num_threads(folder.threads(usual) or usual)
@@ -76,11 +72,11 @@ def run(
             with enough_memory(device, _LESS), _own_random_state(device), quietly(), ExitStack() as opened:
                 job = _Job(config, folder, device, progress or Progress())
                 job.logs = [opened.enter_context(closing(open_log(name, run_dir, to_dict(config)))) for name in logs]
-                result = job.run()
+                return job.run()
         finally:
             torch.set_num_threads(usual)
-        folder.finish(result.plain())
-        return result
+
+    return trained_once(run_dir, config, train, fresh=fresh)
 
 
 def _device(name: str) -> torch.device:

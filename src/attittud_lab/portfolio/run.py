@@ -19,7 +19,7 @@ from attittud_lab.config.schema import Config, PortfolioConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, listed
-from attittud_lab.files import make_folder, only_one_process, read_json, without_nan, write_json
+from attittud_lab.files import make_folder, read_json, without_nan, write_json
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
@@ -62,7 +62,7 @@ from attittud_lab.portfolio.trial import (
     run_trial,
     second_phase,
 )
-from attittud_lab.runs.folder import RunFolder
+from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.model import WEIGHTS, Member
 from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, on_device
@@ -90,17 +90,13 @@ def run(
     something else in place of training them.
     """
     path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
-    make_folder(path)
-    with only_one_process(path):
-        folder = RunFolder(path, config, fresh=fresh)
-        finished = folder.result()
-        if finished is not None:
-            return finished
+
+    def train(folder: RunFolder) -> RunResult:
         device = choose_device(config.device)
         pooled, where = pooled_data(config) if data is None else data, place or InThisProcess()
-        result = _Portfolio(config, pooled, device, folder, progress or Progress(), where, execute).run()
-        folder.finish(result.plain())
-        return result
+        return _Portfolio(config, pooled, device, folder, progress or Progress(), where, execute).run()
+
+    return trained_once(path, config, train, fresh=fresh)
 
 
 def first_rung(config: Config, where: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -248,7 +244,7 @@ class _Portfolio:
             looks = [torch.cat(parts) for parts in zip(*(result.outputs for result in found), strict=False)]
             curve = None if diverged else Curve.of(looks, self.held_out, second_phase(self.config))
             steps, seconds = max(result.steps for result in found), sum(result.seconds for result in found)
-            # Of all looks only these are compared later; candidates x looks x labels x classes would be much memory.
+            # The other looks are never compared again, and candidates x looks x labels x classes would take much memory.
             counts = budget.rung_counts(self.config) if entry.label == PRIMARY_ONLY else [len(looks)]
             kept = {} if curve is None else {look: looks[look] for look in needed_looks(curve, counts)}
             self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, kept, curve)

@@ -25,7 +25,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from torch import Tensor
 from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import cannot_write, read_json, write_atomically, write_json
+from attittud_lab.files import cannot_write, make_folder, only_one_process, read_json, write_atomically, write_json
 from attittud_lab.runs.result import RunResult, provenance
 
 # The result first: an interrupted removal leaves nothing to trust.
@@ -183,6 +183,18 @@ class RunFolder:
         with _writing(self.checkpoint_path):
             self.checkpoint_path.unlink(missing_ok=True)
             _remove_folders(self.path)
+
+
+def trained_once(path: Path, config: Config, train: Callable[[RunFolder], RunResult], *, fresh: bool) -> RunResult:
+    """The result of the finished run in a folder, or that of `train`; no other process works there meanwhile."""
+    make_folder(path)
+    with only_one_process(path):
+        folder = RunFolder(path, config, fresh=fresh)
+        result = folder.result()
+        if result is None:
+            result = train(folder)
+            folder.finish(result.plain())
+        return result
 
 
 def _remove_folders(path: Path) -> None:

@@ -15,12 +15,11 @@ from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import Prepared, prepare
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import make_folder, only_one_process
 from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.models.network import Network, build_model, keep_description, predicts, reader, save_weights
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
-from attittud_lab.runs.folder import RunFolder, check_like
+from attittud_lab.runs.folder import RunFolder, check_like, trained_once
 from attittud_lab.runs.model import WEIGHTS, ModelFile
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
 from attittud_lab.training.devices import (
@@ -131,12 +130,8 @@ def run(
         strategy = StrategyConfig(name=strategy)
     config = replace(config, seed=config.seed if seed is None else seed, strategy=strategy or config.strategy)
     path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
-    make_folder(path)
-    with only_one_process(path):
-        folder = RunFolder(path, config, fresh=fresh)
-        finished = folder.result()
-        if finished is not None:
-            return finished
+
+    def train(folder: RunFolder) -> RunResult:
         device = choose_device(config.device)
         prepared = on_device(data or load_data(config), device)
         usual = torch.get_num_threads()
@@ -146,9 +141,9 @@ def run(
             torch.set_num_threads(recorded or threads or chosen_threads(config, job.model, usual))
             # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
-            result = job.run()
-        folder.finish(result.plain())
-        return result
+            return job.run()
+
+    return trained_once(path, config, train, fresh=fresh)
 
 
 def threads_of(config: Config, data: Prepared) -> int:

@@ -22,8 +22,6 @@ pytest.importorskip("peft", reason="needs peft")
 pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the path")
 
 
-import datasets
-import transformers
 from guard_trainer import make_start, make_trainer
 from peft import LoraConfig
 from transformers import DataCollatorForLanguageModeling
@@ -34,14 +32,7 @@ from attittud import guards
 from attittud.integrations.guard import PLAIN, GuardMixin
 from tests.helpers.trainers import WARNINGS, arguments, curve
 
-pytestmark = WARNINGS
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
+pytestmark = [*WARNINGS, pytest.mark.usefixtures("offline")]
 
 
 class Guarded(GuardMixin, SFTTrainer):

@@ -18,7 +18,6 @@ pytest.importorskip("trl", reason="needs trl")
 pytest.importorskip("peft", reason="needs peft")
 
 
-import datasets
 import transformers
 from peft import LoraConfig, get_peft_model
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer, pack_dataset
@@ -30,14 +29,7 @@ from attittud.integrations.objective import Cut
 from attittud.integrations.transformers import AttittudTrainer
 from tests.helpers.trainers import SUM, WARNINGS, arguments, curve, sequences, summed
 
-pytestmark = WARNINGS
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
+pytestmark = [*WARNINGS, pytest.mark.usefixtures("offline")]
 
 
 def sft(folder: Path, cls: type = GuidedSFT, *, guide: Any = SUM, peft: Any = None, **settings: Any) -> GuidedSFT:

@@ -16,5 +16,5 @@ def test_a_name_that_is_registered_elsewhere_is_accepted(kind: str, monkeypatch:
     ):
         loads(text, names=known_names())
     tables = {"strategy": strategies._ENTRIES, "basis": basis._BASES, "engine": engine._ENGINES}
-    monkeypatch.setitem(tables[kind], "mine", next(iter(tables[kind].values())))  # type: ignore[arg-type]  # three kinds of entries
+    monkeypatch.setitem(tables[kind], "mine", next(iter(tables[kind].values())))
     loads(text, names=known_names())

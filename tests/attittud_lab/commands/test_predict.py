@@ -168,11 +168,11 @@ def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def start(*arguments: str, **more: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "attittud", "predict", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
 def test_a_pipe_is_predicted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    given = io.BufferedReader(io.BytesIO(b"a text\n\nanother one\n"))  # type: ignore[type-var]  # as a pipe
+    given = io.BufferedReader(io.BytesIO(b"a text\n\nanother one\n"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
     code, out, err = typed("predict", RUNS["words"], "-", capsys=capsys)
     assert code == 0 and len(rows(out)) == 3 and err == "3 predictions\n"

@@ -179,7 +179,7 @@ def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         for name, rows in files.items():
             write(folder / f"{name}.{'jsonl' if case % 2 else 'parquet'}", rows)
         overlap, unseen = random_.choice(["refuse", "warn", "allow"]), random_.choice(["refuse", "drop"])
-        config = DataConfig(primary=PrimaryConfig(path=str(folder), overlap=overlap, unseen=unseen))  # type: ignore[arg-type]  # one of the choices
+        config = DataConfig(primary=PrimaryConfig(path=str(folder), overlap=overlap, unseen=unseen))
         caplog.clear()
         try:
             parts = read_parts(config, case)

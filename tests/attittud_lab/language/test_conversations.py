@@ -34,7 +34,7 @@ def words(ids: list[int]) -> str:
 
 
 def encoded(path: Path, *, chat: bool | None = None, longest: int = 64, **settings: object) -> list[tuple[str, str]]:
-    found = read(TextsConfig(str(path), **settings), "language.learn", 0)  # type: ignore[arg-type]
+    found = read(TextsConfig(str(path), **settings), "language.learn", 0)
     rows = TextEncoder(tokenizer(), longest, chat=chat).rows(found, "language.learn")
     return sorted((words(row["input_ids"]), words(row["labels"])) for row in rows)
 
@@ -135,7 +135,7 @@ def test_splits_and_counts_and_values(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path, row: dict[str, object], settings: dict[str, object], words: str) -> None:
     save_lines(tmp_path / "some.jsonl", [row])
     with pytest.raises(InputError, match=words):
-        encoded(tmp_path / "some.jsonl", **settings)  # type: ignore[arg-type]
+        encoded(tmp_path / "some.jsonl", **settings)
 
 
 def test_chats_need_a_template_that_keeps_beginnings(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ def rows(features: int = 7) -> Prepared:
 
 
 def built(name: str, features: int = 7, **more: float) -> Network:
-    return build_model(ModelConfig(name=name, width=16, **more), rows(features), 0)  # type: ignore[arg-type]  # dropout
+    return build_model(ModelConfig(name=name, width=16, **more), rows(features), 0)
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("table-mlp", 2), ("table-mlp-1", 1), ("table-mlp-12", 12)])
 def test_blocks(name: str, blocks: int) -> None:
     model = built(name)
-    assert len(model.body.blocks) == blocks  # type: ignore[arg-type]  # a list of modules
+    assert len(model.body.blocks) == blocks
     assert model(torch.randn(4, 7), head="primary").shape == (4, 3)
     assert not any("BatchNorm" in type(module).__name__ for module in model.modules())
 
@@ -56,14 +56,14 @@ def test_gradients_of_single_examples(engine: str) -> None:
     data, found = rows(), []
     for name in ("loop", engine):
         model = built("table-mlp")
-        guide = Guide(model, eta=Eta(neutral=1, helpful=0, harmful=-1), rank=4, engine=name)  # type: ignore[arg-type]  # a name
+        guide = Guide(model, eta=Eta(neutral=1, helpful=0, harmful=-1), rank=4, engine=name)
 
         def losses(network: nn.Module = model) -> torch.Tensor:
             examples = data.primary.examples
             return F.cross_entropy(network(examples.inputs, head="primary"), examples.targets, reduction="none")
 
         inputs, targets = data.auxiliary["other"].examples.take(torch.arange(12))
-        auxiliary = F.cross_entropy(model(inputs, head="other"), targets % 2)  # type: ignore[operator]  # there are targets
+        auxiliary = F.cross_entropy(model(inputs, head="other"), targets % 2)
         guide.backward(primary=losses, auxiliary=auxiliary)
         found.append([parameter.grad for parameter in model.parameters()])
     for one, two in zip(*found, strict=True):

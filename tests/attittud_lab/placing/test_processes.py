@@ -22,7 +22,7 @@ def test_jobs_share_data_and_processes(tmp_path: Path) -> None:
     data, seen = {"numbers": torch.arange(1000)}, Seen()
     with in_processes(2) as place:
         found = dict(place.run(doubles(tmp_path, 5, data), seen))
-        stored = Path(place._stored._known[0][1])  # type: ignore[attr-defined]
+        stored = Path(place._stored._known[0][1])
         assert stored.exists()
         more = dict(place.run(doubles(tmp_path / "more", 1), seen))
     assert not stored.exists()

@@ -68,7 +68,7 @@ def test_what_cannot_be_a_candidate(entry: str, message: str) -> None:
 def test_heads_and_sources() -> None:
     data, config = prepared(["a", "b"], ["x", "y"]), loads("")
     for head, shared in (("shared", True), ("own", False), ("data", False)):
-        found = data_for(named(CandidateConfig(name="multitask", head=head), config), data)  # type: ignore[arg-type]
+        found = data_for(named(CandidateConfig(name="multitask", head=head), config), data)
         assert [task.shares_head for task in found.auxiliary.values()] == [
             shared,
             False,

@@ -130,7 +130,7 @@ def test_scores_of_a_mixture_are_those_of_a_model_with_members(several: bool) ->
 
     parts = torch.randn(2, 6, 3)
     held_out = held(torch.zeros(6, 3, dtype=torch.int64) if several else torch.zeros(6, dtype=torch.int64))
-    module = Classifier([Fixed(part) for part in parts], [0.75, 0.25], several=several, temperature=1.0)  # type: ignore[list-item]
+    module = Classifier([Fixed(part) for part in parts], [0.75, 0.25], several=several, temperature=1.0)
     likely = {"a": held_out.likely(parts[0]), "b": held_out.likely(parts[1])}
     found = mixed(likely, {"a": 3, "b": 1}, several=several)
     torch.testing.assert_close(module(torch.zeros(6, 1), raw=True), found, rtol=1e-5, atol=1e-5)

@@ -346,12 +346,12 @@ def test_the_size_of_a_folder_in_which_others_write(tmp_path: Path, monkeypatch:
     (tmp_path / "a").write_bytes(bytes(100))
     (tmp_path / ".b.part").symlink_to(tmp_path / "gone")
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
-    assert module.peak_size(folder) == 100  # type: ignore[arg-type]
+    assert module.peak_size(folder) == 100
 
 
 def test_no_two_candidates_share_a_folder(tmp_path: Path) -> None:
     portfolio = module._Portfolio.__new__(module._Portfolio)
-    portfolio.folder = SimpleNamespace(trials_path=tmp_path)  # type: ignore[assignment]
+    portfolio.folder = SimpleNamespace(trials_path=tmp_path)
     labels = ["primary_only", "multitask, only a + b", "multitask, only a-b", "multitask, only a b"]
     assert len({portfolio.trial(label, 0) for label in labels}) == 4
     assert portfolio.trial("primary_only", None) == tmp_path / "primary_only" / "all"

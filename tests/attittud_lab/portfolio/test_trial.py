@@ -74,7 +74,7 @@ def explicit(trial: TrialJob) -> list[torch.Tensor]:
                     with phase.average.in_use(), torch.no_grad():
                         found.append(model.eval()(own.validation.inputs, head="primary"))
                     model.train()
-            model.load_state_dict(phase.average.values)  # type: ignore[union-attr]
+            model.load_state_dict(phase.average.values)
     return found
 
 
@@ -140,7 +140,7 @@ def test_a_trial_that_is_killed_goes_on(tmp_path: Path, fold: int | None, monkey
             saves += 1
             if saves > 2:  # after two checkpoints
                 raise KeyboardInterrupt
-            save(path, state)  # type: ignore[arg-type]
+            save(path, state)
 
         monkeypatch.setattr(module, "save_checkpoint", killed)
         try:

@@ -37,7 +37,7 @@ def texts(*names: str) -> list[Any]:
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))  # type: ignore[type-var]  # as a pipe
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
 
 
 def picture(path: str, value: int = 0) -> Path:
