@@ -32,6 +32,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--files", type=Path, default=FILES, help="what `prepare` wrote (default: %(default)s)")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further run after so many seconds")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the device (default: %(default)s)")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="only these (default: all)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="a few steps, one seed: a check that all of it runs")
     return parser.parse_args(given)
@@ -74,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if given.stage == "0":
         begin(given, sizes)
         return
-    for name in (REPLIES, MEMORISED):
+    for name in (REPLIES, MEMORISED) if given.stage == "time" or "b" in given.tasks else (REPLIES,):
         if not (given.out / name).exists():
             raise SystemExit(f"{given.out / name} is missing; run --stage 0 first")
     if given.stage == "time":
@@ -89,7 +90,7 @@ def main(words: Sequence[str] | None = None) -> None:
             raise SystemExit(f"{given.out / LINES}: stage 1 is not finished; run --stage 1 first")
         runs = stage_2(chosen, SEEDS[:2] if given.quick else SEEDS)
     known = {line["key"] for line in results.lines}
-    todo = [run for run in runs if run.key not in known]
+    todo = [run for run in runs if run.key not in known and run.task in given.tasks]
     began, done = time.time(), 0
     with (given.out / LINES).open("a", encoding="utf-8") as file:
         for line in finished(todo, (given.files, given.out, given.device, sizes), given.workers, given.budget):
