@@ -29,7 +29,7 @@ from benchmarks.timing import seconds as seconds_of
 MODELS = ("decoder_lora", "decoder_lora, checkpointing")
 ALONE, SUM, TWO, KL = "new data alone", "sum of both losses", "sum, two backward passes", "sum with KL to the start"
 EVERY, FEWEST, GOAL = 30, 20, 1.10
-PAGE = HERE.parent / "docs" / "guard.md"
+PAGE = HERE.parent / "docs" / "appendix" / "guard.md"
 BEGIN, END = "<!-- costs: written by `python -m benchmarks.page` -->", "<!-- end of costs -->"
 REFRESHED = ", refresh"
 SKIPPING: dict[str, dict[str, Any]] = {
@@ -164,7 +164,7 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
 
 
 def section(results: Mapping[str, Any]) -> str:
-    """What docs/guard.md says about costs, between two marks."""
+    """What docs/appendix/guard.md says about costs, between two marks."""
     points = results.get("guard", {}).get("points", {})
     if not points:
         return (
