@@ -246,25 +246,26 @@ def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) 
     whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in whole if json.loads(line)["part"] not in MISSING), encoding="utf-8")
     some = " ".join(readme.written(text).split())
-    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "best of the paper's five rows" not in some
-    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, of which no copy" in some
+    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Of the paper's five rows" not in some
+    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because no copy" in some
     finish_table(results)
     final = readme.written(text)
     assert readme.written(final) == final
     every = " ".join(final.split())
-    assert (
-        "(Table 2, all 20 superclasses, one seed)" in every and "what was not run: CheXpert itself, of which" in every
-    )
+    assert "(Table 2, all 20 superclasses, one seed)" in every and "what was not run: CheXpert itself, because" in every
     assert (
         "superclasses so far" not in every and "four superclasses" not in every and "apart from the table" not in every
     )
     counts = multicifar.best_counts([multicifar.column().rows[label] for label in printed.MULTICIFAR])[1]
-    shared = "where rows with equal accuracy share one (paper: 11)"
-    assert f"best of the paper's five rows on {counts[multicifar.FLIP]:.3g} of 20 superclasses, {shared}" in every
+    shared = "rows with equal accuracy share a superclass. In the paper it is the best on 11."
+    assert (
+        f"Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses; {shared}"
+        in every
+    )
     add_portfolio(results)
     told = " ".join(readme.written(final).split())
     there = statistics.fmean(multicifar.column().rows["multitask"].test[name] for name in portfolio.OTHERS)
-    both = f"has {100 * there + 2.28:.1f} where tuned multitask has {100 * there:.1f}."
+    both = f"has {100 * there + 2.28:.1f} % and tuned multitask {100 * there:.1f} %."
     assert f"one network of `strategy: portfolio` {both}" in told
     page = page_module.page()
     assert "so far" not in page.partition("## Table 2, MultiCifar100")[2].partition("## Table 1")[0]
