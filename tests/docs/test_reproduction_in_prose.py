@@ -198,6 +198,10 @@ def test_the_docs_report_auto_on_cat_vs_dog_correctly(said: str) -> None:
     assert f"`auto` finds nothing and loses {-100 * found.mean:.1f} points to tuned multitask" in read(
         "docs/which-weights.md"
     )
-    means = f"{auto} %, `primary_only` {alone}, multitask with one tuned weight {multitask} and pre-training {pretrain}"
-    ends = f"{100 * found.mean:.1f}, from {100 * found.low:.1f} to {100 * found.high:.1f}"
-    assert f"`auto` has {means} (five seeds, `auto` less multitask {ends})" in read("docs/appendix/auto.md")
+    record = read("docs/appendix/auto.md")
+    means = f"| `auto` | {auto} | | `primary_only` | {alone} | | multitask with one tuned weight | {multitask} |"
+    assert (
+        f"{means} | pre-training | {pretrain} |" in record and len(seeds) == 5 and "answers and five seeds:" in record
+    )
+    ends = f"{100 * found.mean:.1f} points, from {100 * found.low:.1f} to {100 * found.high:.1f}"
+    assert f"`auto` less multitask is {ends}" in record
