@@ -148,7 +148,11 @@ def losers(chosen: list[Outcome]) -> str:
         for one in chosen
         if one.verdict in ("**loses**", "unclear")
     ]
-    return "The goal is missed on these pairs:\n\n" + "\n".join(lines) if lines else "The goal is met on each of these pairs."
+    return (
+        "The goal is missed on these pairs:\n\n" + "\n".join(lines)
+        if lines
+        else "The goal is met on each of these pairs."
+    )
 
 
 def cost(results: Results) -> str:
