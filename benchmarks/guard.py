@@ -181,8 +181,8 @@ def section(results: Mapping[str, Any]) -> str:
         }
         said = "; ".join(f"{what}: {x:.3f}, {'met' if x <= GOAL else 'missed'}" for what, x in ratios.items())
         parts.append(
-            f"{name}: the model has {point['parameters'] / 1e9:.2f} B parameters, {point['trained'] / 1e6:.1f} M of them trained. A "
-            f"step has {point['rows']} sequences of {point['tokens']} tokens of each kind, in bf16 "
+            f"{name}: the model has {point['parameters'] / 1e9:.2f} B parameters, {point['trained'] / 1e6:.1f} M of them "
+            f"trained. A step has {point['rows']} sequences of {point['tokens']} tokens of each kind, in bf16 "
             f"({about.get('name', about['device'])}, revision {point['revision']}). Goal ≤ {GOAL:.2f}: {said}. Before a step "
             f"{point['memory']['kept'] / 1e9:.2f} GB are in use.\n\n{table(point)}"
         )

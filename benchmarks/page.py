@@ -83,7 +83,7 @@ def page(results: Results) -> str:
         GROWTH.rstrip(),
         growth(results),
         "## Which goals are missed?",
-        f"{met} of {len(judged)} goals are met ([all goals](appendix/performance/tables.md#goals)). These are missed; limits are in brackets:",
+        f"{met} of {len(judged)} goals are met ([all goals](appendix/performance/tables.md#goals)). Missed, with limits:",
         "\n".join(missed(found)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -155,7 +155,7 @@ def notes(results: Results) -> str:
         text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
         lines.append(f'* `basis="implicit"` stores no directions and adds hardly any memory; a step costs {text}.')
     lines += [
-        "* On a GPU, a guide of up to 16.8 million shared parameters puts its arithmetic into a CUDA graph, which takes at most 128 MB.",
+        "* On a GPU, a guide of up to 16.8 million shared parameters puts its arithmetic into a CUDA graph: up to 128 MB more.",
         "* `basis_dtype=torch.bfloat16` halves the stored directions, `parameters=` leaves parts of the model out.",
     ]
     return "\n".join(lines)
@@ -199,8 +199,8 @@ def growth(results: Results) -> str:
     return "\n".join(
         [
             *lines,
-            "* A refresh grows linearly with m. Memory grows by gradients of activations. With `hooks` it also grows by gradients",
-            "  of single examples, up to 512 MB.",
+            "* A refresh grows linearly with m. Memory grows by gradients of activations. With `hooks` it also grows by",
+            "  gradients of single examples, up to 512 MB.",
             "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
             "  Eager refreshes also wait for kernel launches.",
         ]

@@ -46,8 +46,8 @@ PASSES: dict[str, Callable[[int], int]] = {
 }
 
 SETTING = (
-    "All have random weights and data, bf16 autocast, fused Adam, and images in channels_last. Sweeps change k or m, starting from "
-    "the point in the table; n is 1, 4 and 10 everywhere."
+    "All have random weights and data, bf16 autocast, fused Adam, and images in channels_last. Sweeps change k or m, starting "
+    "from the point in the table; n is 1, 4 and 10 everywhere."
 )
 CYCLES = (
     "In CUDA graphs the mean steps of WRN-22-4 and of RoBERTa with 512 tokens were measured as whole cycles: a refresh and nine "
@@ -60,10 +60,10 @@ ABOUT = (
 # Commits that results name and history does not have, and the commits that contain their work.
 LOST = {"8aa7a14": "e785e95"}
 LAUNCHES = (
-    "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so without a graph "
-    "it is far above its prediction. For `hooks` the model is also wrong about convolutions. It does not count the windows that a "
-    "convolution lays out in full precision, with more than ten rows, with groups, or in one or three dimensions. It does count "
-    "gradients of single examples, which all other convolutions never write."
+    "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so without a "
+    "graph it is far above its prediction. For `hooks` the model is also wrong about convolutions. It does not count the windows "
+    "that a convolution lays out in full precision, with more than ten rows, with groups, or in one or three dimensions. It does "
+    "count gradients of single examples, which all other convolutions never write."
 )
 
 
@@ -173,8 +173,8 @@ def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
 
 def methods(results: Results) -> str:
     head = (
-        "Step and refresh are in milliseconds. The columns n = 1, 4 and 10 have the mean step divided by the multitask step, with a "
-        "refresh every n steps. Memory is the peak above the multitask step, in vectors of D float32.\n\n"
+        "Step and refresh are in milliseconds. The columns n = 1, 4 and 10 have the mean step divided by the multitask step, "
+        "with a refresh every n steps. Memory is the peak above the multitask step, in vectors of D float32.\n\n"
         "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|\n"
     )

@@ -157,8 +157,8 @@ def losers(chosen: list[Outcome]) -> str:
 
 def cost(results: Results) -> str:
     lines = [
-        "Processor time of all runs that a strategy needs, divided by that of `auto`: mean over the pairs, at equal steps. The last",
-        "column counts how often the validation set chose each preset as the best.",
+        "Processor time of all runs that a strategy needs, divided by that of `auto`: mean over the pairs, at equal steps. The",
+        "last column counts how often the validation set chose each preset as the best.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS)} | chosen presets |",
         "|---|" + "---|" * (len(ROWS) + 1),
@@ -179,9 +179,9 @@ def cost(results: Results) -> str:
 def spent(results: Results) -> str:
     """How equal the seconds were, by the clocks of the runs themselves."""
     lines = [
-        "Seconds per step were measured before the runs, which then shared the machine with others. The table has the seconds that",
-        "the runs took per step, times the steps at equal seconds, divided by the time of `auto`: mean over the pairs (lowest to",
-        "highest). Below 1 a strategy had less time than `auto`, above 1 more.",
+        "Seconds per step were measured before the runs, which then shared the machine with others. The table has the seconds",
+        "that the runs took per step, times the steps at equal seconds, divided by the time of `auto`: mean over the pairs",
+        "(lowest to highest). Below 1 a strategy had less time than `auto`, above 1 more.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS if row != AUTO)} |",
         "|---|" + "---|" * (len(ROWS) - 1),
@@ -211,7 +211,7 @@ def time_spent(pair: str, entries: Collection[str], runs: Runs) -> float | None:
 def rates() -> str:
     """Validation accuracy that the two references lose because all strategies of a pair share one rate."""
     lines = [
-        "Validation accuracy of four other seeds: at the shared learning rate, and how much more the best of three rates would give.",
+        "Validation accuracy of four other seeds at the shared learning rate, and how much more the best of three would give.",
         "",
         "| pair | rate | `primary_only` | more | `multitask`, weight 1 | more |",
         "|---|---|---|---|---|---|",

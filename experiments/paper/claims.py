@@ -92,7 +92,7 @@ def against_paper(ours: Summary, mean: float, half: float) -> str:
 
 
 def claim_table(claims: Sequence[Claim], rows: Mapping[str, Row]) -> str:
-    lines = ["| claim | paper | ours, points | 95 % | n | p | verdict |", "|---|---|---|---|---|---|---|"]
+    lines = ["| claim | paper | ours, points | 95 % | n | p | outcome |", "|---|---|---|---|---|---|---|"]
     for claim, found, said in judged(claims, rows):
         paper = "" if claim.points is None else f"{claim.points:+.1f}"
         lines.append(f"| {claim.text} | {paper} | {' | '.join(difference_cells(found))} | {said} |")

@@ -10,10 +10,13 @@ from .rows import Part, Row, part
 from .tables import cells
 
 SAMPLES = """\
-Accuracy against m, with rank 5 and (1, 0, 0), primary_weight 0.01. The paper finds the mean flat and the variance falling
-with m."""
-ENDS = "Seen in the figure and not asked before, so neither a verdict nor corrected: rank 1 less rank 40 is"
-RANK = "The paper finds small ranks better where data are scarce, and larger ones where they are not."
+Accuracy against m, the number of examples that build the basis, with rank 5, (1, 0, 0) and primary_weight 0.01. In the paper the
+mean is flat, and the variance falls with m."""
+ENDS = (
+    "We saw one difference in the figure and had not planned to test it, so it has neither an outcome nor a correction: rank 1 "
+    "minus rank 40 is"
+)
+RANK = "The paper finds small ranks better where data are scarce, and larger ranks elsewhere."
 SAMPLES_CLAIMS = [Claim("the mean is flat: 100 examples are as good as 5", "100", "5", flat=True)]
 SPREAD = "the variance falls with m"
 RANK_CLAIMS = [

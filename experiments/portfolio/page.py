@@ -206,9 +206,9 @@ def costs(lines: Lines) -> str:
 def chances(results: Results) -> str:
     """AUROC and reliability on both halves."""
     found = [
-        "The chance is printed after the first rung. The auxiliary data *helped* where `single` has more than half a point more than",
-        "`primary_only` with folds, on the same pair and seed. In the last column of the first table they helped where tuned",
-        "multitask has more than `primary_only`, on the fixed split.",
+        "The chance is printed after the first rung. The auxiliary data *helped* where `single` has more than half a point more",
+        "than `primary_only` with folds, on the same pair and seed. In the last column of the first table they helped where",
+        "tuned multitask has more than `primary_only`, on the fixed split.",
         "",
         "| pairs | runs | helped | AUROC | AUROC for tuned multitask |",
         "|---|---|---|---|---|",

@@ -221,13 +221,15 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
     assert "Rows of the table train on 2,000 of them and choose on the other 500." in said
     device = (480 / 4) / (60 * multicifar.minutes(multicifar.lines()) / len(multicifar.lines()))
     assert (
-        f"the steps of about 10 runs where a row takes one. They took the device as long as {device:.0f} runs" in said
+        "the steps of about 10 runs, a row those of one. On the device a portfolio took as long as "
+        f"{device:.0f} runs" in said
     )
     assert "no candidate has that ratio" in said and "over 4 pairs with one seed each" in said
-    assert "a mean must be 1.6 times as large as the standard deviation" in said and "no verdict is drawn" in said
+    assert "a mean must be 1.6 times as large as the standard deviation" in said and "we draw no conclusion" in said
     minutes = multicifar.minutes(multicifar.lines())
     assert (
-        f"They took 8 minutes of the device and the table {minutes:.0f}, together {8 + minutes:.0f} of the 60" in said
+        f"The portfolios took 8 minutes of the device and the table {minutes:.0f}: {8 + minutes:.0f} of the 60 minutes"
+        in said
     )
     assert "so far" not in said
     assert "| multicifar100-portfolio | NVIDIA H200 |" in text

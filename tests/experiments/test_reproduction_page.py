@@ -211,10 +211,10 @@ def test_runs_made_more_than_once_are_compared(results: Path) -> None:
 
     once = [made(0, "Monday", 0.5), made(0, "Monday", 0.5, "another part"), made(1, "Monday", 0.5)]
     (results / "figure2-samples.jsonl").write_text("\n".join(once) + "\n")
-    assert "Made more than once" not in page()
+    assert "Repeated:" not in page()
     again = [made(0, "Tuesday", 0.5), made(0, "Friday", 0.5), made(1, "Tuesday", 0.51)]
     (results / "figure2-samples.jsonl").write_text("\n".join(once + again) + "\n")
-    said = "Made more than once: 2 runs, up to 3 times. Every time the same figures to the last digit: 1 of 2."
+    said = "Repeated: 2 runs, up to 3 times. Of these, 1 of 2 gave the same figures to the last digit every time."
     assert said in page()
 
 
