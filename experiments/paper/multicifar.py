@@ -15,7 +15,7 @@ from experiments.reproduce.results import Line, read_lines
 
 from . import printed
 from . import rows as reader
-from .claims import MISSING, Claim, claim_table, judged, table
+from .claims import MISSING, Claim, claim_table, judged, so_many, table
 from .plots import shown
 from .rows import CONFIGS, Key, Part, Row, seed_of, tries
 from .tables import cells, searched, settings
@@ -171,8 +171,8 @@ def outcome(found: Part) -> list[str]:
     ]
     name = f"mean on MultiCifar100, % over {best_counts([*found.rows.values()])[0]} superclasses"
     text = (
-        f"* On MultiCifar100, of {len(less)} rows of ATTITTUD {better or 'none'} is significantly better than multitask and "
-        f"{worse or 'none'} are significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and "
+        f"* On MultiCifar100, of {len(less)} rows of ATTITTUD {so_many(better)} significantly better than multitask and "
+        f"{so_many(worse)} significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and "
         f"multitask lie above our 95 % interval in {outside} of {len(leads)}."
     )
     return [textwrap.fill(text, WIDTH, subsequent_indent="  "), "", table([name, "ours", "paper"], means)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from . import printed
-from .claims import MISSING, Claim, claim_table, difference_cells, judged, table
+from .claims import MISSING, Claim, claim_table, difference_cells, judged, so_many, table
 from .plots import shown
 from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched
@@ -116,8 +116,8 @@ def outcome(found: Part) -> list[str]:
     smallest, *_, largest = sorted(points for points, _ in leads)
     lead = printed.TABLE2["orthogonal"][1] - printed.TABLE2["pretrain"][1]
     multitask = f"""\
-* On Cat-vs-Dog, we compare {len(less)} rows of ATTITTUD with a multitask that had the same search: {better or "none"} is
-  significantly better and {worse or "none"} are significantly worse. They differ from multitask by {min(less)[0]:+.1f} to
+* On Cat-vs-Dog, we compare {len(less)} rows of ATTITTUD with a multitask that had the same search: {so_many(better)}
+  significantly better and {so_many(worse)} significantly worse. They differ from multitask by {min(less)[0]:+.1f} to
   {max(less)[0]:+.1f} points."""
     leading = f"""\
 * On Cat-vs-Dog, the paper's leads over vanilla pre-training, PCGrad and multitask ({smallest} to {largest} points) lie above our
