@@ -63,14 +63,14 @@ TOPICS = (
 
 
 def missed(found: list[Goal]) -> list[str]:
-    """One line of Markdown for each topic with a missed goal."""
+    """A table in Markdown with a line for each topic with a missed goal."""
     lines = []
     for topic in TOPICS:
         judged = [goal for goal in found if goal.what.startswith(topic.begins) and goal.met is not None]
         misses = [goal for goal in judged if goal.met is False]
         if misses:
             named = [f"{goal.brief} ({goal.goal.split(':')[0]})" for goal in misses[:SHOWN]]
-            more = f" and {len(misses) - SHOWN} more" if len(misses) > SHOWN else ""
+            more = f"<br>and {len(misses) - SHOWN} more" if len(misses) > SHOWN else ""
             count = f"{len(misses)} of {len(judged)}"
-            lines.append(f"* **{topic.title}**, {count}: {', '.join(named)}{more}. {topic.limit}")
-    return lines
+            lines.append(f"| {topic.title} | {count} | {'<br>'.join(named)}{more} | {topic.limit} |")
+    return ["| goals | missed | the first misses (limit) | why |", "|---|---|---|---|", *lines] if lines else []

@@ -83,7 +83,7 @@ def page(results: Results) -> str:
         GROWTH.rstrip(),
         growth(results),
         "## Which goals are missed?",
-        f"{met} of {len(judged)} goals are met ([all goals](appendix/performance/tables.md#goals)). Missed, with limits:",
+        f"{met} of {len(judged)} goals are met ([all goals](appendix/performance/tables.md#goals)). These are missed:",
         "\n".join(missed(found)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

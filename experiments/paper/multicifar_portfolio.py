@@ -29,8 +29,8 @@ trained on all of them, each network of `ensemble` on two thirds. Rows of the ta
 choose on the other {validation:,}."""
 HONEST = """\
 A difference has causes that these figures cannot tell apart: labels, averaged weights, the choice among strategies,
-and the number of steps. A portfolio takes the steps of about {runs:.0f} runs, a row those of one. On the device a
-portfolio took as long as {device:.0f} runs of the table, which were compiled; the portfolio's runs were not. The
+and the number of steps. A portfolio takes the steps of about {runs:.0f} runs, a row of the table those of one run. On the
+device a portfolio took as long as {device:.0f} runs of the table, which were compiled; the portfolio's runs were not. The
 settings of both come from the search on other superclasses, except the weight. Multitask's row weighs the primary task
 by 0.1 and the auxiliary one by 1, and no candidate has that ratio: theirs are 1 to 1, 1 to 0.1 and 1 to 4. The first
 rung ends inside the guided phase, where `pretrain` has fitted only its output layer to the primary task; it was stopped

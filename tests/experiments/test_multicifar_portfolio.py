@@ -221,7 +221,7 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
     assert "Rows of the table train on 2,000 of them and choose on the other 500." in said
     device = (480 / 4) / (60 * multicifar.minutes(multicifar.lines()) / len(multicifar.lines()))
     assert (
-        "the steps of about 10 runs, a row those of one. On the device a portfolio took as long as "
+        "the steps of about 10 runs, a row of the table those of one run. On the device a portfolio took as long as "
         f"{device:.0f} runs" in said
     )
     assert "no candidate has that ratio" in said and "over 4 pairs with one seed each" in said
