@@ -55,10 +55,13 @@ class Chunk(NamedTuple):
     lengths: Tensor  # columns of each block
     owners: Tensor  # the number of the segment that each block is a part of
 
-    def numbers(self) -> Tensor:
-        """The number of its segment for each column."""
-        size = self.columns.stop - self.columns.start
-        return self.owners.index_select(0, torch.repeat_interleave(self.lengths, output_size=size))
+    def blocks(self) -> Tensor:
+        """The number of its block for each column."""
+        return torch.repeat_interleave(self.lengths, output_size=self.columns.stop - self.columns.start)
+
+    def spread(self, values: Tensor, blocks: Tensor) -> Tensor:
+        """For each column the value of its segment."""
+        return values.index_select(0, self.owners).index_select(0, blocks)
 
 
 class Segments(Whole):
@@ -98,27 +101,27 @@ class Segments(Whole):
         """Multiply each row by a factor for each segment, k x T."""
         factors = factors.to(rows.dtype)
         for chunk in self._chunks:
-            numbers = chunk.numbers()
+            blocks = chunk.blocks()
             for row, own in zip(rows, factors, strict=True):
-                row[chunk.columns].mul_(own.index_select(0, numbers))
+                row[chunk.columns].mul_(chunk.spread(own, blocks))
 
     def transform_(self, rows: Tensor, matrix: Tensor) -> None:
         for chunk in self._chunks:
-            numbers, parts = chunk.numbers(), rows[:, chunk.columns]
+            blocks, parts = chunk.blocks(), rows[:, chunk.columns]
             # From the last row: a row needs the ones before it.
             for i in reversed(range(rows.shape[0])):
-                total = matrix[:, i, i].index_select(0, numbers).mul_(parts[i])
+                total = chunk.spread(matrix[:, i, i], blocks).mul_(parts[i])
                 for j in range(i):
-                    total.addcmul_(matrix[:, i, j].index_select(0, numbers), parts[j])
+                    total.addcmul_(chunk.spread(matrix[:, i, j], blocks), parts[j])
                 parts[i].copy_(total)
 
     def add_rows_(self, x: Tensor, rows: Tensor, weights: Tensor) -> None:
         """x += rowsᵀ weights, with weights k x T."""
         weights = weights.to(x.dtype)
         for chunk in self._chunks:
-            numbers = chunk.numbers()
+            blocks = chunk.blocks()
             for row, own in zip(rows, weights, strict=True):
-                x[chunk.columns].addcmul_(row[chunk.columns], own.index_select(0, numbers))
+                x[chunk.columns].addcmul_(row[chunk.columns], chunk.spread(own, blocks))
 
     def add_product_(self, out: Tensor, weights: Tensor, rows: Tensor) -> None:
         for row, own in zip(out, weights.unbind(1), strict=True):
