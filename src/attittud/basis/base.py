@@ -16,6 +16,7 @@ from attittud.autograd.layout import EVERYTHING, Layout, Share
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
+from attittud.kernels.segments import WHOLE, Whole
 from attittud.workers.one import Workers
 
 Scope = Callable[[], AbstractContextManager[object]]
@@ -46,6 +47,7 @@ class Refresh:
     old: tuple[Tensor, Tensor] | None = None  # V until now and a factor, for a basis that goes on from factor @ V
     factor: Tensor | None = None  # the same factor for the new rows
     scale: Tensor | None = None  # a factor for each column, where inner products are not the Euclidean ones
+    columns: Whole = WHOLE  # the columns that belong together: each parameter may have directions of its own
 
     @property
     def first(self) -> int | Tensor:
@@ -96,6 +98,10 @@ class Refresh:
         """Keep the factor that gives back the rows a basis was made of, factor @ V, for the next refresh."""
         self.factor = factor
 
+    def separate(self) -> None:
+        """Give each parameter directions of its own."""
+        self.columns = self.layout.segments
+
     def rescale_(self, scale: Tensor) -> None:
         """Multiply each column by a factor, since inner products are not the Euclidean ones."""
         self.scale = scale
@@ -140,6 +146,8 @@ class Basis(ABC):
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
     least: ClassVar[int] = 2  # entries of the primary losses without which it spans nothing, if it needs J
     single: ClassVar[bool] = True  # whether these entries are single examples
+    together: ClassVar[bool] = False
+    """Whether `finish` leaves products of rows to `refresh.columns`: scope="tensor" then finishes all parameters at once."""
     label: ClassVar[str] = ""  # the name and what else decides the meaning of V; empty: the name alone
 
     def rank(self, asked: int) -> int:
@@ -149,6 +157,10 @@ class Basis(ABC):
     def working_rows(self, rank: int, examples: int) -> int:
         """Rows of length D that a refresh works on in addition to the stored V."""
         return rank
+
+    def takes_mean(self, refresh: Refresh, count: int) -> bool:
+        """Whether the mean gradient of so many losses is all that this basis takes from them, in place of J."""
+        return self.needs == "mean"
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
         """Take in the examples of one primary call: `refresh.put` keeps the rows added up so far."""
@@ -161,7 +173,7 @@ class Basis(ABC):
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
     """Gram-Schmidt of the rows that were added up; `most`: how many directions there can be."""
     assert refresh.rows is not None
-    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most).finite
+    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most, columns=refresh.columns).finite
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers
