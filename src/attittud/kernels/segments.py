@@ -70,7 +70,7 @@ class Segments(Whole):
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         counts = [-(-size // BLOCK) for size in sizes]
         lengths = [min(BLOCK, size - start) for size in sizes for start in range(0, size, BLOCK)]
-        self._counts = torch.tensor(counts, dtype=torch.int32, device=device)
+        self._counts = torch.tensor(counts, dtype=torch.int64, device=device)
         self._chunks = list(_chunks(counts, lengths, device, chunk_size(self._counts)))
 
     def dot(self, x: Tensor, y: Tensor) -> Tensor:
@@ -135,6 +135,6 @@ def _chunks(counts: list[int], lengths: list[int], device: torch.device, most: i
     first = start = 0
     while first < len(ends):
         last = bisect_right(ends, start + most)
-        tables = (torch.tensor(x[first:last], dtype=torch.int32, device=device) for x in (lengths, owners))
+        tables = (torch.tensor(x[first:last], dtype=torch.int64, device=device) for x in (lengths, owners))
         yield Chunk(slice(start, ends[last - 1]), *tables)
         first, start = last, ends[last - 1]
