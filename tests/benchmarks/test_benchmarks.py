@@ -60,7 +60,7 @@ def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     assert point["revision"] == result["provenance"]["revision"]
     judges = load(tmp_path)["judges"]["points"]["wrn22"]
     assert judges["seconds"]["eager"].keys() == {"multitask", "fixed", "auto", "auto, judges asked", "judges alone"}
-    assert 0 < floor(judges, "eager")
+    assert floor(judges, "eager") > 0
     later = load(tmp_path)
     later["wrn22"]["points"]["k=2 m=4"]["revision"] = "zzz"
     assert ", zzz." in tables(later, [])
