@@ -7,8 +7,10 @@ are needed.)
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -49,6 +51,17 @@ def of_all_rows(tensor: Tensor) -> Tensor:
         return tensor
     whole = torch._C._functorch.get_unwrapped(tensor)
     return whole.movedim(at, 0) if at else whole
+
+
+def add_hook(tensor: Tensor, hook: Callable[[Any], Tensor | None]) -> Callable[[], object]:
+    """`tensor.register_hook(hook)` in a fifth of its time, for a tensor that is no leaf; returns a function that removes it."""
+    if tensor._backward_hooks is not None or tensor.grad_fn is None:
+        remove: Callable[[], object] = tensor.register_hook(hook).remove
+        return remove
+    # Under a key that torch never takes: it counts its hooks from 0.
+    hooks = tensor._backward_hooks = OrderedDict({-1: hook})
+    tensor.grad_fn._register_hook_dict(tensor)
+    return partial(hooks.pop, -1, None)
 
 
 def packs_saved_tensors() -> bool:

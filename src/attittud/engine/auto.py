@@ -44,6 +44,9 @@ class Auto(Engine):
     def seen(self) -> None:
         self._hooks.seen()
 
+    def used(self) -> None:
+        self._hooks.used()
+
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         if self._hooks.record is not None:
             try:

@@ -74,6 +74,9 @@ class Engine(ABC):
     def seen(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
         """The forward pass is over; the engine need not observe what follows inside of `watch`."""
 
+    def used(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
+        """J of the latest `watch` is not needed any more: the engine need not observe further uses of the graph."""
+
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         """J of losses whose forward pass ran in the latest `watch`."""
         return Jacobian(self, losses, layout)

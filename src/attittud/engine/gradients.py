@@ -54,6 +54,9 @@ class PerExampleGradient(ABC):
         if self.size == 0:
             return
         in_order = out.ndim == 2
+        if in_order and self.elements * self.examples <= budget:  # most parameters
+            add_product_(out, weights, self.chunk(slice(0, self.examples), out.dtype))
+            return
         out, gradients_of = (out, self.chunk) if in_order else self.ordered(out)
         in_place = out if in_order else out.view(out.shape[0], -1) if out[0].is_contiguous() else None
         if in_place is not None and self.elements * self.examples <= budget:

@@ -7,7 +7,7 @@ first refresh, and again where new shapes are ambiguous; the error names a param
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -38,9 +38,13 @@ class Hooks(Loop):
     def __init__(self) -> None:
         self.checked = Checked()
         self.axes = KnownAxes()
+        self.known: KnownCalls | None = None
         self.record: Recorder | None = None
         self._model: nn.Module | None = None
         self._norms: list[tuple[str, nn.Module]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"known": None}  # found again by a refresh
 
     @property
     def instead(self) -> str:
@@ -80,6 +84,10 @@ class Hooks(Loop):
         if self.record is not None:
             self.record.finish()
 
+    def used(self) -> None:
+        if self.record is not None and not self.keeps_graph:
+            self.record.release()
+
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         if losses.shape[0] == 0:  # a worker without examples
             return super().jacobian(losses, layout)
@@ -97,8 +105,9 @@ class Hooks(Loop):
                 if not self.axes.confirmed:
                     raise
                 # Shared tensors may differ by example now, or a call may be left out: check as in a first refresh.
-                self.axes = KnownAxes()
+                self.axes, self.known = KnownAxes(), None
                 self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
+        self.known = jacobian.known()
         return jacobian
 
     def _verify(self, jacobian: HookedJacobian) -> None:
@@ -122,7 +131,23 @@ class Located(NamedTuple):
     """Where the examples are in the calls of a forward pass; None: a tensor belongs to all examples."""
 
     forms: dict[Form, BatchAxis | None]
-    axes: dict[int, dict[int | None, BatchAxis | None]]  # by id of a call: in its result (None), its arguments
+    axes: list[dict[int | None, BatchAxis | None]]  # by number of the call: in its result (None), its arguments
+
+
+class Frontier(NamedTuple):
+    """Outputs of calls behind which no other output lies: a backward pass that reaches them passes all calls."""
+
+    outputs: list[int]  # their numbers among the outputs of all calls
+    complete: bool  # the losses depend on all outputs of all calls
+
+
+class KnownCalls(NamedTuple):
+    """What a refresh has found out about its calls, for the next refresh whose calls are the same."""
+
+    layout: Layout  # held, so that no other tensor gets the id of a parameter
+    calls: list[Any]
+    located: Located
+    frontier: Frontier
 
 
 class HookedJacobian(Jacobian):
@@ -135,19 +160,37 @@ class HookedJacobian(Jacobian):
         self.record = record
         self.half = False  # whether a gradient came in half precision
         self._names = {id(p): name for name, p in layout.named}
-        self._calls = {id(call): call for call in record.calls if any(map(self._asked, call.met))}
-        met = {id(tensor): tensor for call in self._calls.values() for tensor in call.met}
-        self._derived = Derived({key: t for key, t in met.items() if key in record.derived}, layout)
+        self._asked: Set[int] = self._names.keys() | record.derived.keys() if record.derived else self._names.keys()
+        """Parameters of the layout, and tensors that are computed from parameters alone."""
+        self._calls = [call for call in record.calls if not self._asked.isdisjoint(map(id, call.met))]
+        self._numbers = {id(call): number for number, call in enumerate(self._calls)}
+        derived = (
+            {id(t): t for call in self._calls for t in call.met if id(t) in record.derived} if record.derived else {}
+        )
+        self._derived = Derived(derived, layout)
         self.budget = _budget(layout)
-        self._edges = _frontier(losses, [edge for call in self._calls.values() for edge in call.edges])
+        self._described = [(self.examples, *call.described(self._names)) for call in self._calls]
+        known = engine.known
+        self._same = known if known is not None and known.layout is layout and known.calls == self._described else None
+
+    @cached_property
+    def _edges(self) -> list[GradientEdge]:
+        """The outputs of all calls."""
+        return [edge for call in self._calls for edge in call.edges]
+
+    @cached_property
+    def _frontier(self) -> Frontier:
+        return _frontier(self.losses, self._edges)
+
+    def known(self) -> KnownCalls:
+        """What the next refresh may find to be the same."""
+        if self._same is not None:
+            return self._same
+        return KnownCalls(self.layout, self._described, self.located, self._frontier)
 
     def over(self, layout: Layout) -> HookedJacobian:
         """J over the parameters of another layout."""
         return HookedJacobian(self.engine, self.record, self.losses, layout)
-
-    def _asked(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a parameter of the layout, or computed from parameters alone."""
-        return id(tensor) in self._names or id(tensor) in self.record.derived
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         with self.record.active():
@@ -184,7 +227,7 @@ class HookedJacobian(Jacobian):
         products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
         total = torch.zeros(m, m, dtype=torch.float64, device=device)
         by_vector = [self.layout.by_identity(vector) for vector in vectors]
-        uses = Counter(id(tensor) for call in self._calls.values() for tensor in call.met)
+        uses = Counter(id(tensor) for call in self._calls for tensor in call.met)
         waiting: dict[int, list[PerExampleGradient]] = {}
 
         def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
@@ -213,23 +256,35 @@ class HookedJacobian(Jacobian):
     # ------------------------------------------------------------------------------------------------ one pass
 
     def _sweep(self, visit: Visit) -> None:
+        missing = dict(self._numbers)
+
         def on_call(call: Call, gradients: Gradients) -> None:
-            for gradient in gradients:
-                if gradient is not None and gradient.dtype.itemsize == 2:
-                    self.half = True
-            if id(call) in self._calls:
-                self._per_example(call, gradients, visit)
+            if not self.half:
+                for gradient in gradients:
+                    if gradient is not None and gradient.dtype.itemsize == 2:
+                        self.half = True
+            number = missing.pop(id(call), None)
+            if number is not None:
+                self._per_example(call, gradients, self.located.axes[number], visit)
 
-        if not self._edges:
+        if self._same is not None and self._same.frontier.complete:
+            self._backward(self._same.frontier, on_call)
+        # After that, calls are missing only where the losses depend on the same calls in another way.
+        if missing:
+            self._backward(self._frontier, on_call)
+
+    def _backward(self, frontier: Frontier, on_call: Callable[[Call, Gradients], None]) -> None:
+        """A pass that ends at the calls: the gradients of the parameters themselves are not computed."""
+        if not frontier.outputs:
             return
-        ones = torch.ones_like(self.losses)
-        # The pass ends at the calls: the gradients of the parameters themselves are not computed. Autocast is off, since it
-        # would round the operands of our own products.
+        edges, ones = [self._edges[at] for at in frontier.outputs], torch.ones_like(self.losses)
+        # Autocast is off, since it would round the operands of our own products.
         with self.record.telling(on_call), torch.autocast(self.layout.device.type, enabled=False):
-            torch.autograd.grad(self.losses, self._edges, ones, retain_graph=True, allow_unused=True)
+            torch.autograd.grad(self.losses, edges, ones, retain_graph=True, allow_unused=True)
 
-    def _per_example(self, call: Call, gradients: Gradients, visit: Visit) -> None:
-        axes = self.located.axes[id(call)]
+    def _per_example(
+        self, call: Call, gradients: Gradients, axes: dict[int | None, BatchAxis | None], visit: Visit
+    ) -> None:
         axis = axes[None]
         assert axis is not None
         try:
@@ -244,7 +299,7 @@ class HookedJacobian(Jacobian):
                     given = {key: own for key, at in data.items() if (own := axes[at]) is not None}
                     formed = generic(call, args, kwargs, gradients, self.examples, given, axis)
                 for tensor, per_example in formed:
-                    if self._asked(tensor):
+                    if id(tensor) in self._asked:
                         visit(tensor, per_example)
         except torch.OutOfMemoryError:
             raise
@@ -260,11 +315,14 @@ class HookedJacobian(Jacobian):
 
     @cached_property
     def located(self) -> Located:
+        if self._same is not None:
+            return self._same.located
         count, known = Counter[str](), self.engine.axes
-        forms, axes = dict[Form, BatchAxis | None](), {}
-        for key, call in self._calls.items():
+        forms, axes = dict[Form, BatchAxis | None](), []
+        for call in self._calls:
             what = _described(call, self._names)
-            axes[key] = own = dict[int | None, BatchAxis | None]()
+            own = dict[int | None, BatchAxis | None]()
+            axes.append(own)
             for at in (None, *call.shapes):
                 shape, use = call.shape_of(at), what if at is None else f"{what}, argument {at}"
                 form = form_of(use, count[what], shape, self.examples)
@@ -348,8 +406,7 @@ class Derived:
         return by_parameter.values()
 
 
-def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
-    """The `edges` behind which no other edge lies: a backward pass that reaches them passes all edges."""
+def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> Frontier:
     wanted = {edge.node for edge in edges}
     followers: dict[Any, list[Any]] = {loss.grad_fn: []}
     stack: list[Any] = [loss.grad_fn]
@@ -373,4 +430,5 @@ def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]
             else:
                 leads_on.add(node)
         inner = rest
-    return [edge for edge in edges if edge.node in followers and edge.node not in leads_on]
+    outputs = [at for at, edge in enumerate(edges) if edge.node in followers and edge.node not in leads_on]
+    return Frontier(outputs, complete=wanted <= followers.keys())

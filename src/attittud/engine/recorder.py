@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from attittud._torch import DisableTorchFunction, packs_saved_tensors, tree_flatten, tree_unflatten
+from attittud._torch import DisableTorchFunction, add_hook, packs_saved_tensors, tree_flatten, tree_unflatten
 from attittud.autograd.forward import all_modules
 from attittud.engine.base import UnsupportedError
 
@@ -73,9 +73,11 @@ class Call:
                 self._flat, self._spec = tree_flatten((args, kwargs))
                 self.positional = len(tree_flatten(args)[0])
                 break
-        self._at = [at for at, value in enumerate(self._flat) if id(value) in kept]
         # Shapes of the data, by its number among the arguments.
-        self.shapes = {at: tuple(self._flat[at].shape) for at in self._at}
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        for at, value in enumerate(self._flat):
+            if id(value) in kept:
+                self.shapes[at] = tuple(value.shape)
         self._kept: Any = None
         self._versions: list[int] = []
 
@@ -83,32 +85,44 @@ class Call:
         """The shape of the result (None), or of some data among the arguments."""
         return tuple(self.shape) if at is None else self.shapes[at]
 
+    def described(self, names: dict[int, str]) -> tuple[Any, ...]:
+        """What is the same in the same call of another forward pass. `names`: of the parameters, by id."""
+        met = [names.get(id(t)) for t in self.met]
+        return self.func, met, self.shape, self.shapes, self.positional, self.in_attention, self.outputs
+
     @property
     def name(self) -> str:
         return str(getattr(self.func, "__name__", self.func))
 
     def keep(self, anchor: Tensor, packed: bool) -> None:
         """Hold the data among the arguments. Where hooks pack away what autograd saves, let them pack this data as well."""
-        if packed and self._at:
+        if packed and self.shapes:
             # The result is held, not only its grad_fn: up to torch 2.11 the node does not outlive the result.
-            self._kept = _keep(anchor, *(self._flat[at] for at in self._at))
-            for at in self._at:
+            self._kept = _keep(anchor, *(self._flat[at] for at in self.shapes))
+            for at in self.shapes:
                 self._flat[at] = None
         else:
-            self._versions = [self._flat[at]._version for at in self._at]
+            for at in self.shapes:
+                self._versions.append(self._flat[at]._version)
 
     def arguments(self) -> tuple[Any, Any, dict[int, int]]:
         """Positional and keyword arguments as they were, and the ids of the data among them with their keys in `shapes`."""
-        flat = list(self._flat)
+        flat, data = self._flat, dict[int, int]()
         if self._kept is not None:
-            for at, tensor in zip(self._at, self._kept.grad_fn.saved_tensors, strict=True):
+            flat = list(flat)
+            for at, tensor in zip(self.shapes, self._kept.grad_fn.saved_tensors, strict=True):
                 flat[at] = tensor
-        elif [flat[at]._version for at in self._at] != self._versions:
-            raise UnsupportedError("an argument was overwritten in place, which its gradient would need")
-        data = {id(flat[at]): at for at in self._at}
+                data[id(tensor)] = at
+        else:
+            for at, version in zip(self.shapes, self._versions, strict=True):
+                if flat[at]._version != version:
+                    raise UnsupportedError("an argument was overwritten in place, which its gradient would need")
+                data[id(flat[at])] = at
         if self._spec is not None:
             return *tree_unflatten(flat, self._spec), data
-        count = len(flat) - len(self._names)
+        if not self._names:
+            return flat, {}, data
+        count = self.positional
         return flat[:count], dict(zip(self._names, flat[count:], strict=True)), data
 
 
@@ -118,10 +132,8 @@ def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
     for entry in entries:
         if isinstance(entry, Tensor):
             found.append(entry)
-        elif isinstance(entry, (tuple, list)):
-            found += tensors_in(entry)
-        elif isinstance(entry, dict):
-            found += tensors_in(entry.values())
+        elif isinstance(entry, (tuple, list, dict)):
+            found += tensors_in(entry.values() if isinstance(entry, dict) else entry)
     return found
 
 
@@ -174,19 +186,21 @@ class Recorder(TorchFunctionMode):
         self._constant: dict[int, Tensor] = {}
         self._parameters: dict[int, Tensor] = {}
         for module in all_modules(model):
-            for buffer in module._buffers.values():
-                if buffer is not None:
-                    self._constant[id(buffer)] = buffer
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    self._parameters[id(parameter)] = parameter
+            if module._buffers:
+                for buffer in module._buffers.values():
+                    if buffer is not None:
+                        self._constant[id(buffer)] = buffer
+            if module._parameters:
+                for parameter in module._parameters.values():
+                    if parameter is not None:
+                        self._parameters[id(parameter)] = parameter
         self._constant |= self._parameters
         self._parameters = {key: p for key, p in self._parameters.items() if p.requires_grad}
         self._anchor = torch.zeros((), requires_grad=True)
         self._recording = True
         self._active = False
         self._attention = False
-        self._handles: list[Any] = []
+        self._handles: list[Callable[[], object]] = []  # each removes a hook
         self.forward = ExitStack()  # a closed recorder records nothing until a backward pass
         self._repeats = False
         """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
@@ -231,10 +245,18 @@ class Recorder(TorchFunctionMode):
         finally:
             self._active = False
 
+    def release(self) -> None:
+        """Close before the graph is used for the last time, without calling a hook for every output there.
+
+        (Not where parts of the model run again in that pass: they must run in the same way as in the forward pass.)
+        """
+        if not self._repeats:
+            self.close()
+
     def close(self) -> None:
         self.forward.close()
-        for handle in self._handles:
-            handle.remove()
+        for remove in self._handles:
+            remove()
         self.calls, self.derived, self._constant, self._handles = [], {}, {}, []
 
     def __torch_function__(
@@ -250,16 +272,18 @@ class Recorder(TorchFunctionMode):
                     return _OPENED[func](*args, **kwargs)
             finally:
                 self._attention = before
-        given = tensors_in(args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()))
-        data = [t for t in given if id(t) not in self._constant]
-        if len(data) < len(given):  # parameters and what is derived from them are constants
-            met = [t for t in given if id(t) in self._parameters or id(t) in self.derived]
+        entries = args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()) if kwargs else args
+        data, constant = list[Tensor](), list[Tensor]()
+        for t in tensors_in(entries):
+            (constant if id(t) in self._constant else data).append(t)
+        if constant:  # parameters and what is derived from them are constants
+            met = [t for t in constant if id(t) in self._parameters or id(t) in self.derived]
             if met and (data or func in SPREADING) and torch.is_grad_enabled():
                 return self._call(func, args, kwargs, met, data)
         result = func(*args, **kwargs)
         if _in_place(func):
             self._overwritten(args[0], constant=not data)
-        elif func in _CONSTANT or (given and not data) or (func is torch.tensor and result.ndim == 0):
+        elif (constant and not data) or func in _CONSTANT or (func is torch.tensor and result.ndim == 0):
             self._derive(result)
         return result
 
@@ -286,7 +310,7 @@ class Recorder(TorchFunctionMode):
         self._repeats = self._repeats or packed
         in_place = _in_place(func)
         plain = func in ADDITIONS and "alpha" not in kwargs
-        needed = set() if plain or func in SPREADING else {id(t) for t in data}
+        needed = set() if plain or func in SPREADING else set(map(id, data))
         call = Call(func, args, kwargs, met, needed)
         if in_place:
             # Taken before they are overwritten, which is then noticed when they are asked for.
@@ -300,8 +324,11 @@ class Recorder(TorchFunctionMode):
         results = (
             [result] if type(result) is Tensor else tensors_in((args[0] if func is Tensor.__setitem__ else result,))
         )
-        call.outputs = [at for at, t in enumerate(results) if t.requires_grad]
-        outputs = [results[at] for at in call.outputs]
+        outputs = list[Tensor]()
+        for at, t in enumerate(results):
+            if t.requires_grad:
+                call.outputs.append(at)
+                outputs.append(t)
         if not outputs:
             return result
         if func in SPREADING and not _grew(met[0], outputs[0], dim=1 if self._attention else 0):
@@ -317,45 +344,62 @@ class Recorder(TorchFunctionMode):
 
     def _watch(self, call: Call, outputs: list[Tensor]) -> None:
         """Ask for the gradients of the outputs as they are now: the outputs may be overwritten in place later."""
-        shown = outputs
-        if call.func not in SPREADING:
-            outputs = [_whole(t) for t in shown]
-        shapes = [None if t is whole else t.shape for t, whole in zip(shown, outputs, strict=True)]
-        call.edges = [get_gradient_edge(t) for t in outputs]
+        shapes: list[torch.Size | None] = []
+        for at, shown in enumerate(outputs):
+            whole = shown if call.func in SPREADING else _whole(shown)
+            shapes.append(None if whole is shown else shown.shape)
+            call.edges.append(get_gradient_edge(whole))
+            outputs[at] = whole
         self.calls.append(call)
+        if len(outputs) == 1:
+            # A frozen BatchNorm loses the layout, which both autograd and our rule need. So it is copied once for both.
+            laid_out = call.func is F.conv2d and _in_channels_last(outputs[0])
+            self._handles.append(add_hook(outputs[0], self._hook(call, shapes[0], laid_out)))
+            return
 
-        # A frozen BatchNorm loses the layout, which both autograd and our rule need. So it is copied once for both.
-        laid_out = call.func is F.conv2d and _in_channels_last(outputs[0])
+        def together(gradients: Sequence[Tensor | None]) -> None:
+            if self._on_call is not None:
+                with DisableTorchFunction():
+                    pairs = zip(gradients, shapes, strict=True)
+                    shaped = tuple([g if g is None or s is None else g.reshape(s) for g, s in pairs])
+                self._on_call(call, shaped)
 
-        def arrived(*gradients: Tensor | None) -> Tensor | None:
+        self._handles.append(torch.autograd.graph.register_multi_grad_hook(outputs, together).remove)
+
+    def _hook(self, call: Call, shape: torch.Size | None, laid_out: bool) -> Callable[[Tensor | None], Tensor | None]:
+        """What to do with the gradient of the only output of a call."""
+        if shape is None and not laid_out:
+
+            def arrived(gradient: Tensor | None) -> None:
+                if self._on_call is not None:
+                    self._on_call(call, (gradient,))
+
+            return arrived
+
+        def shaped(gradient: Tensor | None) -> Tensor | None:
             if self._on_call is None:
                 return None
-            with DisableTorchFunction():
-                if laid_out and gradients[0] is not None:
-                    gradients = (gradients[0].contiguous(memory_format=torch.channels_last),)
-                pairs = zip(gradients, shapes, strict=True)
-                shaped = tuple([g if g is None or s is None else g.reshape(s) for g, s in pairs])
-            self._on_call(call, shaped)
-            return gradients[0] if laid_out else None
+            seen = gradient
+            if gradient is not None:
+                with DisableTorchFunction():
+                    if laid_out:
+                        gradient = gradient.contiguous(memory_format=torch.channels_last)
+                    seen = gradient if shape is None else gradient.reshape(shape)
+            self._on_call(call, (seen,))
+            return gradient if laid_out else None
 
-        if len(outputs) == 1:
-            self._handles.append(outputs[0].register_hook(arrived))
-        else:
-
-            def together(found: Sequence[Tensor | None]) -> None:
-                arrived(*found)
-
-            self._handles.append(torch.autograd.graph.register_multi_grad_hook(outputs, together))
+        return shaped
 
 
 def _cast(args: tuple[Any, ...], data: list[Tensor]) -> tuple[tuple[Any, ...], list[Tensor]]:
     """The input as autocast would take it: then the tensor that autograd saves is the one that is held here too."""
     x = args[0]
-    if not isinstance(x, Tensor) or x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+    if not isinstance(x, Tensor) or x.dtype != torch.float32:
         return args, data
-    if all(x is not t for t in data):
+    device = x.device.type
+    if not torch.is_autocast_enabled(device) or id(x) not in map(id, data):
         return args, data
-    cast = x.to(torch.get_autocast_dtype(x.device.type))
+    cast = x.to(torch.get_autocast_dtype(device))
     return (cast, *args[1:]), [cast if t is x else t for t in data]
 
 

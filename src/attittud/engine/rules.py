@@ -94,11 +94,11 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
 
 
 def linear(b: Bound) -> Found:
-    g = b.positions(b.gradient)
-    if b.asks(b["weight"]):
-        yield b["weight"], Outer(g, b.positions(b.operand(b["input"])))
-    if b.asks(b["bias"]):
-        yield b["bias"], Dense(_sum(g, 1))
+    g, weight, bias = b.positions(b.gradient), b["weight"], b["bias"]
+    if b.asks(weight):
+        yield weight, Outer(g, b.positions(b.operand(b["input"])))
+    if bias is not None and b.asks(bias):
+        yield bias, Dense(_sum(g, 1))
 
 
 def matmul(b: Bound) -> Found:
@@ -166,10 +166,11 @@ def _affine(b: Bound, normalised: Callable[[], Tensor], features: int = 0) -> Fo
     """weight * normalised + bias, with weight and bias over the channels or over some of the last dimensions."""
     g = by_example(b.gradient, b.axis, b.examples)
     dims = list(range(1, g.ndim - features)) if features else [1, *range(3, g.ndim)]
-    if b.asks(b["weight"]):
-        yield b["weight"], Dense((g * by_example(normalised(), b.axis, b.examples)).sum(dims))
-    if b.asks(b.arguments.get("bias")):
-        yield b["bias"], Dense(_sum(g, dims))
+    weight, bias = b["weight"], b.arguments.get("bias")
+    if b.asks(weight):
+        yield weight, Dense((g * by_example(normalised(), b.axis, b.examples)).sum(dims))
+    if bias is not None and b.asks(bias):
+        yield bias, Dense(_sum(g, dims))
 
 
 def layer_norm(b: Bound) -> Found:
@@ -269,14 +270,19 @@ def bind(
     if call.func not in RULES:
         return None
     rule, defaults, may_be_data = RULES[call.func]
-    named = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
-    if len(args) > len(defaults) or len(named) != len(defaults):
+    if len(args) > len(defaults):
+        return None
+    named = defaults.copy()
+    named.update(zip(defaults, args, strict=False))
+    if kwargs:
+        named.update(kwargs)
+    if len(named) != len(defaults):
         return None
     wanted = set[int]()
     for name, value in named.items():
         if value is ...:  # missing; by identity, since comparing a tensor by value takes a hundred times as long
             return None
-        if isinstance(value, Tensor) and name not in may_be_data:
+        if name not in may_be_data and isinstance(value, Tensor):
             if id(value) in data:
                 return None
             wanted.add(id(value))

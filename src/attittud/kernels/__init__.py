@@ -113,12 +113,13 @@ def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
 
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
     """out (k x D) += weights (k x m) @ rows (m x D)."""
-    found = kernels() if out.is_cuda and all(x.dtype == torch.float32 for x in (out, weights, rows)) else None
-    k, size = out.shape
-    if found is None or k > found.MOST_SUMS or size < found.LEAST_COLUMNS or not out.stride(1) == rows.stride(1) == 1:
+    found = kernels() if out.is_cuda else None
+    if found is None or out.shape[1] < found.LEAST_COLUMNS or out.shape[0] > found.MOST_SUMS:
         out.addmm_(weights, rows)
-    else:
+    elif out.dtype == weights.dtype == rows.dtype == torch.float32 and out.stride(1) == rows.stride(1) == 1:
         found.add_product_(out, weights, rows)
+    else:
+        out.addmm_(weights, rows)
 
 
 def gram(rows: Tensor) -> Tensor:

@@ -150,6 +150,7 @@ class Refresher:
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
             self.basis.add(refresh, self.workers.jacobian(self.engine, shrunk, refresh.layout, share))
+            self.engine.used()
 
     def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
         """Do the same with the losses that a callable returns, in a forward pass that the library controls."""

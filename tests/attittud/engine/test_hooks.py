@@ -1,5 +1,7 @@
 """The engine `hooks`: one backward pass, little memory, and what it refuses by name."""
 
+import copy
+
 import pytest
 import torch
 import torch._dynamo
@@ -9,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from attittud import Guide
 from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
+from tests.helpers.oracle import jacobian
 from tests.helpers.parity import ETA
 from tests.helpers.watch import LiveMemory
 from tests.helpers.zoo import problem
@@ -83,6 +86,66 @@ def test_a_refresh_is_one_backward_pass():
 
     guide.backward(primary=losses, auxiliary=p.loss())
     assert len(passes) == 2
+
+
+@pytest.mark.parametrize("later", ["parallel", "chained", "swapped", "one_left_out"])
+@pytest.mark.parametrize("first", ["parallel", "chained", "one_left_out"])
+def test_the_same_calls_may_depend_on_each_other_in_another_way(first, later):
+    """An engine remembers where a backward pass ends; only the graph tells that the pass does not reach all calls there."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "c": nn.Linear(4, 4)}).double()
+    x, layout, engine = torch.randn(6, 3, 4).double(), Layout(model.named_parameters()), make_engine("hooks")
+
+    def losses(way: str) -> Tensor:
+        start = model["c"](x)
+        a = model["a"](start if way != "swapped" else x)
+        b = model["b"](a if way == "chained" else start if way != "swapped" else x)
+        total = {"parallel": a * b, "chained": b, "swapped": a * b + start, "one_left_out": a + start}[way]
+        return total.tanh().sum((1, 2))
+
+    for way in (first, first, later, first):
+        want = make_engine("loop").jacobian(losses(way), layout).rows()
+        weights = torch.randn(3, 6).double()
+        with engine.watch(model):
+            got = engine.jacobian(losses(way), layout).left(weights)
+        assert torch.allclose(got, weights @ want)
+
+
+def test_what_is_known_about_calls_ends_with_the_parameters():
+    """Other parameters may have the same names, shapes and functions, or fewer of them take part."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double()
+    x, engine = torch.randn(6, 3, 4).double(), make_engine("hooks")
+
+    def check(model: nn.Module) -> None:
+        layout = Layout([(name, p) for name, p in model.named_parameters() if p.requires_grad])
+        for _ in range(2):
+            losses = model(x).square().sum((1, 2))
+            want = jacobian(losses, model, layout.names)
+            with engine.watch(model):
+                got = engine.jacobian(model(x).square().sum((1, 2)), layout).left(torch.eye(6).double())
+            assert torch.allclose(got, want)
+
+    check(model)
+    model[0].weight.requires_grad_(False)
+    check(model)
+    model.load_state_dict({name: 2 * p for name, p in model.state_dict().items()}, assign=True)
+    check(model)
+    assert copy.deepcopy(engine).known is None
+    engine = copy.deepcopy(engine)
+    check(copy.deepcopy(model))
+
+
+def test_no_hook_is_left_for_the_pass_after_a_refresh():
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3)), torch.randn(6, 4)
+    engine = make_engine("hooks")
+    with engine.watch(model):
+        hidden = model[0](x)
+        losses = model[1](hidden).square().sum(1)
+        engine.jacobian(losses, Layout(model.named_parameters())).left(torch.randn(2, 6))
+        assert hidden._backward_hooks
+        engine.used()
+        assert not hidden._backward_hooks and not engine.record.calls
 
 
 def test_hooks_needs_a_callable():
