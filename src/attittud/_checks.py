@@ -1,4 +1,4 @@
-"""Checks of what a user hands in; each message names the culprit and the cure."""
+"""Checks of a user's arguments; each message names the culprit and the cure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False) -> Tensor:
     """Check that losses are a vector with one entry for each example; the error names the cure.
 
-    `may_be_scalar`: only their mean is used, so it is as good as a vector.
+    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
     """
     if losses is None:
         raise TypeError(
-            f"{where}: got None, which only one of several workers may pass, or any worker in a step in which "
-            "guide.primary_due is False; give a vector of losses"
+            f"{where}: got None. None is allowed on a worker without primary examples if there are other workers, and in "
+            "steps in which guide.primary_due is False; otherwise pass a vector of losses"
         )
     if not isinstance(losses, Tensor):
         raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
@@ -80,7 +80,7 @@ def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool = False) 
 def check_callable(name: str, value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(
-            f"{name} must be a callable that returns a tensor of losses, called when they are needed; got "
+            f"{name} must be a function that returns a tensor of losses, so that it can be called when they are needed; got "
             f"{type(value).__name__}. Write for example {name}=lambda: losses_of(batch)"
         )
 
@@ -118,7 +118,7 @@ def check_seed(seed: object) -> int:
 
 
 def check_count(name: str, value: object) -> int:
-    # Integers of numpy count too: sweeps over settings hand them out.
+    # Integers of numpy are accepted too, because sweeps over settings often use them.
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     return int(value)
@@ -143,26 +143,26 @@ def _as_eta(eta: object, where: str) -> AnyEta:
     if isinstance(eta, (tuple, list)) and len(eta) == 3:
         return Eta(*eta)
     raise TypeError(
-        f"{where} must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a "
-        f"preset ({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
+        f"{where} must be an Eta such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a "
+        f"preset ({', '.join(presets())}), 'auto', or a dict with one of these for each named auxiliary loss; got {eta!r}"
     )
 
 
 def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dict[str, T]:
-    """Return the setting of each named auxiliary loss; one value may be given for all of them."""
+    """Return the setting of each named auxiliary loss; a single value applies to all of them."""
     if not isinstance(setting, dict):
         return dict.fromkeys(names, setting)
     for name in names:
         if name not in setting:
             raise ValueError(
-                f"auxiliary loss {name!r} has no {what}: it is given for {sorted(setting)}; pass the losses as a dict with "
-                f"those names, or add {name!r} to {what}="
+                f"auxiliary loss {name!r} has no {what}: {what}= has only {sorted(setting)}; pass the losses as a dict with "
+                f"these names, or add {name!r} to {what}="
             )
     return {name: setting[name] for name in names}
 
 
 def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
-    """Check that a saved state, which may come from a damaged or a crafted file, fits the guide that is to load it."""
+    """Check that a saved state fits the guide that loads it. The state may come from a damaged or a malicious file."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != 1:
         raise ValueError(

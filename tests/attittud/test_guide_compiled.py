@@ -86,7 +86,7 @@ def test_compiled_code_that_overwrites_its_memory_is_named_and_fixed(donated, mo
         return run_backward(losses, weights, retain_graph, *args, **kwargs)
 
     monkeypatch.setattr(loop, "run_backward", refuses)
-    with pytest.raises(RuntimeError, match=r"donated buffers\)\. That is switched off now: .* once more"):
+    with pytest.raises(RuntimeError, match=r"donated buffers\)\. Donated buffers are switched off now: .* once more"):
         guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     assert model.weight.grad is not None

@@ -95,7 +95,7 @@ def test_a_wrapped_optimizer_is_unwrapped():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda model: None, "pass optimizer="),
+        (lambda model: None, "pass it as optimizer="),
         (lambda model: torch.optim.SGD(model.parameters(), lr=1), "betas and eps"),
     ],
 )

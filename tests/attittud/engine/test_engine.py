@@ -42,7 +42,7 @@ def test_no_other_engine_replaces_one_from_outside():
     assert (Loop.with_graph, Hooks.with_graph, Auto.with_graph) == (None, "hooks", "hooks")
     attittud.register_engine(kinds[1])
     try:
-        with pytest.raises(ValueError, match="engine='mine' cannot do"):
+        with pytest.raises(ValueError, match="engine='mine' cannot compute"):
             attittud.Guide(nn.Linear(4, 3), eta="flip", rank=2, basis="implicit", engine="mine")
     finally:
         engine._ENGINES.pop("mine", None)

@@ -154,7 +154,7 @@ def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> 
 @pytest.mark.filterwarnings("ignore:You are using packing:UserWarning")
 @pytest.mark.parametrize("setting", ["packing", "padding_free"])
 def test_packing_the_primary_side_is_refused(tmp_path: Path, setting: str) -> None:
-    with pytest.raises(ValueError, match=f"{setting}=True on the primary side.*{setting}=False"):
+    with pytest.raises(ValueError, match=f"{setting}=True does not work for the primary data.*{setting}=False"):
         GuidedSFT(
             model=make_model(),
             args=arguments(tmp_path, SFTConfig, max_length=16 if setting == "packing" else None, **{setting: True}),

@@ -573,6 +573,6 @@ def test_judge_comes_before_auxiliary():
     step(p, guide)
     guide.primary(p.losses(TRAINED))
     guide.auxiliary(p.loss())
-    with pytest.raises(RuntimeError, match=r"judge\(\) came twice or after auxiliary\(\)"):
+    with pytest.raises(RuntimeError, match=r"judge\(\) was called twice, or after auxiliary\(\)"):
         guide.judge(lambda: p.losses(JUDGES))
     step(p, guide)

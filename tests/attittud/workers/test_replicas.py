@@ -123,8 +123,8 @@ def test_the_wrapper_can_still_be_used_as_such(behaved):
     {
         "seed": "another guide than worker 0",
         "eta": "another guide than worker 0",
-        "a name less": "{'name': None} where it has no examples",
-        "another name": "losses of other names than worker 0",
+        "a name less": "{'name': None} if it has no examples",
+        "another name": "losses with other names than worker 0",
     }.items(),
 )
 def test_workers_that_differ_are_noticed(behaved, name, words):
