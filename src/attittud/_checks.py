@@ -80,7 +80,7 @@ def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool = False) 
 def check_callable(name: str, value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(
-            f"{name} must be a function that returns a tensor of losses, so that it can be called when they are needed; got "
+            f"{name} must be a callable that returns a tensor of losses, so that it can be called when they are needed; got "
             f"{type(value).__name__}. Write for example {name}=lambda: losses_of(batch)"
         )
 

@@ -47,7 +47,7 @@ class Hooks(Loop):
         """The cure in the messages that refuse a model."""
         if self.keeps_graph:
             return "use basis='exact' with engine='loop', which stores the basis"
-        return "use engine='batched', 'loop' or 'auto', which chooses one of the two"
+        return "use engine='batched' or engine='loop', or engine='auto', which chooses one of them"
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:

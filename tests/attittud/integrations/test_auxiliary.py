@@ -52,5 +52,5 @@ def test_an_empty_dataset_is_named(sized: bool) -> None:
         source = Stream(DataLoader([1], batch_size=2, drop_last=True), "web", Shuffled([1], 0, "web"), leave_out)
     else:
         source = stream(sized=False, size=0)
-    with pytest.raises(ValueError, match="the auxiliary dataset 'web' gives no batch"):
+    with pytest.raises(ValueError, match="the auxiliary dataset 'web' yields no batch"):
         source.draw()
