@@ -58,7 +58,7 @@ def test_refusals_name_the_culprit_and_the_cure(
         check_trainer(trainer)
 
 
-def test_the_config_in_the_refusals_is_one_of_accelerate(tmp_path: Path) -> None:
+def test_accelerate_reads_the_config_in_the_refusals(tmp_path: Path) -> None:
     file = tmp_path / "fsdp2.yaml"
     file.write_text(FSDP2)
     config = load_config_from_file(str(file))
