@@ -71,7 +71,7 @@ def _plain_steps(results: Results) -> list[Goal]:
             for name, r in ratios.items()
         )
         worst = max(r["median"] for r in ratios.values())
-        rows.append(Goal(what, wanted, text, worst <= goal, f"{NAMES[job]} {worst:.3f}"))
+        rows.append(Goal(what, wanted, text, worst <= goal, f"{NAMES[job]}: {worst:.3f}"))
     return rows
 
 
@@ -101,18 +101,18 @@ def _mean_steps(results: Results) -> list[Goal]:
     if ours and theirs:
         mine, peer = _best(ours), _best(theirs)
         text = f"{ours[mine]:.3f} ({mine}), TorchJD {theirs[peer]:.3f}"
-        brief = f"WRN-22-4 {ours[mine]:.3f} (TorchJD {theirs[peer]:.3f})"
+        brief = f"WRN-22-4: {ours[mine]:.3f} (TorchJD {theirs[peer]:.3f})"
         first = Goal(first.what, first.goal, text, ours[mine] < theirs[peer], brief)
         captured = {name: value for name, value in ours.items() if "captured" in name}
         best = _best(captured or ours)
         text = f"{ours[best]:.3f} ({best}" + (")" if captured else "; the refresh is not captured)")
-        second = Goal(second.what, second.goal, text, ours[best] <= CAPTURED_REFRESH, f"WRN-22-4 {ours[best]:.3f}")
+        second = Goal(second.what, second.goal, text, ours[best] <= CAPTURED_REFRESH, f"WRN-22-4: {ours[best]:.3f}")
     rows = [first, second]
     for job, goal in MEAN_STEP.items():
         found = _eager(results, job, "attittud hooks".__eq__)
         row = Goal(what.format(NAMES[job]) + ", engine `hooks`", f"≤ {goal:.2f}")
         for value in found.values():
-            row = Goal(row.what, row.goal, f"{value:.3f}", value <= goal, f"{NAMES[job]} {value:.3f}")
+            row = Goal(row.what, row.goal, f"{value:.3f}", value <= goal, f"{NAMES[job]}: {value:.3f}")
         rows.append(row)
     return rows
 
@@ -166,7 +166,7 @@ def _cycle(results: Results, job: str, where: str, goal: float, method: str) -> 
     if "frozen" in best and (others := [name for name in ratios if "frozen" not in name]):
         second = min(others, key=lambda name: ratios[name])
         text += f", without freezing {ratios[second]:.3f} ({second})"
-    return Goal(what, wanted, text, ratios[best] <= goal, f"{NAMES[job]} in CUDA graphs {ratios[best]:.3f}")
+    return Goal(what, wanted, text, ratios[best] <= goal, f"{NAMES[job]} in CUDA graphs: {ratios[best]:.3f}")
 
 
 def _refresh(found: list[Figures], job: str, method: str, mode: str = "eager") -> float | None:
@@ -191,7 +191,7 @@ def _authors(found: list[Figures]) -> list[Goal]:
             rows.append(Goal(what, wanted))
             continue
         measured = f"{theirs / ours:.1f} x ({1e3 * theirs:.0f} and {1e3 * ours:.0f} ms)"
-        brief = f"the authors' algorithm, {words}, {theirs / ours:.1f} x"
+        brief = f"against the authors' algorithm, {words}: {theirs / ours:.1f} x faster"
         rows.append(Goal(what, wanted, measured, theirs >= times * ours, brief))
     return rows
 
@@ -212,7 +212,7 @@ def _torchjd(found: list[Figures]) -> list[Goal]:
             mine, peer = _best(ours), _best(theirs)
             what = f"refresh over TorchJD's sketch, {NAMES[job]}, eager, the fastest engine"
             text = f"{ours[mine] / theirs[peer]:.2f} ({mine} over {peer})"
-            brief = f"{NAMES[job]} {ours[mine] / theirs[peer]:.2f} of TorchJD's"
+            brief = f"{NAMES[job]}: {ours[mine] / theirs[peer]:.2f} of TorchJD's"
             rows.append(Goal(what, "< 1", text, ours[mine] < theirs[peer], brief))
     return rows
 
@@ -228,7 +228,7 @@ def _peers(found: list[Figures]) -> list[Goal]:
             same = _refresh(found, job, SAME_PRODUCTS.get(peer, ""))
             if same is not None:
                 what = f"refresh over {peer}, {NAMES[job]}, the same products"
-                brief = f"{NAMES[job]} {same / theirs:.2f} with the same products"
+                brief = f"{NAMES[job]}: {same / theirs:.2f} with the same products"
                 rows.append(Goal(what, "≤ 1.05", f"{same / theirs:.2f}", same <= 1.05 * theirs, brief))
             times = _fastest(found, job)
             if times and peer not in TORCHJD:
@@ -238,7 +238,9 @@ def _peers(found: list[Figures]) -> list[Goal]:
                     f"{times[best] / theirs:.2f} ({best})",
                 )
                 rows.append(
-                    Goal(what, "< 1", text, times[best] < theirs, f"{NAMES[job]} {times[best] / theirs:.2f} of Opacus'")
+                    Goal(
+                        what, "< 1", text, times[best] < theirs, f"{NAMES[job]}: {times[best] / theirs:.2f} of Opacus'"
+                    )
                 )
     return rows
 
@@ -280,7 +282,7 @@ def _memory(results: Results, found: list[Figures]) -> list[Goal]:
             what = f"memory above multitask, {job}, {f.method}: between refreshes and in one, in vectors of D float32"
             met = f.memory_step <= k + 3 and inside <= 2 * k + 3
             text = f"{f.memory_step:.1f} and {inside:.1f}"
-            brief = f"{NAMES[job]} with `{f.method.split()[1].rstrip(',')}` {inside:.1f}"
+            brief = f"{NAMES[job]} with `{f.method.split()[1].rstrip(',')}`: {inside:.1f}"
             rows.append(Goal(what, f"≤ {k + 3} and ≤ {2 * k + 3}", text, met, brief))
     for job, result in results.items():
         for point, data in result["points"].items() if job in NAMES else ():
@@ -367,7 +369,7 @@ def _growth_with_m(results: Results, found: list[Figures], job: str) -> list[Goa
         what = f"memory of a refresh above multitask as m grows, {job}, {method}, in vectors of D float32"
         goal = "no term in m D" + (f": < {1 / layers:.3f} per example, the gradient of a layer" if layers else "")
         measured = f"{text}: {slope:.3f} per example (activations of the multitask step: {activations:.2f})"
-        brief = f"{NAMES[job]} with `{method.split()[1].rstrip(',')}` {slope:.3f} per example"
+        brief = f"{NAMES[job]} with `{method.split()[1].rstrip(',')}`: {slope:.3f} per example"
         rows.append(Goal(what, goal, measured, slope < 1 / layers if layers else None, brief))
     return rows
 

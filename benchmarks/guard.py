@@ -29,7 +29,7 @@ from benchmarks.timing import seconds as seconds_of
 MODELS = ("decoder_lora", "decoder_lora, checkpointing")
 ALONE, SUM, TWO, KL = "new data alone", "sum of both losses", "sum, two backward passes", "sum with KL to the start"
 EVERY, FEWEST, GOAL = 30, 20, 1.10
-PAGE = HERE.parent / "docs" / "guard.md"
+PAGE = HERE.parent / "docs" / "appendix" / "guard.md"
 BEGIN, END = "<!-- costs: written by `python -m benchmarks.page` -->", "<!-- end of costs -->"
 REFRESHED = ", refresh"
 SKIPPING: dict[str, dict[str, Any]] = {
@@ -164,7 +164,7 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
 
 
 def section(results: Mapping[str, Any]) -> str:
-    """What docs/guard.md says about costs, between two marks."""
+    """What docs/appendix/guard.md says about costs, between two marks."""
     points = results.get("guard", {}).get("points", {})
     if not points:
         return (
@@ -181,9 +181,9 @@ def section(results: Mapping[str, Any]) -> str:
         }
         said = "; ".join(f"{what}: {x:.3f}, {'met' if x <= GOAL else 'missed'}" for what, x in ratios.items())
         parts.append(
-            f"{name}: {point['parameters'] / 1e9:.2f} B parameters, {point['trained'] / 1e6:.1f} M of them trained, "
-            f"{point['rows']} sequences of {point['tokens']} tokens of each kind, bf16, {about.get('name', about['device'])}, "
-            f"revision {point['revision']}. Goal ≤ {GOAL:.2f}: {said}. Before a step "
+            f"{name}: the model has {point['parameters'] / 1e9:.2f} B parameters, {point['trained'] / 1e6:.1f} M of them "
+            f"trained. A step has {point['rows']} sequences of {point['tokens']} tokens of each kind, in bf16 "
+            f"({about.get('name', about['device'])}, revision {point['revision']}). Goal ≤ {GOAL:.2f}: {said}. Before a step "
             f"{point['memory']['kept'] / 1e9:.2f} GB are in use.\n\n{table(point)}"
         )
     return "\n\n".join([BEGIN, *parts, END])

@@ -27,19 +27,21 @@ TOPICS = (
     Topic(
         ("mean step over the multitask step",),
         "Mean steps",
-        "An eager refresh waits for launches, a captured one does not.",
+        "An eager refresh waits for kernel launches; a captured refresh does not.",
     ),
     Topic(
         ("refresh against the authors'", "refresh over"),
         "Eager refreshes",
-        "Small networks and the many small kernels of `hooks` wait for launches.",
+        "Small networks and the many small kernels of `hooks` wait for kernel launches.",
     ),
-    Topic(('eta="auto"',), 'Judges of `eta="auto"`', "Their forward and backward pass waits for launches."),
+    Topic(
+        ('eta="auto"',), 'Judges of `eta="auto"`', "The judges' forward and backward pass waits for kernel launches."
+    ),
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
     Topic(
         ("projection and correction",),
         "Projection and correction",
-        "They also read both gradients and write the update, so that 1.5 is the floor at k = 5. Launches come on top.",
+        "They also read both gradients and write the update, so 1.5 is the least possible at k = 5. Launches come on top.",
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),
@@ -49,26 +51,26 @@ TOPICS = (
     Topic(
         ("memory above multitask",),
         "Memory of a refresh, in vectors of D",
-        "The excess is gradients of activations, of several rows at once for `batched`, and workspaces of convolutions.",
+        "The excess is workspaces of convolutions and gradients of activations, with `batched` for several rows at once.",
     ),
     Topic(
         ("memory of a refresh above multitask as m grows",),
         "Memory as m grows, in vectors of D",
-        "Gradients of activations grow, by a small part of what every backward pass holds.",
+        "Gradients of activations grow with m; they are a small part of what every backward pass holds.",
     ),
-    Topic(("growth of a refresh with k",), "Growth of a refresh with k", "It should be at most a line."),
+    Topic(("growth of a refresh with k",), "Growth of a refresh with k", "The growth should be at most linear."),
 )
 
 
 def missed(found: list[Goal]) -> list[str]:
-    """One line of Markdown for each topic with a missed goal."""
+    """A table in Markdown with a line for each topic with a missed goal."""
     lines = []
     for topic in TOPICS:
         judged = [goal for goal in found if goal.what.startswith(topic.begins) and goal.met is not None]
         misses = [goal for goal in judged if goal.met is False]
         if misses:
             named = [f"{goal.brief} ({goal.goal.split(':')[0]})" for goal in misses[:SHOWN]]
-            more = f" and {len(misses) - SHOWN} more" if len(misses) > SHOWN else ""
+            more = f"<br>and {len(misses) - SHOWN} more" if len(misses) > SHOWN else ""
             count = f"{len(misses)} of {len(judged)}"
-            lines.append(f"* **{topic.title}**, {count}: {', '.join(named)}{more}. {topic.limit}")
-    return lines
+            lines.append(f"| {topic.title} | {count} | {'<br>'.join(named)}{more} | {topic.limit} |")
+    return ["| goals | missed | the first misses (limit) | why |", "|---|---|---|---|", *lines] if lines else []

@@ -23,41 +23,43 @@ TABLES = FOLDER / "tables.md"
 WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
-`python -m benchmarks.page` makes this page from `benchmarks/results`, which `python -m benchmarks`
-measures. [All tables](appendix/performance/tables.md) are on a page of their own. Ratios carry over to other machines better
-than milliseconds.
+`python -m benchmarks` measures, and `python -m benchmarks.page` makes this page from `benchmarks/results`.
+[All tables](appendix/performance/tables.md) are on a page of their own. Ratios carry over to other machines better than
+milliseconds.
 """
 COST = """\
 ## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects both gradients on k directions.
-Every n-th step also refreshes these directions. The table has n = 10, k directions from m primary examples, and the
-fastest engine that leaves BatchNorm alone. RoBERTa has the base size and 128 or 512 tokens. "Plain" is a step without a
-refresh over two backward passes without a guide, "mean" the average step over the multitask step. Memory is the peak
-above multitask training, between refreshes and in one.
+Every n-th step also refreshes these directions, from m primary examples. The table has n = 10 and the fastest engine that
+leaves BatchNorm alone; "eager" means without CUDA graphs. RoBERTa has the base size and 128 or 512 tokens.
+
+* "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide.
+* "Mean" is the time of an average step, divided by the time of a multitask step.
+* Memory is the peak above multitask training: between refreshes / in a refresh.
 """
 ADVICE = """\
 ## Which engine?
 
-What a refresh adds to a step, in milliseconds, eager / in a CUDA graph:
+The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph:
 """
 ENGINES = """\
-* Leave `engine="auto"` and pass the primary losses as a callable. It takes `hooks` where that is exact, else `batched`
-  or `loop` ([engines](engines.md)).
+* Leave `engine="auto"` and pass the primary losses as a callable. `auto` takes `hooks` where `hooks` is exact, and
+  `batched` or `loop` elsewhere ([engines](engines.md)).
 * `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. BatchNorm needs
   `basis_losses=` with `batch_norm="frozen"`, as in the table.
-* `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most.
-* A network of small kernels waits for Python. CUDA graphs ([training.cuda_graph](training.md#speed), or your own capture)
-  make its refreshes several times faster.
+* `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most memory.
+* A network of small kernels waits for Python to launch them. CUDA graphs ([training.cuda_graph](training.md#speed), or your
+  own capture) make its refreshes several times faster.
 """
 GROWTH = """\
 ## How does it grow?
 
-F is the forward pass of one example, D the number of shared parameters.
+F is the arithmetic of one example's forward pass, D the number of shared parameters.
 
 | | arithmetic | reads and writes, in vectors of D | memory, in vectors of D |
 |---|---|---|---|
-| plain step | that of multitask | 2k + 9 | k + 3 |
+| plain step | as multitask | 2k + 9 | k + 3 |
 | refresh with `loop`, `batched` | 2kFm | 11k | 2k + 3 |
 | refresh with `hooks` | 2Fm + 2kmD | 11k + 2m | 2k + 3 |
 """
@@ -81,7 +83,7 @@ def page(results: Results) -> str:
         GROWTH.rstrip(),
         growth(results),
         "## Which goals are missed?",
-        f"Of {len(judged)} goals {met} are met ([all of them](appendix/performance/tables.md#goals)). The others:",
+        f"{met} of {len(judged)} goals are met ([all goals](appendix/performance/tables.md#goals)). These are missed:",
         "\n".join(missed(found)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -130,7 +132,7 @@ def costs(results: Results) -> str:
 
 def notes(results: Results) -> str:
     """What else changes the price: n, BatchNorm, judges, `implicit`."""
-    lines = ["* Another n: the mean step is the plain step and a refresh / n (n = 1, 4 and 10 are in the tables)."]
+    lines = ["* For another n, add 1/n of a refresh to the plain step (the tables have n = 1, 4 and 10)."]
     frozen = {
         f.mode: f"{f.over[10]:.2f} times multitask ({WORDS[f.mode]})"
         for job, _, found in bases(results)
@@ -147,13 +149,13 @@ def notes(results: Results) -> str:
             f"{100 * share:.1f} % ({WORDS[mode]})" for mode, share in shares.items() if share is not None
         )
         who = f'[`eta="auto"`](which-weights.md) with {point["judges"]} judges every {point["judge_every"]}th step'
-        lines.append(f"* {who} adds {text} of a multitask step for {NAMES['wrn22']}.")
+        lines.append(f"* For {NAMES['wrn22']}, {who} adds {text} of a multitask step.")
     implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
     if implicit:
         text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
         lines.append(f'* `basis="implicit"` stores no directions and adds hardly any memory; a step costs {text}.')
     lines += [
-        "* On a GPU, a guide of up to 16.8 million shared parameters puts its arithmetic into a CUDA graph: at most 128 MB more.",
+        "* On a GPU, a guide of up to 16.8 million shared parameters puts its arithmetic into a CUDA graph: up to 128 MB more.",
         "* `basis_dtype=torch.bfloat16` halves the stored directions, `parameters=` leaves parts of the model out.",
     ]
     return "\n".join(lines)
@@ -192,15 +194,15 @@ def growth(results: Results) -> str:
         if powers:
             text = f"{min(powers):.2f} to {max(powers):.2f}"
             lines.append(
-                f"* With k a refresh by `{engine}` grows with an exponent of {text} in CUDA graphs (1 is a line)."
+                f"* A refresh by `{engine}` grows with k, by an exponent of {text} in CUDA graphs (1 is linear)."
             )
     return "\n".join(
         [
             *lines,
-            "* With m a refresh grows as a line. Memory grows by gradients of activations and, with `hooks`, by gradients of",
-            "  single examples up to 512 MB.",
+            "* A refresh grows linearly with m. Memory grows by gradients of activations. With `hooks` it also grows by",
+            "  gradients of single examples, up to 512 MB.",
             "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
-            "  Eager refreshes also wait for launches.",
+            "  Eager refreshes also wait for kernel launches.",
         ]
     )
 

@@ -51,7 +51,7 @@ def quotes(results: Results) -> list[Quote]:
     if point is not None:
         shares = [share for mode in ("graph", "eager") if (share := overhead(point, mode)) is not None]
         if len(shares) == 2:
-            sentence = "and 16 judges that is {} % of the multitask step in CUDA graphs and {} % without"
+            sentence = "16 judges add {} % of the multitask step in CUDA graphs and {} % without"
             found.append(Quote("docs/appendix/auto.md", sentence, [f"{100 * share:.1f}" for share in shares]))
     return found
 

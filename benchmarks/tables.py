@@ -13,8 +13,8 @@ from benchmarks.workloads import SPECS
 COST = """\
 ## The cost model
 
-F is the forward pass of one example, so that a backward pass is 2F; m primary and a auxiliary examples, rank k, D shared
-parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
+F is the arithmetic of one example's forward pass, so a backward pass is 2F. A step has m primary and a auxiliary examples; k is
+the rank, D the number of shared parameters, and every n-th step refreshes. Traffic is counted in vectors of D float32.
 
 | what | arithmetic | traffic |
 |---|---|---|
@@ -26,15 +26,16 @@ parameters, a refresh every n steps. Traffic is counted in vectors of D float32.
 | refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
 | step, engine `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
 
-* A step copies two gradients into flat vectors (4), takes both projections and all inner products in one pass over V
-  (k + 2) and forms the whole update in another (k + 3).
-* A refresh writes ΠJ (2k), orthonormalises (twice a read for the Gram matrix and a read and a write for the
-  transformation, 6k), takes the new basis over unless a number is not finite (2k) and looks at the lengths of its rows
-  (k). `hooks` also writes and reads the per-example gradients (2m), which live one layer long; those of 2-d convolutions
-  in half precision, with k ≤ 10, never leave the processor.
+* A step copies two gradients into flat vectors (4). It takes both projections and all inner products in one pass over V
+  (k + 2), and forms the whole update in another pass (k + 3).
+* A refresh writes ΠJ (2k) and orthonormalises it (6k). Orthonormalising does this twice: read for the Gram matrix, then read and
+  write for the transformation. The refresh then takes over the new basis unless a number is not finite (2k), and measures the
+  lengths of its rows (k).
+* `hooks` also writes and reads the per-example gradients of one layer at a time (2m). The per-example gradients of 2-d
+  convolutions in half precision, with k ≤ 10, never leave the processor.
 * `implicit` forms the gradients of m examples in float64, one layer after the other, for K.
-* The mean step costs the step and a refresh / n. Memory above the multitask step is V and two gradients, at most k + 3
-  vectors, and k more in a refresh. Nothing grows with m D but the per-example gradients of `hooks`, up to a bound.
+* The mean step costs a step plus 1/n of a refresh. Memory above the multitask step is V and two gradients, at most k + 3
+  vectors, and k more in a refresh. Only the per-example gradients of `hooks` grow with m D, up to a bound.
 """
 
 # Forward passes that a refresh is worth, by what it is given.
@@ -45,12 +46,12 @@ PASSES: dict[str, Callable[[int], int]] = {
 }
 
 SETTING = (
-    "Random weights and data, bf16 autocast, fused Adam, images in channels_last. Sweeps change k or m of that point; n is "
-    "1, 4 and 10 everywhere."
+    "All have random weights and data, bf16 autocast, fused Adam, and images in channels_last. Sweeps change k or m, starting "
+    "from the point in the table; n is 1, 4 and 10 everywhere."
 )
 CYCLES = (
-    "In CUDA graphs the mean steps of WRN-22-4 and of RoBERTa with 512 tokens are whole cycles, a refresh and nine steps against "
-    "ten multitask steps; all other mean steps are added up from the times of single steps."
+    "In CUDA graphs the mean steps of WRN-22-4 and of RoBERTa with 512 tokens were measured as whole cycles: a refresh and nine "
+    "steps against ten multitask steps. All other mean steps are added up from the times of single steps."
 )
 ABOUT = (
     "`python -m benchmarks.page` makes this page from `benchmarks/results`. The short version is "
@@ -59,10 +60,10 @@ ABOUT = (
 # Commits that results name and history does not have, and the commits that contain their work.
 LOST = {"8aa7a14": "e785e95"}
 LAUNCHES = (
-    "The model counts neither launches nor Python: without a graph `hooks`, which does little arithmetic in many small kernels, "
-    "is far above its prediction. Nor does it count the windows that convolutions lay out for `hooks` in full precision or "
-    "with more than ten rows, with groups, or in one or three dimensions; all others write no gradients of single examples, "
-    "which it does count."
+    "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so without a "
+    "graph it is far above its prediction. For `hooks` the model is also wrong about convolutions. It does not count the windows "
+    "that a convolution lays out in full precision, with more than ten rows, with groups, or in one or three dimensions. It does "
+    "count gradients of single examples, which all other convolutions never write."
 )
 
 
@@ -172,8 +173,8 @@ def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
 
 def methods(results: Results) -> str:
     head = (
-        "Step and refresh in milliseconds; the mean step over the multitask step for a refresh in every step, in every "
-        "fourth and in every tenth; peak memory above the multitask step in vectors of D float32.\n\n"
+        "Step and refresh are in milliseconds. The columns n = 1, 4 and 10 have the mean step divided by the multitask step, "
+        "with a refresh every n steps. Memory is the peak above the multitask step, in vectors of D float32.\n\n"
         "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|\n"
     )

@@ -27,8 +27,9 @@ def section() -> str:
     result = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
     versions, took = result["made_with"], result["took"]
     facts = (
-        f"Mean ± 95 % t-interval over {len(result['seeds'])} seeds, in brackets the difference to `primary_only` seed by seed: "
-        f"{MARKS}. {took['processor_seconds']:.0f} s of processor time, shared by {took['workers']} processes "
+        f"Each cell has the mean ± 95 % t-interval over {len(result['seeds'])} seeds. In brackets is the difference to "
+        f"`primary_only`, seed by seed: {MARKS}. The table took {took['processor_seconds']:.0f} s of processor time, shared by "
+        f"{took['workers']} processes "
         f"({versions['processor']}, torch {versions['torch']})."
     )
     return "\n\n".join([markdown(result), facts, "\n".join(f"- {line}" for line in conclusions(result))]) + "\n"

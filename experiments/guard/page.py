@@ -21,8 +21,9 @@ PAGE = HERE.parents[1] / "docs" / "guard-experiment.md"
 NAMES = {"a": "GSM8K", "b": "unlearn TOFU", "c": "film reviews"}
 BUDGETS = {False: "equal steps", True: "equal minutes"}
 EXPLAINED = (
-    "Forgetting is the rise of the loss, in nats per token, where a run has reached 70 % of plain's final gain. Ratios have "
-    "95 % intervals over paired seeds (Fieller). The best free way: of KL, a lower rate and averaging, what forgets least.\n"
+    "Forgetting is the rise of the loss, in nats per token, at the point where a run has reached 70 % of plain's final gain. "
+    "Ratios have 95 % intervals over paired seeds (Fieller). The best free way is the one of KL, a lower rate and averaging that "
+    "forgets least.\n"
 )
 WON_AGAINST_REPLAY, WON_AGAINST_FREE, TASKS_TO_WIN = 0.5, 0.8, 2
 

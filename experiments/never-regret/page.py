@@ -27,32 +27,39 @@ HALVES = {"held_out": "Held-out pairs", "development": "Development pairs"}
 ABOUT = """\
 # Does one ever regret `eta="auto"`?
 
-This page is made by `python -m experiments.never-regret.page` from `experiments/never-regret/results/`; how to run the suite
-is said in `experiments/never-regret/README.md`.
+`python -m experiments.never-regret.page` makes this page from `experiments/never-regret/results/`.
+`experiments/never-regret/README.md` says how to run the suite.
 
-Each pair has a primary task with 40 to 300 labels, small validation and larger test sets, and auxiliary data that help, do
-nothing, or hurt. The rule of `auto` was chosen on the development pairs; the held-out pairs, declared before, are run once
-after it is frozen. (Eight of the development pairs were held out for an earlier rule: see [auto.md](auto.md).)
+A *pair* is a primary task with auxiliary data. The primary task has 40 to 300 labels, a small validation set and a larger
+test set. The auxiliary data help, do nothing, or hurt. The rule of `auto` was chosen on the development pairs. The held-out
+pairs were declared before that and run once after the rule was frozen. (Eight of the development pairs were held out for an
+earlier rule: see [auto.md](auto.md).)
 
 * Every strategy has the same model, optimizer, learning rate and batches, and is stopped where its validation accuracy is
-  best. The learning rate of a pair is the one that is best on validation for the better of `primary_only` and multitask;
-  `auto` takes what suits them.
-* `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. All others but
-  `best_preset`, `auto` too, are one run.
-* The judges of `auto` are up to 64 validation examples, drawn again for every answer, and `best_preset` is the best of nine
-  presets on the same validation set. So nobody loses labels to judges, and nobody has more than the others.
-* At equal steps everybody takes the steps of `auto`. At equal seconds everybody takes as many as fit into the processor time
-  of `auto`'s run (seconds per step were measured once, before). That is time of one run: the eight of `multitask` cost
-  eight times as much.
-* The difference is to the better of `primary_only` and `multitask`, which one knows only afterwards. Points are per cent of
-  test accuracy, intervals 95 % (paired t) over seeds. *no regret*: at most a point is lost at the lower bound; *gains*: the
-  lower bound is above 0; *unclear*: the seeds do not exclude a loss of more than a point; *loses*: the upper bound is below 0."""
+  best. The learning rate of a pair is the best one on validation for the better of `primary_only` and multitask; it is not
+  tuned for `auto`.
+* `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. `best_preset` is the
+  best of nine presets on the same validation set. All other strategies, also `auto`, are one run.
+* The judges of `auto` are up to 64 validation examples, drawn again for every answer. So no strategy loses labels to judges,
+  and none has more labels than the others.
+* At equal steps every strategy takes as many steps as `auto`. At equal seconds every strategy takes as many steps as fit into
+  the processor time of one run of `auto`; seconds per step were measured once, before the runs. The eight runs of `multitask`
+  together cost eight times as much.
+* Differences are to the better of `primary_only` and `multitask`, which one knows only afterwards. Points are per cent of
+  test accuracy, intervals are 95 % (paired t) over seeds.
+
+| outcome | meaning |
+|---|---|
+| gains | the lower bound is above 0 |
+| no regret | at the lower bound at most a point is lost |
+| unclear | the seeds do not exclude a loss of more than a point |
+| loses | the upper bound is below 0 |"""
 
 
 def page(results: Results) -> str:
     """The whole page."""
     parts = [ABOUT]
-    parts += [f"![auto less the better of primary_only and tuned multitask]({PLOT.name})"] if results else []
+    parts += [f"![auto minus the better of primary_only and tuned multitask]({PLOT.name})"] if results else []
     parts += ["## Goals", goal_tables(results), "## The pairs", pair_table(results)]
     for half, title in HALVES.items():
         for mode, words in MODES.items():
@@ -86,7 +93,7 @@ def pair_table(results: Results) -> str:
         for one in found(results, half, "at_steps"):
             effects[one.pair] = f"{difference(one.plain, one.values['primary_only']).mean:+.1f}"
     lines = [
-        "The last column is multitask with weight 1 less `primary_only`, at equal steps.",
+        "The last column is multitask with weight 1 minus `primary_only`, at equal steps.",
         "",
         "| pair | | built to | what it is: primary; auxiliary | plain multitask |",
         "|---|---|---|---|---|",
@@ -141,13 +148,17 @@ def losers(chosen: list[Outcome]) -> str:
         for one in chosen
         if one.verdict in ("**loses**", "unclear")
     ]
-    return "Goal missed:\n\n" + "\n".join(lines) if lines else "The goal is met on each of these pairs."
+    return (
+        "The goal is missed on these pairs:\n\n" + "\n".join(lines)
+        if lines
+        else "The goal is met on each of these pairs."
+    )
 
 
 def cost(results: Results) -> str:
     lines = [
-        "Processor time of all runs that a row needs, over that of `auto`, mean over the pairs, at equal steps; and what the",
-        "validation set chose as best preset.",
+        "Processor time of all runs that a strategy needs, divided by that of `auto`: mean over the pairs, at equal steps. The",
+        "last column counts how often the validation set chose each preset as the best.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS)} | chosen presets |",
         "|---|" + "---|" * (len(ROWS) + 1),
@@ -168,9 +179,9 @@ def cost(results: Results) -> str:
 def spent(results: Results) -> str:
     """How equal the seconds were, by the clocks of the runs themselves."""
     lines = [
-        "Seconds per step were measured before the runs, which then shared the machine with others. What the runs took",
-        "per step, times the steps at equal seconds, over the time of `auto`: mean over the pairs (lowest to highest). Below 1",
-        "a row had less time than `auto`, above 1 more.",
+        "Seconds per step were measured before the runs, which then shared the machine with others. The table has the seconds",
+        "that the runs took per step, times the steps at equal seconds, divided by the time of `auto`: mean over the pairs",
+        "(lowest to highest). Below 1 a strategy had less time than `auto`, above 1 more.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS if row != AUTO)} |",
         "|---|" + "---|" * (len(ROWS) - 1),
@@ -200,7 +211,7 @@ def time_spent(pair: str, entries: Collection[str], runs: Runs) -> float | None:
 def rates() -> str:
     """Validation accuracy that the two references lose because all strategies of a pair share one rate."""
     lines = [
-        "Validation accuracy of four other seeds: at the shared learning rate, and how much more the best of three would give.",
+        "Validation accuracy of four other seeds at the shared learning rate, and how much more the best of three would give.",
         "",
         "| pair | rate | `primary_only` | more | `multitask`, weight 1 | more |",
         "|---|---|---|---|---|---|",

@@ -91,8 +91,13 @@ def against_paper(ours: Summary, mean: float, half: float) -> str:
     return "below" if 100 * ours.high < mean - half else "agrees"
 
 
+def so_many(count: int) -> str:
+    """A number of rows as the subject of a sentence, with its verb."""
+    return f"{count or 'none'} {'is' if count < 2 else 'are'}"
+
+
 def claim_table(claims: Sequence[Claim], rows: Mapping[str, Row]) -> str:
-    lines = ["| claim | paper | ours, points | 95 % | n | p | verdict |", "|---|---|---|---|---|---|---|"]
+    lines = ["| claim | paper | ours, points | 95 % | n | p | outcome |", "|---|---|---|---|---|---|---|"]
     for claim, found, said in judged(claims, rows):
         paper = "" if claim.points is None else f"{claim.points:+.1f}"
         lines.append(f"| {claim.text} | {paper} | {' | '.join(difference_cells(found))} | {said} |")

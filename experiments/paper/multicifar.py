@@ -15,7 +15,7 @@ from experiments.reproduce.results import Line, read_lines
 
 from . import printed
 from . import rows as reader
-from .claims import MISSING, Claim, claim_table, judged, table
+from .claims import MISSING, Claim, claim_table, judged, so_many, table
 from .plots import shown
 from .rows import CONFIGS, Key, Part, Row, seed_of, tries
 from .tables import cells, searched, settings
@@ -34,23 +34,23 @@ NAMES = {label: name for label, (name, _) in printed.MULTICIFAR.items()} | MORE
 SHORT = NAMES | {FLIP: "ATTITTUD (1, 1, −1)"} | {label: name.partition(", primary")[0] for label, name in MORE.items()}
 """What figures and claims call the rows."""
 ABOUT = """\
-Each of CIFAR-100's superclasses in turn is the primary task, the other 95 classes are auxiliary data. The settings of every row
-were searched on four superclasses, by validation; mean, std and interval are over superclasses, and so are the pairs of the
-claims. The interval of a row is wide because superclasses differ; the paper's mean is over the same 20, so the interval does not
-say whether the two means agree. *Best of 5* counts the superclasses on which a row has the highest test accuracy of the paper's
-five rows, *of 7* of all; rows with equal accuracy share a superclass. If all rows were equal, each would have {five:.1f} of 5 and
-{seven:.1f} of 7."""
+Each of CIFAR-100's superclasses in turn is the primary task; the other 95 classes are auxiliary data. The settings of every row
+were searched on four superclasses, by validation. Mean, std and interval are over superclasses, and claims compare rows
+superclass by superclass. The interval of a row is wide because superclasses differ. The paper's mean is over the same 20
+superclasses, so the interval does not say whether the two means agree. *Best of 5* counts the superclasses on which a row has
+the highest test accuracy of the paper's five rows, *of 7* the same among all seven rows; rows with equal accuracy share a
+superclass. If all rows were equal, each would be best on {five:.1f} superclasses among 5 rows and on {seven:.1f} among 7."""
 COMMAND = f"`python -m experiments.reproduce {NAME} --data FOLDER --seeds 1`"
 NOT_RUN = f"{COMMAND} runs it; the protocol below says how."
 ONE_SEED = f"""\
-One seed was run: the minutes that were left went to the portfolio below and to other measurements. {COMMAND} finds all of
-these runs; without `--seeds 1` the same command adds the second seed."""
+One seed was run; the remaining minutes went to the portfolio below and to other measurements. {COMMAND} finds all of
+these runs. Without `--seeds 1` the same command adds the second seed."""
 DRAWS = """\
-Every row chose the first draw. The draws do not separate `primary_weight` from the rates: 1 was tried only together with lr 3e-4,
-dropout 0.3 and fine-tuning lr 5e-4, which are worse in every row."""
+Every row chose the first draw. The draws do not separate `primary_weight` from the rates: a `primary_weight` of 1 was tried only
+together with lr 3e-4, dropout 0.3 and fine-tuning lr 5e-4, which are worse in every row."""
 GAPS = """\
-Ours is {none:.1f} points above the paper's without pre-training and {pretrain:.1f} above it with vanilla pre-training. These
-are the largest gaps of the table; their cause was not examined."""
+Our mean is {none:.1f} points above the paper's without pre-training, and {pretrain:.1f} above it with vanilla pre-training. These
+are the largest gaps of the table; we did not examine their cause."""
 CLAIMS = [
     Claim("vanilla pre-training beats none", "pretrain", "primary_only", 12.6),
     Claim("multitask beats vanilla pre-training", "multitask", "pretrain", 5.3),
@@ -138,7 +138,9 @@ def chances(found: Part) -> list[str]:
         tails = [chance(low, n, rows), *(float(binom.cdf(most, n, 1 / rows)) for most in sorted({low, high}))]
         lines.append([about, f"{n / rows:.1f}", *(f"{p:.3f}" for p in tails)])
     head = ["if", "chance gives", f"P(at least {low})", *(f"P(at most {most})" for most in sorted({low, high}))]
-    others = [f"{NAMES[label]} is best on {n:g}" for label, n in counts.items() if label not in JOINT and n]
+    others = [
+        f"{NAMES[label]} is best on {n:g} superclasses" for label, n in counts.items() if label not in JOINT and n
+    ]
     return [table(head, lines), *([f"The declared assumption is not true: {', '.join(others)}."] if others else [])]
 
 
@@ -163,17 +165,17 @@ def outcome(found: Part) -> list[str]:
     better, worse = (sum(said.startswith(word) for said in less) for word in ("holds", "does not hold"))
     leads = [(claim.points, d) for claim, d, _ in every if claim.first == FLIP and claim.points is not None]
     outside = sum(100 * d.high < points for points, d in leads)
-    means = "; ".join(
-        f"{SHORT[label]} {100 * found.rows[label].summary.mean:.1f} ({paper})"
+    means = [
+        [SHORT[label], f"{100 * found.rows[label].summary.mean:.1f}", str(paper)]
         for label, (_, paper) in printed.MULTICIFAR.items()
-    )
+    ]
+    name = f"mean on MultiCifar100, % over {best_counts([*found.rows.values()])[0]} superclasses"
     text = (
-        f"* On MultiCifar100, our means over {best_counts([*found.rows.values()])[0]} superclasses (and the paper's): {means}. "
-        f"ATTITTUD compared with multitask: of {len(less)} rows {better or 'none'} significantly better, {worse or 'none'} "
-        "significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and multitask lie above our "
-        f"95 % interval in {outside} of {len(leads)}."
+        f"* On MultiCifar100, of {len(less)} rows of ATTITTUD {so_many(better)} significantly better than multitask and "
+        f"{so_many(worse)} significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and "
+        f"multitask lie above our 95 % interval in {outside} of {len(leads)}."
     )
-    return [textwrap.fill(text, WIDTH, subsequent_indent="  ")]
+    return [textwrap.fill(text, WIDTH, subsequent_indent="  "), "", table([name, "ours", "paper"], means)]
 
 
 def gaps(found: Part) -> list[str]:
@@ -201,7 +203,7 @@ def section() -> str:
     seen = [
         textwrap.fill(f"{cost()} {ONE_SEED}", WIDTH, break_on_hyphens=False),
         "### What the search on four superclasses saw",
-        f"Mean accuracy on the validation images of {', '.join(SEARCHED)}; each row chose its best, ties by loss.",
+        f"Mean accuracy on the validation images of {', '.join(SEARCHED)}. Each row chose its best; the loss broke ties.",
         searched(found),
         DRAWS,
     ]
@@ -227,9 +229,7 @@ def section() -> str:
 
 def cost() -> str:
     runs = lines()
-    return (
-        f"In all {len(runs)} runs, {minutes(runs):.0f} minutes of the device; of runs side by side, each has its share."
-    )
+    return f"All {len(runs)} runs took {minutes(runs):.0f} minutes of the device; runs side by side count with their shares."
 
 
 def minutes(runs: Sequence[Line]) -> float:

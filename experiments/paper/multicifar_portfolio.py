@@ -20,23 +20,24 @@ from .rows import Row
 FINALS = ("single", "ensemble")
 TITLE = "### A portfolio on four superclasses, apart from the table"
 ABOUT = """\
-`strategy: portfolio` ([what it does](../portfolio.md)) on the next superclass in alphabetical order after each of the
-search's: {names}. `single` is one network, trained at last on all labels; `ensemble` is a mean of networks of the
-folds. The test images are those of the table."""
+We ran `strategy: portfolio` ([what it does](../portfolio.md)) on four superclasses: the next in alphabetical order
+after each superclass of the search. They are {names}. `single` is one network, finally trained on all labels;
+`ensemble` is a mean of networks of the folds. The test images are those of the table."""
 LABELS = """\
-A portfolio has the {labels:,} labels of a superclass to train and to choose with, in turn: the network of `single` is
+A portfolio has the {labels:,} labels of a superclass both to train and to choose with. The network of `single` is
 trained on all of them, each network of `ensemble` on two thirds. Rows of the table train on {train:,} of them and
 choose on the other {validation:,}."""
 HONEST = """\
 A difference has causes that these figures cannot tell apart: labels, averaged weights, the choice among strategies,
-and the steps of about {runs:.0f} runs where a row takes one. They took the device as long as {device:.0f} runs of the
-table, which were compiled; the portfolio's were not. The settings of both come from the search on other superclasses,
-but not the weight: multitask's row weighs the primary task by 0.1 and the auxiliary one by 1, and no candidate has that
-ratio (1 to 1, 1 to 0.1 and 1 to 4). The first rung ends inside the guided phase, where `pretrain` has fitted only its
-output layer to the primary task; it was stopped there on {stopped} of {n}. Both may be reasons why a portfolio is below
-tuned multitask. The intervals are over {n} pairs with one seed each: to be significant, a mean must be {needed:.1f}
-times as large as the standard deviation of the differences. The p-values are not corrected, and no verdict is drawn."""
-COST = "They took {own:.0f} minutes of the device and the table {table:.0f}, together {both:.0f} of the 60 that were planned."
+and the number of steps. A portfolio takes the steps of about {runs:.0f} runs, a row of the table those of one run. On the
+device a portfolio took as long as {device:.0f} runs of the table, which were compiled; the portfolio's runs were not. The
+settings of both come from the search on other superclasses, except the weight. Multitask's row weighs the primary task
+by 0.1 and the auxiliary one by 1, and no candidate has that ratio: theirs are 1 to 1, 1 to 0.1 and 1 to 4. The first
+rung ends inside the guided phase, where `pretrain` has fitted only its output layer to the primary task; it was stopped
+there on {stopped} of {n}. Both may be reasons why a portfolio is below tuned multitask. The intervals are over {n}
+pairs with one seed each: to be significant, a mean must be {needed:.1f} times as large as the standard deviation of the
+differences. The p-values are not corrected, and we draw no conclusion."""
+COST = "The portfolios took {own:.0f} minutes of the device and the table {table:.0f}: {both:.0f} of the 60 minutes planned."
 NOT_RUN = f"`python -m experiments.reproduce {NAME} --data FOLDER` runs it; the protocol below says how."
 
 
@@ -68,7 +69,7 @@ def section() -> str:
         [multicifar.SHORT[label], *(cell for final in FINALS for cell in _cells(own[final].minus(row)))]
         for label, row in known.items()
     ]
-    head = [text for final in FINALS for text in (f"`{final}` less it", "95 %", "p")]
+    head = [text for final in FINALS for text in (f"`{final}` minus it", "95 %", "p")]
     parts += [by_superclass(found, known), table(["row of the table", *head], differences)]
     if known:
         parts.append(textwrap.fill(LABELS.format(**used_labels(known)), WIDTH))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attittud_lab.statistics import Summary
 from experiments.reproduce.results import read_lines
 
 from . import multicifar, multicifar_portfolio, printed, readme, table1, table3
@@ -24,26 +23,30 @@ PAGE = DOCS / "reproduction.md"
 ABOUT = """\
 # Do the paper's results hold?
 
-The paper's tables and figures run again, on open data where its own cannot be had: our numbers beside the paper's, with a
-verdict on each claim. The verdicts come first; then [how to read them, and how to run it all again](#how-to-read-this-page),
-the tables, what it cost, and at the end the [protocols](#how-the-papers-vision-experiments-are-run-again), written before the
-runs, with all that differs from the paper."""
+We ran the paper's tables and figures again, on open data where its own data are not available. This page has our numbers next to
+the paper's, and an outcome for each claim. The outcomes come first. Then follow [how to read them, and how to run everything
+again](#how-to-read-this-page), the tables, and the costs. At the end are the
+[protocols](#how-the-papers-vision-experiments-are-run-again), which were written before the runs and list all that differs from
+the paper."""
 
 READING = """\
 ## How to read this page
 
-Figures are on test, in per cent: accuracy where nothing else is said. std has ddof = 1, intervals are 95 % t-intervals over
-seeds, differences are taken seed by seed (paired t-test), in MultiCifar100 both over superclasses; n counts the seeds or
-superclasses. p-values are Holm-corrected within a table. A claim *holds* where
-the difference has its sign and p < 0.05. *Not significant* is not *equal*: the interval beside it says which differences are
-still possible. The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals meet. The runs of the search
-that had the chosen settings are among the seeds: their validation figures chose, their test figures did not.
+* Figures are test accuracy in per cent, unless a section names another metric.
+* std has ddof = 1. Intervals are 95 % t-intervals over seeds, and differences are taken seed by seed (paired t-test). For
+  MultiCifar100 both are over superclasses. n counts the seeds or superclasses. p-values are Holm-corrected within a table.
+* A claim *holds* where the difference has its sign and p < 0.05. *Not significant* does not mean *equal*: the interval next to it
+  says which differences are still possible.
+* The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals overlap.
+* The search ran the chosen settings too, and these runs count among the seeds. Their validation figures chose the settings, their
+  test figures did not.
 
 ATTITTUD's rows are named by the weights of the neutral, the helpful and the harmful part: `orthogonal` is (1, 0, 0),
 `orthogonal_flip` (1, 0, −1), `drop_harmful` (1, 1, 0) and `flip` (1, 1, −1). `primary_only` trains on the primary data alone,
 `pcgrad` is one-sided; `auto` finds the weights while it trains.
 
-The page is made by `python -m experiments.paper.page` from the runs in `experiments/results/`. To run one again, from a checkout:
+`python -m experiments.paper.page` makes this page from the runs in `experiments/results/`. To repeat an experiment, from a
+checkout:
 
     python -m experiments.reproduce                                     # lists the experiments, and the data each needs
     python -m experiments.reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
@@ -52,9 +55,9 @@ Finished runs are not repeated; move `experiments/results/` away to start from s
 the five rows of the paper alone; `--workers 2` shares the runs among two processes."""
 
 COMPILED = """\
-Compiled runs had `training.compile=true` added to the command: other rounding, dropout masks and time, the same weights to begin
-with and the same batches. Rows of a table, and seeds of a row, may be of both kinds. Of runs side by side, each has its share of
-the minutes."""
+Compiled runs had `training.compile=true` added to the command. They have the same initial weights and batches, but other
+rounding, dropout masks and times. A table, and even a row, may mix compiled and uncompiled runs. Where several runs shared the
+device, each counts with its share of the minutes."""
 
 
 def page() -> str:
@@ -108,16 +111,16 @@ def in_short() -> str:
     ]
     told = [*outcome(found), *multicifar.outcome(column)]
     means = [
-        f"{NAMES.get(label, name)} {beside(found.rows[label].summary, mean, half) if label in found.rows else MISSING}"
+        [NAMES.get(label, name), *beside(found.rows.get(label), mean, half)]
         for label, (name, mean, half) in printed.TABLE2.items()
     ]
     return "\n\n".join(
         [
             "## In short",
-            f"Our means on Cat-vs-Dog: {'; '.join(means)}.",
+            table(["mean on Cat-vs-Dog, %", "ours", "paper", "intervals"], means),
             *(["\n".join(told)] if told else []),
-            f"Verdicts on {sum(count.values())} claims, the paper's and further ones: {counted}.",
-            table(["", "claim", "n", "verdict"], lines),
+            f"Outcomes of {sum(count.values())} claims, the paper's and further ones: {counted}.",
+            table(["", "claim", "n", "outcome"], lines),
             *([f"Claims that wait for their runs, in the sections below: {waiting}."] if waiting else []),
         ]
     )
@@ -137,8 +140,11 @@ def at_once(lines: list[list[str]]) -> list[list[str]]:
     return [[where, f"all {len(lines)}", *rest]] if all(line[2:] == rest for line in lines) else lines
 
 
-def beside(ours: Summary, mean: float, half: float) -> str:
-    return f"{100 * ours.mean:.1f} (paper {mean}, {against_paper(ours, mean, half)})"
+def beside(ours: Row | None, mean: float, half: float) -> list[str]:
+    """Our mean, the paper's, and whether the intervals agree."""
+    if ours is None:
+        return [MISSING, str(mean), ""]
+    return [f"{100 * ours.summary.mean:.1f}", str(mean), against_paper(ours.summary, mean, half)]
 
 
 def every_line() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -155,7 +161,7 @@ def diverged() -> list[str]:
     }
     lines = found.values()
     head = ["experiment", "run", "what happened"]
-    about = "They are counted in no mean and can be chosen by no search; the tables have the other seeds."
+    about = "No mean counts these runs, and no search can choose them; the tables have the other seeds."
     return [f"## Runs that diverged\n\n{about}\n\n{table(head, lines)}"] if lines else []
 
 
@@ -200,7 +206,7 @@ def made_again() -> list[str]:
         return []
     same = sum(len(set(found)) == 1 for found in times)
     often = f"{len(times)} runs, up to {max(map(len, times))} times"
-    return [f"Made more than once: {often}. Every time the same figures to the last digit: {same} of {len(times)}."]
+    return [f"Repeated: {often}. Of these, {same} of {len(times)} gave the same figures to the last digit every time."]
 
 
 def five_rows() -> str:

@@ -38,8 +38,8 @@ def bullet(rows: dict[str, Row], done: int) -> str:
     all_ = multicifar.SUPERCLASSES
     how_many = f"all {all_} superclasses" if done == all_ else f"{done} of {all_} superclasses so far"
     return (
-        f"* **MultiCifar100** (Table 2, {how_many}, one seed): (1, 1, −1), the paper's best row with "
-        f"{printed.MULTICIFAR[multicifar.FLIP][1]} %, has {ours}, which is {_to_multitask(rows)}."
+        f"* **MultiCifar100** (Table 2, {how_many}, one seed): the paper's best row, (1, 1, −1), has {ours} % here and "
+        f"{printed.MULTICIFAR[multicifar.FLIP][1]} % in the paper. Here it is {_to_multitask(rows)}."
         f"{_best(rows, done)}{_portfolio(rows)}"
     )
 
@@ -62,8 +62,8 @@ def _best(rows: dict[str, Row], done: int) -> str:
         return ""
     _, counts = multicifar.best_counts([rows[label] for label in printed.MULTICIFAR])
     return (
-        f" It is the best of the paper's five rows on {counts[multicifar.FLIP]:.3g} of {done} superclasses, where rows with "
-        f"equal accuracy share one (paper: {printed.MULTICIFAR_BEST})."
+        f" Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses; rows with equal "
+        f"accuracy share a superclass. In the paper it is the best on {printed.MULTICIFAR_BEST}."
     )
 
 
@@ -75,8 +75,8 @@ def _portfolio(rows: dict[str, Row]) -> str:
     single = f"{100 * multicifar_portfolio.rows()['single'].summary.mean:.1f}"
     there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in found):.1f}"
     return (
-        f" On {_WORDS[len(found)]} superclasses, apart from the table, one network of `strategy: portfolio` has {single} where "
-        f"tuned multitask has {there}."
+        f" On {_WORDS[len(found)]} superclasses, apart from the table, one network of `strategy: portfolio` has {single} % "
+        f"and tuned multitask {there} %."
     )
 
 
@@ -86,8 +86,8 @@ def not_run(done: int) -> str:
         f"{_WORDS[left] if left < len(_WORDS) else left} superclass{'es' if left > 1 else ''} of MultiCifar100, and "
     )
     return (
-        f"{LINK} has every table and figure next to the paper's, with intervals, an outcome "
-        f"for each claim, and what was not run: {missing if left else ''}CheXpert itself, of which no copy was at hand."
+        f"{LINK} has every table and figure next to the paper's, with intervals and an outcome "
+        f"for each claim. It also lists what was not run: {missing if left else ''}CheXpert itself, because no copy was at hand."
     )
 
 

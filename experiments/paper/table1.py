@@ -15,11 +15,11 @@ from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched
 
 ABOUT = """\
-Macro-F1 with a MiniLM encoder of 22.7 million parameters in place of RoBERTa, on IMDB reviews and on a small open set of Amazon
-reviews in place of the paper's 115,000: the paper's question with other means, so the two columns of figures are not meant to
-agree, only the order of rows is. *Swapped* has the masked language modelling on the other task's text (the paper's Cross-TAPT).
-*Ours* is, separately for own and swapped text, that of the two Etas (1, 1, −1) and (1, 0, 0) with the better mean on validation.
-See the protocol for what else differs."""
+Figures are macro-F1. A MiniLM encoder of 22.7 million parameters replaces RoBERTa. The data are IMDB reviews, and a small open
+set of Amazon reviews in place of the paper's 115,000. This is the paper's question with other means, so the two columns of
+figures need not agree; only the order of rows should. *Swapped* has the masked language modelling on the other task's text (the
+paper's Cross-TAPT). *Ours* is the better of the two Etas (1, 1, −1) and (1, 0, 0), by the mean on validation, separately for
+own and swapped text. The protocol below says what else differs."""
 TASKS = {"imdb": "IMDB", "amazon": "Amazon helpfulness"}
 SIZES = {"500": "500 labels", "full": "all labels"}
 SWAPPED = "swapped, "
@@ -29,10 +29,11 @@ MORE = {**_MORE, **{SWAPPED + label: f"{name}, swapped text" for label, name in 
 OURS, PLAIN = "ours", "primary_only"
 _NAMES = {PLAIN: "plain fine-tuning", "pretrain": "TAPT", OURS: "ours", "multitask": "multitask", "auto": "`auto`"}
 ENCODER = reader.HERE.parent / "benchmarks" / "encoder.json"
-COST = "A column is one task with one number of labels: all rows with own and with swapped text, five seeds and the search."
+COST = "A column is one task with one number of labels: all rows with own and with swapped text, five seeds, and the search."
 REFRESH = """\
-What a step with a refresh takes longer than one without, on an encoder of this size (`python -m benchmarks.encoder`). The runs
-above replay CUDA graphs; without them launching kernels is what counts, and `hooks` launches many small ones:"""
+The table shows how much longer a step with a refresh takes than a step without, on an encoder of this size
+(`python -m benchmarks.encoder`). The runs above replay CUDA graphs. Without graphs launching kernels takes most of the time, and
+`hooks` launches many small kernels:"""
 
 
 def claims(task: str) -> list[Claim]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from . import printed
-from .claims import MISSING, Claim, claim_table, difference_cells, judged, table
+from .claims import MISSING, Claim, claim_table, difference_cells, judged, so_many, table
 from .plots import shown
 from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched
@@ -18,17 +18,18 @@ TABLE2_CLAIMS = [
     Claim("ATTITTUD (1, 0, 0) beats PCGrad", "orthogonal", "pcgrad", 2.9),
     Claim("ATTITTUD (1, 0, 0) beats multitask", "orthogonal", "multitask", 1.8),
 ]
-SEEDS = "Rows with different numbers of seeds (n) are compared by the claims, over the seeds that both have, not by their means."
+SEEDS = "Rows may have different numbers of seeds (n). Do not compare their means: the claims compare the seeds that both have."
 UNCORRECTED = (
-    "These intervals are those of single comparisons; the p-values of the claims are corrected for their number."
+    "Each interval is for a single comparison; the p-values of the claims are corrected for the number of claims."
 )
 RELEASED = """\
-*As released* is vanilla pre-training with the rule of the authors' release: the primary head is not trained beside it, and the
-lowest loss of that head chooses the model. In the row above its head learns beside it on detached features, and the last model or
-the best by accuracy is kept, as in all other rows. Each of the two has the settings that its own search chose."""
+*As released* is vanilla pre-training with the rule of the authors' release: the primary head is not trained during pre-training,
+and the lowest loss of that head chooses the model. In the row without this note the head learns during pre-training, on detached
+features. The last model, or the best by accuracy, is kept, as in all other rows. Each of the two has the settings that its own
+search chose."""
 SUBSETS = """\
-Mean accuracy on test by the subset of 100 training images that a seed has; intervals above treat all seeds alike, so they speak
-of these three subsets."""
+Each seed has one of three subsets of 100 training images. The table has the mean test accuracy by subset. The intervals above
+treat all seeds alike, so they are about these three subsets only."""
 FURTHER = [f"table2-cat-vs-dog-{name}" for name in ("more", "zero", "15")]
 MORE = {
     "orthogonal_flip": "ATTITTUD (1, 0, −1)",
@@ -85,13 +86,13 @@ def table2() -> str:
             RELEASED,
             claim_table(MORE_CLAIMS, rows),
             f"The two rows of ATTITTUD with the best mean on validation over the first five seeds: {names}.",
-            "The paper's own row is the one that validation chose; so is the first of these two:",
+            "The paper reports the row that validation chose. The first of these two rows is our counterpart:",
             claim_table(CHOSEN_CLAIMS, rows),
             "### By subset",
             SUBSETS,
             by_subset(found),
             "### What the search saw",
-            "Accuracy on the 200 validation images of the first seed; each chose its best, ties by loss.",
+            "Accuracy on the 200 validation images of the first seed. Each row chose its best settings; the loss broke ties.",
             searched(found),
         ]
     )
@@ -115,15 +116,16 @@ def outcome(found: Part) -> list[str]:
     smallest, *_, largest = sorted(points for points, _ in leads)
     lead = printed.TABLE2["orthogonal"][1] - printed.TABLE2["pretrain"][1]
     multitask = f"""\
-* On Cat-vs-Dog, ATTITTUD compared with a multitask that had the same search: of {len(less)} rows {better or "none"} significantly
-  better, {worse or "none"} significantly worse; they differ from it by {min(less)[0]:+.1f} to {max(less)[0]:+.1f} points."""
+* On Cat-vs-Dog, we compare {len(less)} rows of ATTITTUD with a multitask that had the same search: {so_many(better)}
+  significantly better and {so_many(worse)} significantly worse. They differ from multitask by {min(less)[0]:+.1f} to
+  {max(less)[0]:+.1f} points."""
     leading = f"""\
 * On Cat-vs-Dog, the paper's leads over vanilla pre-training, PCGrad and multitask ({smallest} to {largest} points) lie above our
-  95 % interval in {outside} of {len(leads)} comparisons: those of (1, 0, 0), and those of the row that validation chose."""
+  95 % interval in {outside} of {len(leads)} comparisons, for (1, 0, 0) and for the row that validation chose."""
     pretrain = f"""\
-* On Cat-vs-Dog, vanilla pre-training has {before:.1f} as released, where the loss of an untrained head chooses the model, and
-  {after:.1f} by the rule of all other rows: {points} points over the same {n} seeds (95 % {interval}). The paper's lead over it
-  is {lead:.1f}."""
+* On Cat-vs-Dog, vanilla pre-training has {before:.1f} as released, where the loss of an untrained head chooses the model. It has
+  {after:.1f} by the rule of all other rows: {points} points over the same {n} seeds (95 % {interval}). The paper's lead over
+  vanilla pre-training is {lead:.1f}."""
     return ["\n".join([multitask, leading, pretrain])]
 
 

@@ -9,13 +9,13 @@ from .tables import beside_paper, beyond_paper, searched, summarise_figures
 
 NAME = "table3-chest-xray"
 ABOUT = """\
-Mean area under the ROC curve over five findings, on open chest X-rays (NIH ChestX-ray14 at 64 pixels) in place of CheXpert, with
-10,000 photographs of Tiny ImageNet in place of ImageNet: the paper's question on other data, so the two columns of figures are
-not meant to agree, only the order of rows is. Pre-training is on the photographs; then they are seen again, guided by the X-rays;
-then follows fine-tuning. See the protocol for what else differs."""
+Figures are the mean area under the ROC curve over five findings. Open chest X-rays (NIH ChestX-ray14 at 64 pixels) replace
+CheXpert, and 10,000 photographs of Tiny ImageNet replace ImageNet. This is the paper's question on other data, so the two columns
+of figures need not agree; only the order of rows should. The network is first pre-trained on the photographs. It then trains on
+them again, guided by the X-rays, and is fine-tuned on the X-rays. The protocol below says what else differs."""
 BEYOND = """\
-The paper's 83.3 is after 100,000 photographs, for which it names no Eta; with 50,000 its best was (1, 0, −1). Beyond Table 3,
-with the same search:"""
+The paper reaches 83.3 after 100,000 photographs and does not say with which Eta; with 50,000 its best was (1, 0, −1). Beyond
+Table 3, with the same search:"""
 MORE = {
     "flip-primary_weight=0": "pretrained + ATTITTUD (1, 1, −1)",
     "orthogonal-primary_weight=0": "pretrained + ATTITTUD (1, 0, 0)",
@@ -46,10 +46,10 @@ def section() -> str:
             beyond_paper(found, MORE),
             claim_table(CLAIMS, found.claimed),
             "### By finding",
-            "AUC, mean ± half of the 95 % interval over seeds; the paper's on CheXpert.",
+            "AUC: mean ± half of the 95 % interval over seeds. The paper's figures are on CheXpert.",
             by_finding(found),
             "### What the search on X-rays saw",
-            "Mean AUC on the 563 validation images of the first seed; each chose its best, ties by loss.",
+            "Mean AUC on the 563 validation images of the first seed. Each row chose its best settings; the loss broke ties.",
             searched(found),
         ]
     )

@@ -11,14 +11,15 @@ from .rows import Part, Row, part
 from .tables import missing
 
 TABLE4 = """\
-Every basis with (1, 1, 0) and (1, 1, −1), of which the better one on validation counts. A random subspace of five dimensions
-holds next to nothing of a gradient (Figure 3): the row of `random` is multitask with `primary_weight` 0.01 in all but name."""
+Every basis was run with (1, 1, 0) and (1, 1, −1); the better one on validation counts. A random subspace of five dimensions holds
+next to nothing of a gradient (Figure 3). So the row of `random` is practically multitask with `primary_weight` 0.01."""
 CAPTURED = """\
-Share of the squared norm inside the span in per cent, mean over the guided phase of the runs of Table 4: of the auxiliary
-gradient, and of the step's primary gradient. The 50 examples of that are drawn independently of the 64 that built the basis, all
-from the same 100: about two thirds of them helped to build it. (The paper shows the fraction of the norm; this is its square.)
-It finds large shares for its randomized SVD and small ones for `random` and `mean`. By definition `canonical` has all of both,
-and a basis with the mean included all of the primary gradient. Claims are about each seed's mean."""
+The table shows how much of the auxiliary gradient and of the step's primary gradient lies inside the span: the share of the
+squared norm in per cent, as a mean over the guided phase of the runs of Table 4. (The paper shows the fraction of the norm;
+this is its square.) The primary gradient has 50 examples, drawn independently of the 64 that built the basis, all from the same
+100. So about two thirds of the 50 helped to build the basis. The paper finds large shares for its randomized SVD and small
+shares for `random` and `mean`. By definition `canonical` holds all of both gradients, and a basis with the mean included holds
+all of the primary gradient. Claims are about each seed's mean."""
 
 TABLE4_CLAIMS = [
     *(

@@ -213,7 +213,7 @@ def wanted_looks(curve: Curve, ends: set[int]) -> list[int]:
     count, found = len(curve.scores), set[int]()
     for end in {*ends, count}:
         if 0 < end <= count:
-            found.add(Curve(curve.scores[:end], curve.losses[:end], curve.second).best)
+            found.add(curve.first(end).best)
     if count:
         found |= {count - 1, max(range(count), key=lambda look: curve.smoothed[look][1])}
     return sorted(found)

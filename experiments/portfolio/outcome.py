@@ -187,10 +187,10 @@ def cost(lines: Lines, row: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Foretold:
-    """The chance that was printed, the gain in log-loss behind it, and what came of it."""
+    """The chance that was printed, the evidence behind it, and what came of it."""
 
     chance: float
-    gain: float
+    evidence: float
     helped: bool
 
 
@@ -202,7 +202,7 @@ def foretold(lines: Lines, row: str = PORTFOLIOS[SINGLE], other: str = PLAIN) ->
             continue
         if all((pair, needed, seed) in lines for needed in (row, other)):
             more = lines[pair, row, seed]["accuracy"] - lines[pair, other, seed]["accuracy"]
-            found.append(Foretold(line["chance"]["value"], line["chance"]["gain"], more > WORTHWHILE))
+            found.append(Foretold(line["chance"]["value"], line["chance"]["evidence"], more > WORTHWHILE))
     return found
 
 
@@ -212,8 +212,8 @@ def multitask_helped(lines: Lines) -> list[Foretold]:
 
 
 def auroc(found: Sequence[Foretold]) -> float:
-    """How often a run that was helped had the higher gain, of two; NaN where all came out alike."""
-    good, bad = ([one.gain for one in found if one.helped == helped] for helped in (True, False))
+    """How often a run that was helped had the more evidence, of two; NaN where all came out alike."""
+    good, bad = ([one.evidence for one in found if one.helped == helped] for helped in (True, False))
     if not good or not bad:
         return math.nan
     return fmean((a > b) + 0.5 * (a == b) for a in good for b in bad)
@@ -230,15 +230,15 @@ def reliability(found: Sequence[Foretold]) -> list[tuple[float, float, int, floa
 
 
 def calibrated(found: Sequence[Foretold], ridge: float = 1e-3) -> tuple[float, float]:
-    """Intercept and slope of the chance by logistic regression on the gain (Newton's method, a little ridge)."""
+    """Intercept and slope of the chance by logistic regression on the evidence (Newton's method, a little ridge)."""
     intercept, slope = 0.0, 0.0
     for _ in range(100):
         g0, g1, h00, h01, h11 = ridge * intercept, ridge * slope, ridge, 0.0, ridge
         for one in found:
-            p = 1 / (1 + math.exp(-max(-50.0, min(50.0, intercept + slope * one.gain))))
+            p = 1 / (1 + math.exp(-max(-50.0, min(50.0, intercept + slope * one.evidence))))
             error, weight = p - one.helped, p * (1 - p)
-            g0, g1 = g0 + error, g1 + error * one.gain
-            h00, h01, h11 = h00 + weight, h01 + weight * one.gain, h11 + weight * one.gain**2
+            g0, g1 = g0 + error, g1 + error * one.evidence
+            h00, h01, h11 = h00 + weight, h01 + weight * one.evidence, h11 + weight * one.evidence**2
         determinant = h00 * h11 - h01 * h01
         steps = (h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant
         intercept, slope = intercept - steps[0], slope - steps[1]

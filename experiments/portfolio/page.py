@@ -40,17 +40,19 @@ Results = dict[str, tuple[dict[str, Any], Lines]]
 AGAINST = {"(a)": BETTER, "(b)": FOLDED, "(c)": MIXED}
 
 ABOUT = """\
-This page is made by `python -m experiments.portfolio.page` from `experiments/portfolio/results/`; the README there says how to
-run everything again. Points are per cent of test accuracy. Intervals are 95 % (paired t), over seeds on one pair and over pairs
-for a mean. A pair is *shown to lose* where a one-sided paired t-test says so at 5 %, with Holm's correction over the pairs.
+`python -m experiments.portfolio.page` makes this page from `experiments/portfolio/results/`. `experiments/portfolio/README.md`
+says how to run everything again. Points are per cent of test accuracy. Intervals are 95 % (paired t), over seeds on one pair and
+over pairs for a mean. A pair is *shown to lose* where a one-sided paired t-test says so at 5 %, with Holm's correction over the
+pairs.
 
-The held-out pairs, their sizes and what each was built to do were declared before anything was tuned or run on them
-(`experiments/portfolio/pairs.json`), and were run once. Labels are half for training and half for validation; the portfolio and
-references (b) and (c) pool them.
+A *pair* is a primary task with auxiliary data. The held-out pairs, their sizes and what each was built to do were declared before
+anything was tuned or run on them (`experiments/portfolio/pairs.json`); each is run once. Half of the labels are for training and
+half for validation; the portfolio and references (b) and (c) pool them. The three references are:
 
-* **(a)** the better of `primary_only` and multitask, tuned with eight runs on the validation half. Which of the two is better is
-  known only afterwards.
-* **(b)** `primary_only` and multitask with the portfolio's folds, rungs and refit, and as many candidates as the portfolio has.
+* **(a)** the better of `primary_only` and multitask, where multitask is tuned with eight runs on the validation half. One knows
+  only afterwards which of the two is better.
+* **(b)** `primary_only` and multitask with the portfolio's folds, rungs and final training, and as many candidates as the
+  portfolio has.
 * **(c)** a greedy ensemble from the same trials as (b)."""
 
 
@@ -61,7 +63,7 @@ def page(results: Results) -> str:
     sharing = [name for name, pair in pairs.items() if pair.shares]
     parts = ["# Does one ever regret the auxiliary data, with `strategy: portfolio`?", summary(lines), ABOUT]
     if lines:
-        parts.append(f"![The portfolio less the better of primary_only and tuned multitask]({PLOT.name})")
+        parts.append(f"![The portfolio minus the better of primary_only and tuned multitask]({PLOT.name})")
     parts += ["## Goals", goal_table(lines, sharing, results), "## The pairs", pair_table(pairs, by_pair(lines))]
     parts += ["## Accuracies", accuracies(lines)]
     for final in FINALS:
@@ -107,7 +109,7 @@ def goal_table(lines: Lines, sharing: list[str], results: Results) -> str:
 def pair_table(pairs: dict[str, Pair], data: dict[str, Values]) -> str:
     """What each pair is, and what plain multitask does to it."""
     found = [
-        "The last column is tuned multitask less `primary_only`, both on the fixed split of (a).",
+        "The last column is tuned multitask minus `primary_only`, both on the fixed split of (a).",
         "",
         "| pair | kind | built to | labels | tested on | what it is: primary; auxiliary | multitask |",
         "|---|---|---|---|---|---|---|",
@@ -181,7 +183,7 @@ def ablations(lines: Lines) -> str:
             found.append(f"| `{row.name}` | {row.about} | {' | '.join(cells)} |")
     if len(found) == 2:
         return "Not measured yet."
-    return "Points of each row less the portfolio with its defaults, mean over pairs.\n\n" + "\n".join(found)
+    return "Points of each row minus the portfolio with its defaults, mean over pairs.\n\n" + "\n".join(found)
 
 
 def costs(lines: Lines) -> str:
@@ -204,9 +206,9 @@ def costs(lines: Lines) -> str:
 def chances(results: Results) -> str:
     """AUROC and reliability on both halves."""
     found = [
-        "The chance is printed after the first rung. *Helped*: `single` has more than half a point more than `primary_only`",
-        "with folds, on the same pair and seed; in the last column of the first table tuned multitask more than",
-        "`primary_only`, on the fixed split.",
+        "The chance is printed after the first rung. The auxiliary data *helped* where `single` has more than half a point more",
+        "than `primary_only` with folds, on the same pair and seed. In the last column of the first table they helped where",
+        "tuned multitask has more than `primary_only`, on the fixed split.",
         "",
         "| pairs | runs | helped | AUROC | AUROC for tuned multitask |",
         "|---|---|---|---|---|",

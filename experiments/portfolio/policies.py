@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig, PortfolioConfig, TrainingConfig
 from attittud_lab.data.tasks import Examples, Task
@@ -64,12 +65,17 @@ class Trained:
     def until(self, count: int) -> Curve | None:
         """The curve of the first looks; None where it had diverged by then."""
         curve = self.curve
-        return Curve(curve.scores[:count], curve.losses[:count], curve.second) if count <= len(curve.scores) else None
+        return curve.first(count) if count <= len(curve.scores) else None
 
     def at(self, what: str, look: int) -> np.ndarray:
         """An array of a look, or of the nearest one of which it is there."""
         found = self.arrays[what]
         return np.asarray(found[min(range(len(found)), key=lambda number: abs(self.kept[number] - look))])
+
+    def outputs(self, look: int) -> Tensor:
+        """Of held-out labels."""
+        found = torch.from_numpy(self.at("outputs", look).astype(np.float32))
+        return torch.cat([found, torch.zeros(len(found), 1)], 1)
 
     def probabilities(self, what: str, look: int) -> Likely:
         """Of the test set."""
@@ -105,8 +111,7 @@ class Known:
 
     def likely(self, trained: Trained, look: int) -> Likely:
         """Out-of-fold probabilities."""
-        outputs = torch.from_numpy(trained.at("outputs", look).astype(np.float32))
-        return self.held_out.likely(torch.cat([outputs, torch.zeros(len(outputs), 1)], 1))
+        return self.held_out.likely(trained.outputs(look))
 
 
 def read(folder: Path, only: Iterable[str] | None = None) -> list[Known]:
@@ -135,7 +140,7 @@ def _read(pair: str, seed: int, files: Mapping[str, Path]) -> Known:
         sharing = about["sharing"]
         for number, row in enumerate(about["candidates"]):
             own = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{number}/")}
-            curve = Curve(own["scores"].tolist(), own["losses"].tolist(), int(arrays["second"]))
+            curve = Curve(own["scores"].tolist(), own["losses"].tolist(), int(arrays["second"]), len(targets))
             found = Trained(row["label"], curve, row["kept"], own, arrays["steps"], row["seconds"])
             trained[row["label"]] = found
     assert held_out is not None and test is not None
@@ -188,14 +193,14 @@ class Reached:
     runs: float
     winner: str
     picks: dict[str, int]
-    gain: float | None
-    """Of log-loss, from which the chance that auxiliary data help is known after the first rung."""
+    evidence: float | None
+    """From which the chance that auxiliary data help is known after the first rung."""
 
 
 def simulate(policy: Policy, known: Known) -> Reached:
     """As `attittud_lab.portfolio.run` does it."""
     labels = [PRIMARY_ONLY, *(label for label in policy.wanted(known) if label in known.trained)]
-    alive, standings, gain = list(dict.fromkeys(labels)), dict[str, Standing](), None
+    alive, standings, evidence = list(dict.fromkeys(labels)), dict[str, Standing](), None
     total = len(known.trained[PRIMARY_ONLY].steps)
     counts = [*(rung_look(known.config, at) + 1 for at, _ in policy.rungs), total]
     for number, count in enumerate(counts):
@@ -203,9 +208,11 @@ def simulate(policy: Policy, known: Known) -> Reached:
             one = known.trained[label]
             steps = int(one.steps[count - 1])
             strategy = PortfolioCandidate(label, CandidateConfig())
-            standings[label] = Standing(strategy, number + 1, steps, curve=one.until(count))
-        if number == 0 and (found := chance(standings)):
-            gain = found["gain"]
+            curve = one.until(count)
+            looks = {} if curve is None or number else {curve.best: one.outputs(curve.best)}
+            standings[label] = Standing(strategy, number + 1, steps, looks=looks, curve=curve)
+        if number == 0 and (found := chance(standings, known.held_out)):
+            evidence = found["evidence"]
         curves = {label: standings[label].curve for label in alive}
         values = {label: curve.value for label, curve in curves.items() if curve is not None}
         alive = survivors(values, 1.0 if count == total else policy.rungs[number][1], PRIMARY_ONLY)
@@ -217,7 +224,7 @@ def simulate(policy: Policy, known: Known) -> Reached:
         likely = {label: known.likely(known.trained[label], look) for label, look in best.items()}
         picks = greedy(likely, known.held_out, winner, policy.picks)
     accuracy, last = _tested(policy.final, known, picks, best)
-    return Reached(accuracy, runs + last, winner, picks, gain)
+    return Reached(accuracy, runs + last, winner, picks, evidence)
 
 
 def _tested(final: str, known: Known, picks: Mapping[str, int], best: Mapping[str, int]) -> tuple[float, float]:
@@ -309,13 +316,13 @@ def line(data: Mapping[str, Values], policy: Policy, runs: Sequence[float], shar
 
 
 def foretold(known: Sequence[Known], policy: Policy, data: Mapping[str, Values]) -> list[Foretold]:
-    """The gain after the first rung, and whether the policy had more than half a point more than primary_only with folds."""
+    """The evidence after the first rung, and whether the policy had more than half a point more than primary_only with folds."""
     found = []
     for one in known:
-        gain, values = simulate(policy, one).gain, data[one.pair]
-        if gain is not None:
+        evidence, values = simulate(policy, one).evidence, data[one.pair]
+        if evidence is not None:
             more = values[policy.name][one.seed] - values["plain"][one.seed]
-            found.append(Foretold(math.nan, gain, more > WORTHWHILE))
+            found.append(Foretold(math.nan, evidence, more > WORTHWHILE))
     return found
 
 
@@ -343,7 +350,7 @@ def chances(known: Sequence[Known], policy: Policy, data: Mapping[str, Values]) 
     """Print how well the first rung foretells whether auxiliary data help."""
     found = foretold(known, policy, data)
     intercept, slope = calibrated(found)
-    fitted = [Foretold(1 / (1 + math.exp(-(intercept + slope * f.gain))), f.gain, f.helped) for f in found]
+    fitted = [Foretold(1 / (1 + math.exp(-(intercept + slope * f.evidence))), f.evidence, f.helped) for f in found]
     print(f"chance: AUROC {auroc(found):.3f}, intercept {intercept:.3f}, slope {slope:.2f}, {len(found)} cases")
     for low, high, count, mean, helped in reliability(fitted):
         print(f"  {low:.1f} to {high:.1f}: {count} cases, mean chance {mean:.2f}, helped {helped:.2f}")

@@ -169,7 +169,7 @@ def test_commands_and_their_output_are_those_of_a_real_run():
 
 def test_unmeasured_results_are_marked_as_such():
     page = (ROOT / "docs" / "portfolio-never-regret.md").read_text(encoding="utf-8")
-    assert ("\nNot measured yet.\n" in page) == ("is declared, and not measured yet" in WORDS)
+    assert ("\nNot measured yet.\n" in page) == ("is declared but not measured yet" in WORDS)
 
 
 def test_the_screenshot_is_small():

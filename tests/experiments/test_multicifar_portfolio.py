@@ -221,13 +221,15 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
     assert "Rows of the table train on 2,000 of them and choose on the other 500." in said
     device = (480 / 4) / (60 * multicifar.minutes(multicifar.lines()) / len(multicifar.lines()))
     assert (
-        f"the steps of about 10 runs where a row takes one. They took the device as long as {device:.0f} runs" in said
+        "the steps of about 10 runs, a row of the table those of one run. On the device a portfolio took as long as "
+        f"{device:.0f} runs" in said
     )
     assert "no candidate has that ratio" in said and "over 4 pairs with one seed each" in said
-    assert "a mean must be 1.6 times as large as the standard deviation" in said and "no verdict is drawn" in said
+    assert "a mean must be 1.6 times as large as the standard deviation" in said and "we draw no conclusion" in said
     minutes = multicifar.minutes(multicifar.lines())
     assert (
-        f"They took 8 minutes of the device and the table {minutes:.0f}, together {8 + minutes:.0f} of the 60" in said
+        f"The portfolios took 8 minutes of the device and the table {minutes:.0f}: {8 + minutes:.0f} of the 60 minutes"
+        in said
     )
     assert "so far" not in said
     assert "| multicifar100-portfolio | NVIDIA H200 |" in text
@@ -246,25 +248,26 @@ def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) 
     whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in whole if json.loads(line)["part"] not in MISSING), encoding="utf-8")
     some = " ".join(readme.written(text).split())
-    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "best of the paper's five rows" not in some
-    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, of which no copy" in some
+    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Of the paper's five rows" not in some
+    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because no copy" in some
     finish_table(results)
     final = readme.written(text)
     assert readme.written(final) == final
     every = " ".join(final.split())
-    assert (
-        "(Table 2, all 20 superclasses, one seed)" in every and "what was not run: CheXpert itself, of which" in every
-    )
+    assert "(Table 2, all 20 superclasses, one seed)" in every and "what was not run: CheXpert itself, because" in every
     assert (
         "superclasses so far" not in every and "four superclasses" not in every and "apart from the table" not in every
     )
     counts = multicifar.best_counts([multicifar.column().rows[label] for label in printed.MULTICIFAR])[1]
-    shared = "where rows with equal accuracy share one (paper: 11)"
-    assert f"best of the paper's five rows on {counts[multicifar.FLIP]:.3g} of 20 superclasses, {shared}" in every
+    shared = "rows with equal accuracy share a superclass. In the paper it is the best on 11."
+    assert (
+        f"Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses; {shared}"
+        in every
+    )
     add_portfolio(results)
     told = " ".join(readme.written(final).split())
     there = statistics.fmean(multicifar.column().rows["multitask"].test[name] for name in portfolio.OTHERS)
-    both = f"has {100 * there + 2.28:.1f} where tuned multitask has {100 * there:.1f}."
+    both = f"has {100 * there + 2.28:.1f} % and tuned multitask {100 * there:.1f} %."
     assert f"one network of `strategy: portfolio` {both}" in told
     page = page_module.page()
     assert "so far" not in page.partition("## Table 2, MultiCifar100")[2].partition("## Table 1")[0]

@@ -120,7 +120,7 @@ def made_up(**rows):
         name = row.replace("__", "/")
         for pair, values in by_pair.items():
             for seed, accuracy in enumerate(values):
-                chance = {"value": 0.9 if pair == "p" else 0.1, "gain": 0.2 if pair == "p" else -0.1}
+                chance = {"value": 0.9 if pair == "p" else 0.1, "evidence": 2.0 if pair == "p" else -1.0}
                 line = {"accuracy": accuracy, "runs": 11.0, "chance": chance, "model": {"members": 1, "bytes": 10}}
                 found[pair, name, seed] = line | {"pair": pair, "row": name, "seed": seed, "spent": 1.0}
     return found

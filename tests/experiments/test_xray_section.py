@@ -62,4 +62,4 @@ def test_the_page_reports_the_papers_photographs_correctly() -> None:
     means = {name: round(fmean(mean for mean, _ in cells), 1) for name, cells in printed.TABLE5.items()}
     shown = printed.TABLE3["orthogonal_flip-primary_weight=0"][1]
     assert means["Pretrained + Ours (100k)"] == shown != means["Pretrained + Ours (50k)"]
-    assert f"The paper's {shown} is after 100,000 photographs, for which it names no Eta" in table3.section()
+    assert f"The paper reaches {shown} after 100,000 photographs and does not say with which Eta" in table3.section()

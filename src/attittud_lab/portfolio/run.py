@@ -121,7 +121,7 @@ def first_rung(config: Config, where: Path, progress: Progress | None = None) ->
         for entry in portfolio.entries:
             portfolio.train([entry], 0, step)
             portfolio.prune(entry.label, stopped=True)  # none of them goes on
-    found = chance(portfolio.standings)
+    found = chance(portfolio.standings, portfolio.held_out)
     if found is None:
         why = next((s.diverged for s in portfolio.standings.values() if s.diverged), "there is nothing to compare")
         raise InputError(why)
@@ -201,7 +201,7 @@ class _Portfolio:
         for number, look in enumerate(looks):
             self.train(alive, number, steps[look])
             if number == 0:
-                self.chance = chance(self.standings)
+                self.chance = chance(self.standings, self.held_out)
                 extra = greedy_sum(self.config, lowest_losses(self.standings), self.data)
                 if extra is not None:
                     self.train([extra], number, steps[look])

@@ -52,7 +52,7 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
     assert err.startswith("chance that the auxiliary data help: 6 candidates x 3 folds, about 3.6 full runs, ")
     assert err.count("\n") == 1 and "the first 20% of the steps" in err
     found, text = result["chance"], " ".join(out.split())
-    assert 0 < found["value"] < 1 and found["value"] == CHANCE.of(found["gain"]) and len(found["losses"]) == 6
+    assert 0 < found["value"] < 1 and found["value"] == CHANCE.of(found["evidence"]) and len(found["losses"]) == 6
     assert f"Chance that the auxiliary data help: {found['value']:.0%}" in text and "weighted sums on 3 folds" in text
     assert sorted(path.name for path in Path("runs/job/diagnose").iterdir() if path.suffix) == ["diagnose.json"]
     assert "60 steps of 200 asked for" in lines[0] and "early half" in out and "late half" in out

@@ -1,6 +1,7 @@
 """Choices from out-of-fold predictions, against slow and plain oracles."""
 
 import math
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from statistics import fmean
 
@@ -49,14 +50,35 @@ def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(looks: list[tuple[f
     assert curve.lowest_loss == pytest.approx(min(-loss for _, loss in values))
 
 
-@given(SCORES, st.integers(1, 11), st.integers(0, 12))
+@given(SCORES, st.integers(0, 12), st.integers(1, 500))
+def test_the_model_is_taken_at_the_latest_look_that_is_not_clearly_worse(
+    looks: list[tuple[float, float]], second: int, count: int
+) -> None:
+    """Within one standard error of the best smoothed score; where that is 0, as without a number of examples."""
+    curve = Curve([score for score, _ in looks], [loss for _, loss in looks], second, count)
+    scores = [score for score, _ in curve.smoothed]
+    top = max(scores)
+    if top in (0.0, 1.0):
+        assert curve.best == replace(curve, count=0).best
+    else:
+        assert curve.best == max(i for i, x in enumerate(scores) if x >= top - math.sqrt(top * (1 - top) / count))
+    assert curve.value == curve.smoothed[curve.best]
+
+
+def test_with_many_labels_the_best_look_itself_is_taken() -> None:
+    scores, losses = [0.5, 0.6, 0.8, 0.8, 0.8, 0.7, 0.7, 0.7], [1.0] * 8
+    assert Curve(scores, losses, count=10_000).best == Curve(scores, losses).best == 3
+    assert Curve(scores, losses, count=25).best == 5  # smoothed: 0.73, and 0.8 less its standard error is 0.72
+
+
+@given(SCORES, st.integers(1, 11), st.integers(0, 12), st.integers(0, 500))
 def test_an_evaluation_that_is_not_kept_never_becomes_the_best(
-    looks: list[tuple[float, float]], reached: int, second: int
+    looks: list[tuple[float, float]], reached: int, second: int, count: int
 ) -> None:
     """What a rung keeps: the best of the looks whose neighbours are known, and the last one."""
     early = looks[:reached]
-    before = Curve([score for score, _ in early], [loss for _, loss in early], second)
-    after = Curve([score for score, _ in looks], [loss for _, loss in looks], second)
+    before = Curve([score for score, _ in early], [loss for _, loss in early], second, count)
+    after = Curve([score for score, _ in looks], [loss for _, loss in looks], second, count)
     last = len(early) - 1
     assert after.best > last or after.best in {before.best_of(last), last}
 

@@ -70,7 +70,7 @@ def standing(name: str, right: float, losses: list[float], targets: torch.Tensor
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5))
-def test_the_chance_rises_with_the_gain(first: float, second: float) -> None:
+def test_the_chance_rises_with_the_evidence(first: float, second: float) -> None:
     low, high = sorted((first, second))
     assert 0 <= CHANCE.of(low) <= CHANCE.of(high) <= 1
 
@@ -81,10 +81,26 @@ def test_the_chance_after_a_rung() -> None:
         "primary_only": standing("primary_only", 0.6, [1.0, 0.8], targets),
         "multitask": standing("multitask", 0.7, [0.9, 0.5], targets),
     }
-    said = chance(found)
-    assert said is not None and said["gain"] == pytest.approx(0.9 - 0.7) and said["value"] == CHANCE.of(said["gain"])
+    said = chance(found, held(targets, "accuracy"))
+    assert said is not None and said["gain"] == pytest.approx(0.9 - 0.7)
+    assert said["value"] == CHANCE.of(said["evidence"])
+    # Accuracies 0.6 and 0.7 of 90 examples; nine of them are right instead of wrong, by 4 in both outputs.
+    wrong, right = math.log(1 + math.exp(4)), math.log(1 + math.exp(-4))
+    gained = np.array([wrong - right] * 9 + [0.0] * 81)
+    expected = 0.1 / math.sqrt(0.6 * 0.4 / 90) + gained.mean() / (gained.std(ddof=1) / math.sqrt(90))
+    assert said["evidence"] == pytest.approx(expected, rel=1e-6)
     assert CHANCE.calibrated or "not yet calibrated" in chance_words(said)
-    assert chance({"primary_only": found["primary_only"]}) is None and chance_words(None) == ""
+    alone = {"primary_only": found["primary_only"]}
+    assert chance(alone, held(targets, "accuracy")) is None and chance_words(None) == ""
+
+
+def test_no_evidence_where_nothing_differs_or_nothing_can_be_compared() -> None:
+    """Equal outputs, and outputs that are certain and right: standard errors of zero divide nothing."""
+    targets = torch.arange(90) % 2
+    for right in (1.0, 0.6):
+        found = {name: standing(name, right, [0.1], targets) for name in ("primary_only", "multitask")}
+        said = chance(found, held(targets, "accuracy"))
+        assert said is not None and said["evidence"] == 0 and said["value"] == CHANCE.of(0)
 
 
 def test_rows_worth_and_decision() -> None:
