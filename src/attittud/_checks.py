@@ -166,7 +166,8 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != 1:
         raise ValueError(
-            f"not a state of a Guide this version can read (version {shortened(version)}, not 1); save it by state_dict()"
+            f"not a state of a Guide that this library can read (its version is {shortened(version)}, not 1); save it with "
+            "state_dict()"
         )
     whole = "the Guide's state"
     _check_fields(whole, state, FIELDS, optional={"judges", "worker", "factor"})
@@ -190,12 +191,12 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
         if here != shapes.get(name, here) or name not in named:
             what = f"has shape {shapes[name]}" if name in shapes else "is reached by auxiliary losses"
             raise ValueError(
-                f"the state belongs to another model: parameter {shortened(name, 200)} {what} in it, here: {here}; build the "
+                f"the state belongs to another model: there, parameter {shortened(name, 200)} {what}; here: {here}. Build the "
                 "guide on the model of the saved run"
             )
     if not _covers(state["basis"], shapes, settings["rank"]):
         raise ValueError(
-            f"the saved basis does not have the shape of at most {settings['rank']} rows over every shared parameter; "
+            f"the saved basis must have at most {settings['rank']} rows over every shared parameter, but has another shape; "
             "load another copy, or leave it out and let the next step compute the basis again"
         )
 
@@ -209,12 +210,12 @@ def _check_fields(where: str, value: Any, fields: Mapping[str, Fits], optional: 
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} cannot be {shortened(value)}: {damaged}")
     if missing := fields.keys() - set(optional) - set(value):
-        raise ValueError(f"{where} is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()")
+        raise ValueError(f"{where} is incomplete: it lacks {', '.join(sorted(missing))}; save it with state_dict()")
     for name, found in value.items():
         if not isinstance(name, str) or name not in fields:
             raise ValueError(
                 f"{where} has the field {shortened(name)}, which this version of attittud does not know; leave the field "
-                "out, or save the state by state_dict() of this version"
+                "out, or save the state with state_dict() of this version"
             )
         if not fields[name](found):
             raise ValueError(f"{shortened(name, 200)} in {where} cannot be {shortened(found)}: {damaged}")

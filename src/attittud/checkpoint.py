@@ -93,7 +93,7 @@ def save(
         for name, content in {**(files or {}), STATE: state | {"rows": rows}}.items():
             (folder / name).write_text(json.dumps(content), encoding="utf-8")
     if guide.sharded:
-        gather(guide, None)  # all files are there when any worker goes on
+        gather(guide, None)  # all files exist before any worker continues
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:

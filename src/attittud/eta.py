@@ -1,4 +1,4 @@
-"""The three weights of the decomposition, and named choices of them."""
+"""The three weights of the decomposition, and named presets."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Layout:
         self._sizes = [tensor.numel() for tensor in held]
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
         contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
-        # Parts whose views torch cannot make in one call, because they are not contiguous or empty.
+        # Parts whose views torch cannot make in one call, because they are empty or not contiguous.
         pairs = enumerate(zip(self.strides, contiguous, self._sizes, strict=True))
         self._apart = [i for i, (own, plain, size) in pairs if own != plain or size == 0]
         self._whole = not any(map(is_sharded, self.parameters))

@@ -31,7 +31,7 @@ class Finished:
     tasks: dict[str, TaskReport]
     captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
     effective_rank: Callable[[], Tensor]  # the number of directions in use
-    cosines: dict[str, Tensor]  # cosines of each task's parts with the judges' gradient, in steps that ask the judges
+    cosines: dict[str, Tensor]  # cosines of each task's parts with the judges' gradient, in steps that use the judges
 
 
 @dataclass(frozen=True)

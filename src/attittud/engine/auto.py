@@ -66,9 +66,11 @@ class Auto(Engine):
             self._products = Batched() if worthwhile(layout) else Loop()
         batched = isinstance(self._products, Batched)
         pays = (
-            f"allow {rows_at_once(layout)} rows at once" if batched else "are too many for several rows at once to pay"
+            f"allow {rows_at_once(layout)} rows at once"
+            if batched
+            else "are too many to gain from several rows at once"
         )
-        why = self._reason or "no callable shows the forward pass to 'hooks'"
+        why = self._reason or "'hooks' cannot see the forward pass without a callable"
         self._say(self._products.name, f"{layout.size} shared parameters {pays}; {why}")
         return self._products
 

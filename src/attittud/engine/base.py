@@ -204,7 +204,7 @@ class Checked:
         self._asked = 0
 
     def due(self, layout: Layout) -> bool:
-        """Whether to compare. Parameters without a usable gradient are tried again at the next refresh, and the 2nd, 4th, 8th.
+        """Whether to compare. Parameters without a usable gradient are compared again 1, 2, 4, 8, ... refreshes later.
 
         (Not while a CUDA graph is captured, because it cannot wait for the device.)
         """
@@ -233,8 +233,8 @@ def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, 
         raise UnsupportedError(
             f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
             "Either examples influence each other (statistics of the batch, a loss over pairs), or some examples have no "
-            "loss, or these parameters are used where no torch function shows it (a custom autograd.Function, "
-            f"TorchScript) or in one that draws random numbers; {cure}"
+            "loss, or these parameters are used outside of torch's functions (a custom autograd.Function, TorchScript) or in "
+            f"a function that draws random numbers; {cure}"
         )
     return silent
 

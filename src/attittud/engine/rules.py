@@ -79,7 +79,7 @@ class Bound:
         own = kept[batch_dim] if len(kept) == len(self.call.shape) else None
         if own != 1 and (own != self.examples or self.axis != "first"):
             raise UnsupportedError(
-                f"shape {tuple(shape)} has no dimension for the examples of a result {tuple(self.call.shape)}"
+                f"shape {tuple(shape)} has no dimension for the examples of a result of shape {tuple(self.call.shape)}"
             )
         del kept[batch_dim]
         values = by_example(values, self.axis, self.examples)
@@ -224,7 +224,9 @@ def spreading(b: Bound) -> Found:
     batch_dim = 1 if b.axis == "second" else 0
     shape[batch_dim] = expected[batch_dim]
     if b.call.func in (Tensor.repeat, torch.tile, Tensor.tile) and shape != expected:
-        raise UnsupportedError(f"{b.call.name} repeats a parameter along more dimensions than the one of the examples")
+        raise UnsupportedError(
+            f"{b.call.name} repeats a parameter along other dimensions too, not only along the examples"
+        )
     yield met, b.reduced(b.gradient, met.shape)
 
 

@@ -115,7 +115,7 @@ class ModelLoss:
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
         losses, total = self._sums(check_logits(outputs, self.trainer.model), inputs["labels"], self.shift)
         if self.divides_by_items and num_items_in_batch is not None:
-            # The Trainer divides by the tokens of the whole window on all workers, whose gradients DDP then averages.
+            # The Trainer divides by the tokens of all micro-batches on all workers, whose gradients DDP then averages.
             workers = self.trainer.accelerator.num_processes if self.trainer.args.average_tokens_across_devices else 1
             total = num_items_in_batch / workers
         return losses * (losses.shape[0] / total)
@@ -191,9 +191,9 @@ class Cut:
         leaves = [leaf for _, leaf in self._cuts]
         if not leaves or not walk(loss).leaves <= {id(leaf) for leaf in leaves}:
             raise ValueError(
-                f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} alone, so it cannot be shared "
-                "out among the examples. A loss that the model computes itself (a fused loss without logits, a mixture of "
-                "experts' router loss) does this: turn that off (use_liger_kernel=False, router_aux_loss_coef=0), or "
+                f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} alone, so it cannot be divided "
+                "among the examples. Perhaps the model computes a part of the loss itself (a fused loss without logits, or the "
+                "router loss of a mixture of experts). Turn that off (use_liger_kernel=False, router_aux_loss_coef=0), or "
                 "pass primary_losses=, a function of (model, inputs) that returns one loss per example"
             )
         found = torch.autograd.grad(loss, leaves, allow_unused=True)

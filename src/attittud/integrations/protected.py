@@ -190,8 +190,8 @@ class Forgetting:
             inputs = {
                 key: x.to(device) if isinstance(x, Tensor) else x for key, x in trainer._prepare_inputs(batch).items()
             }
-            # Autocast is needed here, because before training the Trainer has not yet added its own to the model, and both
-            # losses must be computed in the same way.
+            # Autocast is needed here, because the Trainer adds its own autocast only when training begins, and the losses
+            # before and after training must be computed in the same way.
             with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
                 if "labels" in inputs and inputs["labels"].ndim == 2:
                     labels = inputs["labels"]

@@ -59,7 +59,7 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
         etas = [self.eta] * len(auxiliary) if isinstance(self.eta, Eta) else self.eta
         if len(etas) != len(auxiliary):
             raise ValueError(
-                f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; give one Eta, or one each"
+                f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; pass one Eta, or one for each row"
             )
         mean = primary.mean(dim=0)
         # With NaN or Inf there are no directions, as after such a refresh: everything is neutral, and rows stay unchanged.

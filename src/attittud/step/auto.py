@@ -132,10 +132,9 @@ class AutoWeights:
         """Refuse losses with eta='auto' (`judged`) if the judges have never been used."""
         if judged and self.age is None and not asked:
             raise ValueError(
-                f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (in three verbs: call judge() "
-                "before auxiliary()), a callable that "
-                "returns the losses of primary examples that are kept out of training. Once they have been asked it may be "
-                "left out, and the weights stay"
+                f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (or call judge() before "
+                "auxiliary()), a callable that returns the losses of primary examples that are not used for training. After "
+                "its first use it may be left out, and the weights stay as they are"
             )
 
     def gradient(self, judge: Losses, layout: Layout) -> Tensor:
@@ -144,7 +143,8 @@ class AutoWeights:
         The library controls the forward pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to
         the random state.
         """
-        # A large gradient is written straight into one vector, so as not to be held twice; for a small one that takes too long.
+        # A large gradient is written straight into one vector, so that it is not in memory twice. For a small gradient this
+        # would be slower.
         straight = self.workers.size == 1 and layout.size > SMALL
         flat = layout.empty() if straight else None
         passed = None
@@ -217,7 +217,7 @@ def _asked(
     """
     seed = (auto.seed * 1_000_003 + 7 + auto.count) & (2**63 - 1)
     with isolated_forward(auto.model, auto.batch_norm, seed, draws=auto.draws is not False) as seen:
-        more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
+        more = "return the losses of at least two examples, or make the guide with batch_norm='frozen'"
         losses = losses_of(judge, "judge", more, auto.workers)
         if auto.draws is None:
             # One worker cannot run again without the others, and code would be compiled once more.

@@ -100,7 +100,7 @@ class Refresher:
             raise ValueError(f"basis={name!r} keeps no basis, so every step is a refresh; leave refresh at None")
         if asked is False and self.subspace is None:
             raise ValueError(
-                "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
+                "refresh=False before the first refresh: there is no basis yet; leave refresh=None in the first step"
             )
         return self.due(every) if asked is None else asked
 
@@ -138,7 +138,7 @@ class Refresher:
         """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
-                f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
+                f"basis {self.basis.name!r} cannot be built from several primary() calls of one step; use a single call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
         if self.subspace is None and refresh.calls == 0 and self.basis.stored:
@@ -158,7 +158,7 @@ class Refresher:
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         scope = partial(isolated_forward, self.model, self.batch_norm, seed)
         with scope(), self.engine.watch(self.model), torch.enable_grad():
-            more = "return the losses of at least two, better of many"
+            more = "return the losses of at least two examples, better of many"
             scalar = self.basis.needs != "jacobian"
             losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout, may_be_scalar=scalar)
             self.engine.seen()

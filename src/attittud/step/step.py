@@ -446,7 +446,7 @@ class Step(Gradients):
                 self._add_auxiliary(name, Found([waiting.get(key) for key, _ in self.shared.listing.trainable]))
 
     def _narrow(self, kept: Layout) -> None:
-        """Take parameters that only the primary task uses out of the flat vectors."""
+        """Remove from the flat vectors the parameters that only the primary task uses."""
         assert self.layout is not None and self.refresh is not None
         if len(kept.parameters) == len(self.layout.parameters):
             return
@@ -538,7 +538,7 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
     with refresher.engine.watch(refresher.model) if watched else nullcontext():
-        more = "return the losses of at least two, or put the BatchNorm layers into eval()"
+        more = "return the losses of at least two examples, or put the BatchNorm layers into eval()"
         losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
         refresher.engine.seen()
         yield losses
