@@ -5,7 +5,8 @@
 All steps train the same model and take turns one by one, in every order that shifts them, so that neighbours in time are
 compared. Two ratios have goals: A-GEM, which computes the protected gradient in every step, over the plain sum of both losses;
 and methods that leave the protected pass out between refreshes over training on the new data alone, both for such a step
-and for the mean over 30 steps with one refresh. Memory is the peak of a step.
+and for the mean over 30 steps with one refresh. Steps without a goal of their own have their turn in every third round only; a
+ratio compares two steps of one round. Memory is the peak of a step.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ SKIPPING: dict[str, dict[str, Any]] = {
 FRESH: dict[str, dict[str, Any]] = {"a_gem": preset("a_gem"), "pcgrad": preset("pcgrad"), "bloop": preset("bloop")}
 PAIRS = {"a_gem": SUM, "pcgrad": SUM, "bloop": SUM, TWO: SUM, KL: SUM} | dict.fromkeys(SKIPPING, ALONE)
 PAIRS |= {f"{name}{REFRESHED}": ALONE for name in SKIPPING}
+OFTEN = {ALONE, SUM, "a_gem", *SKIPPING}
+RARELY = 3
+"""Rounds until all other steps have their turn again."""
 
 
 class Decoder:
@@ -131,7 +135,7 @@ def actions(work: Decoder) -> dict[str, Callable[[], None]]:
 
 
 def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -> dict[str, Any]:
-    """One model: rounds in which every kind of step has its turn, for `seconds` but at least 20 rounds."""
+    """One model: rounds in which kinds of steps take turns, for `seconds` but at least 20 rounds."""
     work = Decoder(device=device, tiny=quick, seed=seed, checkpointing=name.endswith("checkpointing"))
     steps = actions(work)
     kept = allocated(work.device)
@@ -140,25 +144,26 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
         3
     ):  # kernels are chosen, optimizers make their state; a refresh comes before steps that need its basis
         peaks = {label: peak_bytes(step, work.device) for label, step in steps.items()}
-    labels, times = list(steps), {label: list[float]() for label in steps}
+    times = {label: dict[int, float]() for label in steps}  # by round
     start, done, fewest = time.perf_counter(), 0, 2 if quick else FEWEST
     while done < fewest or time.perf_counter() - start < seconds:
+        labels = [label for label in steps if done % RARELY == 0 or label in OFTEN]
         shift = done % len(labels)
         for label in labels[shift:] + labels[:shift]:
-            times[label].append(seconds_of(steps[label], work.device))
+            times[label][done] = seconds_of(steps[label], work.device)
         done += 1
-    ratios = {label: [a / b for a, b in zip(times[label], times[base], strict=True)] for label, base in PAIRS.items()}
+    ratios = {label: {i: x / times[base][i] for i, x in times[label].items()} for label, base in PAIRS.items()}
     for label in SKIPPING:
-        refreshed = zip(ratios[label], ratios[f"{label}{REFRESHED}"], strict=True)
-        ratios[f"{label}, mean of {EVERY}"] = [((EVERY - 1) * plain + other) / EVERY for plain, other in refreshed]
+        refreshed = ratios[f"{label}{REFRESHED}"].items()
+        ratios[f"{label}, mean of {EVERY}"] = {i: ((EVERY - 1) * ratios[label][i] + x) / EVERY for i, x in refreshed}
     return {
         "parameters": sum(parameter.numel() for parameter in work.model.parameters()),
         "trained": sum(parameter.numel() for parameter in work.trained),
         "rows": work.rows,
         "tokens": work.length,
         "rounds": done,
-        "seconds": {label: statistics.median(found) for label, found in times.items()},
-        "ratios": {label: median(found) for label, found in ratios.items()},
+        "seconds": {label: statistics.median(found.values()) for label, found in times.items()},
+        "ratios": {label: median(list(found.values())) for label, found in ratios.items()},
         "memory": {"kept": kept, "peaks": peaks},
     }
 

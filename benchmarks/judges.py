@@ -2,7 +2,8 @@
 
     python -m benchmarks --only judges
 
-A user pays the mean over `judge_every` steps. On a GPU the steps are also measured as CUDA graphs.
+A user pays the mean over `judge_every` steps. On a GPU the steps are also measured as CUDA graphs. The judges' own forward and
+backward pass, without a guide, is measured too: asking them cannot cost less.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.workloads import SPECS, Workload
 
 MODELS = ("wrn22",)
 JUDGES, JUDGE_EVERY = 16, 4
+ALONE = "judges alone"
 
 
 def actions(work: Workload) -> dict[str, Callable[[], None]]:
@@ -46,6 +48,9 @@ def actions(work: Workload) -> dict[str, Callable[[], None]]:
             )
         work.optimizer.step()
 
+    def alone() -> None:
+        torch.autograd.grad(judge().mean(), list(work.shared().values()))
+
     step("fixed", refresh=True)
     step("auto", asked=True, refresh=True)
     return {
@@ -53,6 +58,7 @@ def actions(work: Workload) -> dict[str, Callable[[], None]]:
         "fixed": lambda: step("fixed"),
         "auto": lambda: step("auto"),
         "auto, judges asked": lambda: step("auto", asked=True),
+        ALONE: alone,
     }
 
 
@@ -78,3 +84,9 @@ def overhead(point: Mapping[str, Any], mode: str) -> float | None:
         return None
     share: float = (times["auto, judges asked"] - times["auto"]) / point["judge_every"] / times["multitask"]
     return share
+
+
+def floor(point: Mapping[str, Any], mode: str) -> float | None:
+    """The part of it that is the judges' own forward and backward pass."""
+    times = point["seconds"].get(mode, {})
+    return times[ALONE] / point["judge_every"] / times["multitask"] if ALONE in times else None

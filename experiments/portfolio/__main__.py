@@ -9,6 +9,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from .page import SEEDS
 from .prepare import DEVELOPMENT, FILES, HELD_OUT
 from .record import RESULTS, header, start
 from .rows import ABLATION, CORE, FINALS, PORTFOLIO, lines
@@ -18,7 +19,7 @@ spread = import_module("experiments.never-regret.__main__").spread
 CATS, CATS_FILE = "cat_vs_dog", "cat-vs-dog"
 CAT_VS_DOG = Path(__file__).parent / "cat-vs-dog.yaml"
 SHARED_MEMORY = Path("/dev/shm")
-SEEDS, ABLATION_SEEDS = 20, 7
+ABLATION_SEEDS = 7
 
 
 def arguments() -> argparse.Namespace:

@@ -44,14 +44,14 @@ from attittud_lab.training.train import chosen_metric, conditions
 
 from .prepare import DEVELOPMENT, FILES
 from .record import header
-from .rows import CONTROL_WEIGHTS, GUIDED, ONE_THREAD, REFERENCES, UNLIMITED, Task, multitask
+from .rows import CONTROL_WEIGHTS, GUIDED, ONE_THREAD, REFERENCES, UNLIMITED, Task, multitask, usual
 from .unit import QUICK, RowMaker, Unit
 
 spread = import_module("experiments.never-regret.__main__").spread
 SHARED_MEMORY = Path("/dev/shm")
 OUT = Path("runs/portfolio/every")
 ABOUT = "about.json"
-REFERENCE, SHARED, PHASES = "reference", "shared", "phases"
+REFERENCE, SHARED, PHASES, USUAL = "reference", "shared", "phases", "usual"
 ENDS = (0.14, 0.2, 0.34, 0.5, 0.67)
 """Shares of the steps after which rungs may lie: predictions of their best looks are kept."""
 THEN = ", then primary"
@@ -79,9 +79,11 @@ WANTED: dict[str, Callable[[Task], list[dict[str, Any]]]] = {
     "own": lambda t: [_own("multitask", weight) for weight in (0.4, 1.0)] if t.shares else [],
     "own_more": lambda t: [_own("multitask", 4.0), _own("pretrain")] if t.shares else [],
     PHASES: lambda t: [multitask(t), _plain(t, "pretrain"), *([_own("pretrain")] if t.shares else [])],
+    USUAL: usual,
 }
-"""Candidates in addition to primary_only, which is in the group `shared`. Those of `phases` train on the primary labels alone
-in the second half of their steps, which the product can do for a whole job."""
+"""Candidates in addition to primary_only, which is in the groups `shared` and `usual`. The latter has the default candidates
+alone and is not in the wide set. Those of `phases` train on the primary labels alone in the second half of their steps, which
+the product can do for a whole job."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Table:
         config = fitted(config, folds.smallest, product.phase_lengths(config), 1)
         self.config = in_phases(config) if group == PHASES else config
         self.entries = smaller_basis(candidates(config, data), folds.smallest)
-        if group != SHARED:
+        if group not in (SHARED, USUAL):
             self.entries = self.entries[1:]
         self.arrays: dict[str, Any] = {
             "targets": held.numpy(),
@@ -283,8 +285,15 @@ def parts(given: argparse.Namespace, jobs: dict[str, Path]) -> list[Part]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments.portfolio.every", description=__doc__)
     parser.add_argument("--pairs", nargs="+", metavar="PAIR", help="only these pairs")
-    every = (*WANTED, REFERENCE)
-    parser.add_argument("--groups", nargs="+", choices=every, default=every, help="default: all, the longest first")
+    every = [*WANTED, REFERENCE]
+    wide = [name for name in every if name != USUAL]
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        choices=every,
+        default=wide,
+        help="default: all but `usual`, the longest first; `usual` alone has the default candidates of a portfolio",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--first-seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: the cores)")

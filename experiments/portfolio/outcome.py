@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 
+from attittud_lab.portfolio.leaderboard import CHANCE
 from attittud_lab.statistics import ALPHA, Difference, Summary, holm, paired, summarise
 
-from .record import Lines
+from .record import RESULTS, Lines
 from .rows import CONTROL, ENSEMBLE, MULTITASK, PORTFOLIO, PRIMARY_FOLDS, PRIMARY_ONLY, REFERENCES, SINGLE
 
 Values = dict[str, dict[int, float]]
@@ -21,6 +24,7 @@ FOLDED, MIXED, PLAIN = f"{CONTROL}/{SINGLE}", f"{CONTROL}/{ENSEMBLE}", f"{PRIMAR
 WORST_MEAN, WANTED, NOT_BELOW, MOST_RUNS = -1.5, {SINGLE: 2.0, ENSEMBLE: 2.5}, -0.5, 12.0
 WORTHWHILE = 0.5
 """Points that auxiliary data must bring to have helped."""
+CASES = RESULTS / "development-cases.json"
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -128,11 +132,12 @@ def goals(lines: Lines, sharing: Iterable[str]) -> list[Goal]:
     one = compared(data, PORTFOLIOS[ENSEMBLE], MIXED, set(sharing))
     wanted = "`ensemble` to (c) where tasks share their classes: above 0, and so is the interval"
     found.append(Goal(wanted, *((interval(one.mean), one.mean.low > 0) if one else NOT_MEASURED)))
-    runs = cost(lines, PORTFOLIOS[SINGLE])
-    wanted = f"cost of `single`: at most {MOST_RUNS:g} full runs on every pair"
-    most = max(runs, key=lambda pair: runs[pair]) if runs else ""
-    words = f"{fmean(runs.values()):.1f} on average, {runs[most]:.1f} on {most}" if runs else ""
-    found.append(Goal(wanted, *((words, runs[most] <= MOST_RUNS) if runs else NOT_MEASURED)))
+    times, steps = time_cost(lines, PORTFOLIOS[SINGLE]), cost(lines, PORTFOLIOS[SINGLE])
+    wanted = f"cost of `single`: at most the time of {MOST_RUNS:g} full runs on every pair"
+    most = max(times, key=lambda pair: times[pair]) if times else ""
+    words = f"{fmean(times.values()):.1f} on average, {times[most]:.1f} on {most}" if times else ""
+    words += f" (by steps {fmean(steps.values()):.1f}, at most {max(steps.values()):.1f})" if times else ""
+    found.append(Goal(wanted, *((words, times[most] <= MOST_RUNS) if times else NOT_MEASURED)))
     return found
 
 
@@ -185,6 +190,15 @@ def cost(lines: Lines, row: str) -> dict[str, float]:
     return {pair: fmean(runs) for pair, runs in found.items()}
 
 
+def time_cost(lines: Lines, row: str) -> dict[str, float]:
+    """The time that a row took over that of one run of multitask with the same seed, by pair, mean over seeds."""
+    found: dict[str, list[float]] = {}
+    for (pair, name, seed), line in sorted(lines.items()):
+        if name == row and (run := lines.get((pair, MULTITASK, seed))):
+            found.setdefault(pair, []).append(line["seconds"] / (run["seconds"] / run["runs"]))
+    return {pair: fmean(runs) for pair, runs in found.items()}
+
+
 @dataclass(frozen=True)
 class Foretold:
     """The chance that was printed, the evidence behind it, and what came of it."""
@@ -204,6 +218,16 @@ def foretold(lines: Lines, row: str = PORTFOLIOS[SINGLE], other: str = PLAIN) ->
             more = lines[pair, row, seed]["accuracy"] - lines[pair, other, seed]["accuracy"]
             found.append(Foretold(line["chance"]["value"], line["chance"]["evidence"], more > WORTHWHILE))
     return found
+
+
+def development_cases(path: Path = CASES) -> list[Foretold]:
+    """What the chance was fitted to (`policies --cases` wrote it), with the chances that the product gives."""
+    found = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    return [
+        Foretold(CHANCE.of(one["evidence"]), one["evidence"], one["single"] - one["primary_folds"] > WORTHWHILE)
+        for one in found
+        if one["evidence"] is not None
+    ]
 
 
 def multitask_helped(lines: Lines) -> list[Foretold]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +21,7 @@ from .outcome import (
     cat_vs_dog,
     compared,
     cost,
+    development_cases,
     foretold,
     goals,
     interval,
@@ -37,6 +39,7 @@ CATS = "cat-vs-dog"
 PLOT = DOCS / "portfolio-never-regret.svg"
 Results = dict[str, tuple[dict[str, Any], Lines]]
 """By half: header and lines."""
+SEEDS = 20
 AGAINST = {"(a)": BETTER, "(b)": FOLDED, "(c)": MIXED}
 
 ABOUT = """\
@@ -95,6 +98,9 @@ def summary(lines: Lines) -> str:
             found = f"the strategies of ATTITTUD as further candidates change `{final}` by {interval(one.mean)} points"
             adds = "they add something" if one.mean.low > 0 else "**the decomposition adds nothing here**"
             words.append(f"{found[0].upper()}{found[1:]}: {adds}.")
+    seeds = len({seed for _, row, seed in lines if row in PORTFOLIOS.values()})
+    if words and seeds < SEEDS:
+        words.insert(0, f"**So far {seeds} of {SEEDS} seeds have been run; the figures below are not final.**")
     return " ".join(words) or "Not measured yet."
 
 
@@ -213,21 +219,23 @@ def chances(results: Results) -> str:
         "| pairs | runs | helped | AUROC | AUROC for tuned multitask |",
         "|---|---|---|---|---|",
     ]
-    tables = []
+    tables = list[str]()
+    fitted = development_cases()
+    groups = {"development (fitted to these)": (fitted, math.nan)}
     for half, (_, lines) in results.items():
-        own = foretold(lines)
+        groups[half] = (foretold(lines), auroc(multitask_helped(lines)))
+    for half, (own, other) in groups.items():
         if not own:
             continue
         share = fmean(one.helped for one in own)
-        found.append(f"| {half} | {len(own)} | {share:.0%} | {auroc(own):.2f} | {auroc(multitask_helped(lines)):.2f} |")
-        rows = ["", f"Reliability, {half} pairs:", "", "| chance | runs | mean chance | helped |", "|---|---|---|---|"]
+        beside = "" if math.isnan(other) else f"{other:.2f}"
+        found.append(f"| {half} | {len(own)} | {share:.0%} | {auroc(own):.2f} | {beside} |")
+        tables += ["", f"Reliability, {half}:", "", "| chance | runs | mean chance | helped |", "|---|---|---|---|"]
         for low, high, count, chance, helped in reliability(own):
-            rows.append(f"| {low:.0%} to {high:.0%} | {count} | {chance:.0%} | {helped:.0%} |")
-        tables += rows
-        if half == DEVELOPMENT:
-            intercept, slope = calibrated(own)
-            tables += ["", f"Logistic regression on development pairs: intercept {intercept:.2f}, slope {slope:.1f}."]
-    return "\n".join(found + tables) if tables else "Not measured yet."
+            tables.append(f"| {low:.0%} to {high:.0%} | {count} | {chance:.0%} | {helped:.0%} |")
+    intercept, slope = calibrated(fitted)
+    tables += ["", f"Logistic regression on the development pairs: intercept {intercept:.2f}, slope {slope:.2f}."]
+    return "\n".join(found + tables)
 
 
 def made_with(results: Results) -> str:

@@ -26,6 +26,7 @@ from attittud_lab.portfolio.budget import rung_look
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, survivors
 from attittud_lab.portfolio.leaderboard import Standing, chance
+from attittud_lab.runs.result import provenance
 
 from .every import REFERENCE, THEN
 from .outcome import (
@@ -114,15 +115,16 @@ class Known:
         return self.held_out.likely(trained.outputs(look))
 
 
-def read(folder: Path, only: Iterable[str] | None = None) -> list[Known]:
-    """All pairs and seeds that have all their files."""
+def read(folder: Path, only: Iterable[str] | None = None, *, needs_reference: bool = True) -> list[Known]:
+    """All pairs and seeds that have all their files; reference (a) may be missing where it is not needed."""
     groups: dict[tuple[str, int], dict[str, Path]] = {}
     for path in sorted(folder.glob("*.npz")):
         pair, seed, group, _ = path.name.rsplit(".", 3)
         if only is None or pair in only:
             groups.setdefault((pair, int(seed)), {})[group] = path
     most = {pair: max(len(files) for (other, _), files in groups.items() if other == pair) for pair, _ in groups}
-    return [_read(*key, files) for key, files in groups.items() if len(files) == most[key[0]] and REFERENCE in files]
+    whole = {key: files for key, files in groups.items() if len(files) == most[key[0]]}
+    return [_read(*key, files) for key, files in whole.items() if REFERENCE in files or not needs_reference]
 
 
 def _read(pair: str, seed: int, files: Mapping[str, Path]) -> Known:
@@ -330,12 +332,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.portfolio.policies", description=__doc__)
     parser.add_argument("folder", type=Path, help="what `every` wrote")
     parser.add_argument("--pairs", nargs="+", metavar="PAIR", help="only these pairs")
+    parser.add_argument(
+        "--cases",
+        type=Path,
+        metavar="FILE",
+        help="only write what the chance is fitted to; the group `usual` is enough",
+    )
     given = parser.parse_args()
-    known = read(given.folder, given.pairs)
+    known = read(given.folder, given.pairs, needs_reference=given.cases is None)
     if not known:
         raise SystemExit(
             f"{given.folder} has no pair and seed with all files; run python -m experiments.portfolio.every"
         )
+    if given.cases is not None:
+        given.cases.write_text(json.dumps(cases(known), indent=1) + "\n", encoding="utf-8")
+        return
     tried = [*CONTROLS, *policies()]
     data, runs = outcomes(known, tried)
     print(f"{len(data)} pairs, {len(known)} pairs and seeds")
@@ -344,6 +355,18 @@ def main() -> None:
     for policy in tried:
         print(line(data, policy, runs[policy.name], sharing))
     chances(known, next(policy for policy in tried if policy.name == f"{SINGLE}: default"), data)
+
+
+def cases(known: Sequence[Known]) -> dict[str, Any]:
+    """Evidence and accuracies with the product's defaults, case by case, and what they were made with."""
+    found = []
+    for one in known:
+        single, plain = simulate(Policy(SINGLE), one), simulate(CONTROLS[-1], one)
+        found.append(
+            {"pair": one.pair, "seed": one.seed, "evidence": single.evidence}
+            | {"single": single.accuracy, "primary_folds": plain.accuracy}
+        )
+    return {"made_with": provenance(["numpy", "scikit-learn"]), "cases": found}
 
 
 def chances(known: Sequence[Known], policy: Policy, data: Mapping[str, Values]) -> None:

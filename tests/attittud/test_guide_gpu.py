@@ -86,6 +86,17 @@ def test_a_step_never_waits(model, basis, include_mean):
     assert torch.isfinite(report.cosine)
 
 
+@pytest.mark.parametrize("basis", ["mean", "running_mean", "sets", "sketch"])
+def test_nothing_waits_where_tensors_are_compared_one_by_one(basis):
+    run = Run(Perceptron(), basis=basis, scope="tensor", rank=16, engine="loop")
+    for refresh in (True, False, True, False, False):  # later ones are captured
+        run.step(refresh)
+    with no_waiting():
+        report = run.step(False)
+        run.step(True)
+    assert torch.isfinite(report.cosine)
+
+
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_a_refresh_never_waits(engine):
     run = Run(Perceptron(), engine=engine)

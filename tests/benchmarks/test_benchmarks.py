@@ -17,6 +17,7 @@ from benchmarks.__main__ import arguments as arguments_of_the_command
 from benchmarks.__main__ import main as command
 from benchmarks.figures import figures
 from benchmarks.goals import NAMES, Goal, goals
+from benchmarks.judges import floor
 from benchmarks.limits import TOPICS, missed
 from benchmarks.page import FOLDER, PAGE, TABLES, page
 from benchmarks.quotes import ROOT as REPOSITORY
@@ -58,7 +59,8 @@ def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     assert "note" not in point["methods"]["attittud loop"]
     assert point["revision"] == result["provenance"]["revision"]
     judges = load(tmp_path)["judges"]["points"]["wrn22"]
-    assert judges["seconds"]["eager"].keys() == {"multitask", "fixed", "auto", "auto, judges asked"}
+    assert judges["seconds"]["eager"].keys() == {"multitask", "fixed", "auto", "auto, judges asked", "judges alone"}
+    assert floor(judges, "eager") > 0
     later = load(tmp_path)
     later["wrn22"]["points"]["k=2 m=4"]["revision"] = "zzz"
     assert ", zzz." in tables(later, [])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attittud_lab.config.load import load
+from attittud_lab.portfolio.leaderboard import CHANCE
 from attittud_lab.training.train import load_data
 from experiments.portfolio import declare, examples, outcome, page, pairs, prepare
 
@@ -113,6 +114,9 @@ def test_earlier_pairs_become_jobs(name, tmp_path):
 # ---------------------------------------------------------------------------------------------------- statistics
 
 
+SECONDS = {"portfolio/single": 6.0}
+
+
 def made_up(**rows):
     """Lines of pairs: test accuracies by row and pair, one for each seed."""
     found = {}
@@ -121,7 +125,13 @@ def made_up(**rows):
         for pair, values in by_pair.items():
             for seed, accuracy in enumerate(values):
                 chance = {"value": 0.9 if pair == "p" else 0.1, "evidence": 2.0 if pair == "p" else -1.0}
-                line = {"accuracy": accuracy, "runs": 11.0, "chance": chance, "model": {"members": 1, "bytes": 10}}
+                line = {
+                    "accuracy": accuracy,
+                    "runs": 11.0,
+                    "seconds": SECONDS.get(name, 5.5),
+                    "chance": chance,
+                    "model": {"members": 1, "bytes": 10},
+                }
                 found[pair, name, seed] = line | {"pair": pair, "row": name, "seed": seed, "spent": 1.0}
     return found
 
@@ -183,7 +193,7 @@ def test_goals_are_met_or_missed(single, met):
     found = outcome.goals(made_up(**BASE, portfolio__single=single), ["p"])
     assert [goal.met for goal in found if "`single` to (a)" in goal.wanted] == met
     assert all(goal.met is None for goal in found if "`ensemble`" in goal.wanted)
-    assert found[-1].met and "11.0 on average" in found[-1].measured
+    assert found[-1].met and "12.0 on average" in found[-1].measured
     ensemble = {pair: [value + 1 for value in values] for pair, values in single.items()}
     found = outcome.goals(made_up(**BASE, portfolio__single=single, portfolio__ensemble=ensemble), ["p"])
     assert not any(goal.met is None for goal in found) and len(found) == 16
@@ -208,6 +218,20 @@ def test_the_chance_is_compared_with_what_came_of_it():
     assert outcome.auroc(alike) == 0.5 and np.isnan(outcome.auroc(alike[:1]))
 
 
+def test_the_cost_is_the_time_of_runs_of_multitask():
+    """A line of multitask has the seconds of all its runs: here 11 in 5.5 seconds."""
+    lines = made_up(**BASE, portfolio__single={"p": around(78), "q": around(78)})
+    assert outcome.time_cost(lines, "portfolio/single") == pytest.approx({"p": 12.0, "q": 12.0})
+    goal = outcome.goals(lines, [])[-1]
+    assert goal.met and goal.measured.startswith("12.0 on average") and "by steps 11.0" in goal.measured
+
+
+def test_the_chance_of_the_product_is_the_one_fitted_to_the_development_pairs():
+    found = outcome.development_cases()
+    assert (CHANCE.intercept, CHANCE.slope) == pytest.approx(outcome.calibrated(found), abs=0.005)
+    assert CHANCE.calibrated and outcome.auroc(found) > 0.75
+
+
 def test_calibration_finds_the_chances_that_made_the_outcomes():
     random = np.random.default_rng(0)
     gains = random.normal(size=4000) / 5
@@ -225,6 +249,7 @@ def test_the_page_says_what_was_missed_and_whether_the_decomposition_adds_anythi
     assert "the decomposition adds nothing here" in text.split("\n\n")[1]
     assert "loses on q" in text and "**missed**" in text and "| `with_attittud` |" in text
     assert "## The chance" in text and "| 80% to 100% | 6 | 90% | 100% |" in text
+    assert "So far 6 of 20 seeds" in text.split("\n\n")[1]
     assert "Not measured yet." in page.page({})
 
 

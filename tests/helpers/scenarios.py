@@ -326,7 +326,7 @@ def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
         w.take(guide.combine())
 
 
-def guarded(w: World, name: str, **options: Any) -> None:
+def guarded(w: World, name: str, *, sets: int = 2, **options: Any) -> None:
     """A guard preset, which is given no more than it needs: mean losses, and none between refreshes."""
     settings = preset(name) | options
     if name == "gu":
@@ -337,8 +337,9 @@ def guarded(w: World, name: str, **options: Any) -> None:
         if name == "orthograd":
             losses = w.losses(w.share(4 * i % 12, M))
         elif name == "ogpsa":
-            # Two sets: each worker has its even part of both.
-            losses = torch.stack([w.problem.losses(w.even(*part)).mean() for part in ((0, 12), (12, M))])
+            # Each worker has its even part of every set.
+            parts = ((0, 12), (12, M))[:sets]
+            losses = torch.stack([w.problem.losses(w.even(*part)).mean() for part in parts])
         else:
             losses = w.problem.losses(w.even(0, M)).mean()
         w.take(guide.backward(primary=losses if guide.primary_due else None, auxiliary=w.auxiliary(at)))
@@ -355,6 +356,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     },
     **{f"guard {name}": lambda w, name=name: guarded(w, name) for name in ("a_gem", "orthograd", "bloop", "gu")},
     "guard ogpsa": lambda w: guarded(w, "ogpsa", refresh_every=2),
+    "guard ogpsa, one set": lambda w: guarded(w, "ogpsa", sets=1, refresh_every=2),
     "guard gru": lambda w: guarded(w, "gru", refresh_every=2, scope="tensor"),
     "guard sketch, tensor by tensor": lambda w: plain(w, scope="tensor"),
     "svd of few examples": lambda w: plain(w, basis="svd", m=10),

@@ -28,8 +28,7 @@ REGISTERED = {
 OTHER_MEANINGS = {  # a word that is also a setting of something else, which the comparison is about
     "attittud/_checks.py": {"auto": "eta"},
     "attittud/guide.py": {"auto": "eta"},
-    "attittud/step/refresh.py": {"mean": "what a basis needs from the losses"},
-    "attittud/step/step.py": {"mean": "what a basis needs from the losses"},
+    "attittud/basis/base.py": {"mean": "what a basis needs from the losses"},
     "attittud_lab/data/parts.py": {"auto": "data.kind", "random": "the kind of label noise"},
     "attittud_lab/report/collect.py": {"auto": "training.metric"},
     "attittud_lab/strategies/mixing.py": {"mean": "the vector that bloop keeps"},

@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter, is_
+from types import NoneType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from attittud._torch import as_parts, concatenate, foreach_add_, foreach_copy_, foreach_zero_, of_all_rows
+from attittud.kernels.segments import Segments
 
 Named = Sequence[tuple[str, nn.Parameter]]
 
@@ -94,6 +97,11 @@ class Layout:
             parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
         return dict(zip(map(id, self.parameters), parts, strict=True))
 
+    @cached_property
+    def segments(self) -> Segments:
+        """The parameters as segments of a vector, for products parameter by parameter."""
+        return Segments(self._sizes, self.device)
+
     def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Consecutive parts of `flat` (D, or r x D), one for each parameter, as vectors (or r x n)."""
         found: tuple[Tensor, ...] = flat.split(self._sizes, dim=-1)
@@ -105,9 +113,12 @@ class Layout:
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
+        kinds = set(map(type, gradients))
+        if kinds == {NoneType}:
+            return self.empty().zero_()
         # Unusual gradients take the slow path: None, sparse tensors and other subclasses. So does a single gradient, because
         # `concatenate` would not copy it.
-        if len(gradients) > 1 and set(map(type, gradients)) == {Tensor}:
+        if len(gradients) > 1 and kinds == {Tensor}:
             parts = cast(list[Tensor], list(gradients))
             for i in self._reordered:
                 own, strides = parts[i].stride(), self.strides[i]

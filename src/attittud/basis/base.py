@@ -16,6 +16,7 @@ from attittud.autograd.layout import EVERYTHING, Layout, Share
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
+from attittud.kernels.segments import WHOLE, Whole
 from attittud.workers.one import Workers
 
 Scope = Callable[[], AbstractContextManager[object]]
@@ -46,6 +47,7 @@ class Refresh:
     old: tuple[Tensor, Tensor] | None = None  # the previous V and a factor, for a basis that continues from factor @ V
     factor: Tensor | None = None  # the factor for the new V
     scale: Tensor | None = None  # a factor for each column, if inner products are not Euclidean
+    columns: Whole = WHOLE  # the columns that belong together: each parameter may have its own directions
 
     @property
     def first(self) -> int | Tensor:
@@ -96,6 +98,10 @@ class Refresh:
         """Keep the factor for the next refresh: factor @ V are the rows from which V was made."""
         self.factor = factor
 
+    def separate(self) -> None:
+        """Give each parameter its own directions."""
+        self.columns = self.layout.segments
+
     def rescale_(self, scale: Tensor) -> None:
         """Multiply each column by a factor, because inner products are not Euclidean."""
         self.scale = scale
@@ -140,6 +146,8 @@ class Basis(ABC):
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
     least: ClassVar[int] = 2  # how many entries the primary losses need at least, if the basis needs J
     single: ClassVar[bool] = True  # whether these entries are single examples
+    together: ClassVar[bool] = False
+    """Whether `finish` leaves products of rows to `refresh.columns`: scope="tensor" then finishes all parameters at once."""
     label: ClassVar[str] = ""  # the name with the options that decide the meaning of V; empty: the name alone
 
     def rank(self, asked: int) -> int:
@@ -149,6 +157,10 @@ class Basis(ABC):
     def working_rows(self, rank: int, examples: int) -> int:
         """How many rows of length D a refresh works on in addition to the stored V."""
         return rank
+
+    def takes_mean(self, refresh: Refresh, count: int) -> bool:
+        """Whether this basis needs only the mean gradient of `count` losses, and not J."""
+        return self.needs == "mean"
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
         """Add the examples of one primary call; `refresh.put` keeps the rows collected so far."""
@@ -161,7 +173,7 @@ class Basis(ABC):
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
     """Orthonormalise the collected rows. `most`: the largest possible number of directions."""
     assert refresh.rows is not None
-    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most).finite
+    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most, columns=refresh.columns).finite
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers

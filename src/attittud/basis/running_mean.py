@@ -15,7 +15,6 @@ from torch import Tensor
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored
-from attittud.kernels import add_product_
 
 
 class Remembering(Stored):
@@ -45,6 +44,7 @@ class Remembering(Stored):
 class RunningMean(Basis):
     name = "running_mean"
     needs = "mean"
+    together = True
     subspace = Remembering
 
     def __init__(self, rate: float = 0.1, start: Literal["zero", "first"] = "first") -> None:
@@ -63,9 +63,10 @@ class RunningMean(Basis):
         assert rows is not None
         if refresh.old is not None:
             mean, factor = refresh.old
-            add_product_(rows.mul_(self.rate), (1 - self.rate) * factor.to(rows.dtype), mean.to(rows.dtype))
+            weights = (1 - self.rate) * factor.to(rows.dtype)
+            refresh.columns.add_product_(rows.mul_(self.rate), weights, mean.to(rows.dtype))
         elif self.start == "zero":
             rows.mul_(self.rate)
-        found = orthonormalise_(rows, refresh.workers.sum_columns)
+        found = orthonormalise_(rows, refresh.workers.sum_columns, columns=refresh.columns)
         refresh.remember(found.factor)
         return found.finite

@@ -11,14 +11,18 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh, orthonormal_rows
 from attittud.engine.base import Jacobian
-from attittud.kernels import gram
 
 
 class Sets(Basis):
     name = "sets"
     needs = "jacobian"
+    together = True
     least = 1
     single = False
+
+    def takes_mean(self, refresh: Refresh, count: int) -> bool:
+        # The only row of J: the pass that computes the mean gradient gives it too.
+        return count == 1 and (refresh.rows is None or refresh.rows.shape[0] == 1)
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         count = jacobian.examples
@@ -33,6 +37,6 @@ class Sets(Basis):
     def finish(self, refresh: Refresh) -> Tensor:
         refresh.sum_examples_()
         assert refresh.rows is not None
-        squares = refresh.workers.sum_columns(gram(refresh.rows).diagonal().clone())
-        refresh.rows.mul_(torch.where(squares > 0, squares.rsqrt(), 0.0).to(refresh.rows.dtype)[:, None])
+        squares = refresh.workers.sum_columns(refresh.columns.squares(refresh.rows))
+        refresh.columns.scale_(refresh.rows, torch.where(squares > 0, squares.rsqrt(), 0.0))
         return orthonormal_rows(refresh)

@@ -14,29 +14,24 @@ from torch import Tensor
 from attittud.autograd.layout import Layout
 from attittud.basis.base import Basis, Refresh
 from attittud.basis.subspace import Directions, Stored
-from attittud.kernels import Products, add_rows_, project
+from attittud.kernels import Products
 
 
 class Blocks(Stored):
     """Directions that are zero outside of one parameter; they are numbered row by row."""
 
     def lengths(self) -> Tensor:
-        wide = torch.promote_types(self.rows.dtype, torch.float32)
-        parts = self.layout.parts(self.rows)
-        return torch.stack([torch.linalg.vector_norm(part, dim=1, dtype=wide) for part in parts], dim=1).flatten()
+        return self.layout.segments.squares(self.rows).sqrt().flatten()
 
     def project(self, x: Tensor) -> Tensor:
-        pairs = zip(self.layout.parts(self.rows), self.layout.parts(x), strict=True)
-        return torch.stack([project(rows, part) for rows, part in pairs], dim=1).flatten()
+        return self.layout.segments.project(self.rows, x).flatten()
 
     def products(self, x: Tensor, y: Tensor | None) -> Products:
         assert y is not None
         return Products(self.project(x), self.project(y), self.inner(x, x), self.inner(y, y), self.inner(x, y))
 
     def add_(self, x: Tensor, weights: Tensor) -> None:
-        columns = weights.view(self.rows.shape[0], -1).unbind(1)
-        for part, rows, own in zip(self.layout.parts(x), self.layout.parts(self.rows), columns, strict=True):
-            add_rows_(part, rows, own)
+        self.layout.segments.add_rows_(x, self.rows, weights.view(self.rows.shape[0], -1))
 
     def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
         return Directions.lift_(self, weights, x, y, x_factor, y_factor)
@@ -46,11 +41,14 @@ class Blocks(Stored):
 
 
 class Tensorwise(Basis):
-    """A mixin for another basis: that basis then finishes the rows of each parameter separately."""
+    """A mixin for another basis: that basis finishes the rows of each parameter separately, all at once or one by one."""
 
     subspace = Blocks
 
     def finish(self, refresh: Refresh) -> Tensor:
+        if self.together:
+            refresh.separate()
+            return super().finish(refresh)  # type: ignore[safe-super] # the next class is a basis
         layout, nothing = refresh.layout, [None] * len(refresh.layout.named)
         rows, single = (nothing if x is None else layout.parts(x) for x in (refresh.rows, refresh.single))
         old = nothing if refresh.old is None else list(zip(layout.parts(refresh.old[0]), refresh.old[1], strict=True))

@@ -146,7 +146,7 @@ class Refresher:
             rank = min(self.rank, examples) if complete and self.basis.needs == "jacobian" else self.rank
             working = partial(self.basis.working_rows, examples=examples)
             check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
-        uses_j = self.basis.needs == "jacobian"
+        uses_j = self.basis.needs == "jacobian" and not self.basis.takes_mean(refresh, losses.shape[0])
         refresh.receive(share, share.count(losses), scaled=scaled and uses_j, complete=complete, scope=scope)
         if uses_j:
             with torch.enable_grad():
@@ -164,7 +164,7 @@ class Refresher:
             self.engine.seen()
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, complete=True, scope=scope)
-            if self.basis.needs == "mean":
+            if self.basis.takes_mean(refresh, losses.shape[0]):
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.put(self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones))
 

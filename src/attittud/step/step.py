@@ -376,6 +376,7 @@ class Step(Gradients):
         if pending and basis_losses is not None and self.primary_calls == 0:
             self.basis_losses = basis_losses
         contributes = self.refresh if pending and self.basis_losses is None else None
+        takes_mean = contributes is not None and basis.takes_mean(contributes, losses.shape[0])
         if contributes is not None:
             self.refresher.take_in(contributes, losses, share, scaled=True, complete=self.reach_complete)
         retain_graph = graph.retained or (contributes is not None and basis.keeps_graph)
@@ -386,7 +387,7 @@ class Step(Gradients):
         self.primary_calls += 1
         if not self.in_span:
             self.primary_gradient = _added(self, 0, self.primary_gradient, inside)
-        if contributes is not None and basis.needs == "mean" and self.primary_gradient is not None:
+        if contributes is not None and takes_mean and self.primary_gradient is not None:
             # This is the running sum, which includes the earlier calls.
             contributes.put(self.primary_gradient[None].clone())
         if not self.in_span:

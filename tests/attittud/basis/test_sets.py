@@ -36,6 +36,39 @@ def test_one_set_equals_the_basis_mean():
     assert all(torch.allclose(results[0][name], results[1][name], atol=1e-12) for name in results[0])
 
 
+@pytest.mark.parametrize("callable_", [False, True])
+@pytest.mark.parametrize("scope", ["model", "tensor"])
+def test_one_set_needs_no_pass_of_its_own(scope, callable_):
+    p = problem("mlp", torch.float64, m=9)
+    guide, passes = Guide(p.model, **SETTINGS, scope=scope), []
+    next(p.model.parameters()).register_hook(lambda gradient: passes.append("a gradient"))
+
+    def primary():
+        return p.losses().mean()[None]
+
+    guide.backward(primary=primary if callable_ else primary(), auxiliary=p.loss())
+    assert len(passes) == 2  # the protected loss and the new one
+
+
+def test_one_set_in_several_calls_and_from_basis_losses():
+    updates = []
+    for number in range(3):
+        p = problem("mlp", torch.float64, m=8)
+        guide = Guide(p.model, **SETTINGS)
+        if number == 0:
+            guide.backward(primary=p.losses().mean()[None], auxiliary=p.loss())
+        elif number == 1:
+            for at in (slice(0, 4), slice(4, 8)):
+                guide.primary(p.losses(at).mean()[None] / 2)
+            guide.auxiliary(p.loss())
+            guide.combine()
+        else:
+            basis = lambda p=p: p.losses().mean()[None]  # noqa: E731
+            guide.backward(primary=p.losses(slice(0, 3)).mean()[None], auxiliary=p.loss(), basis_losses=basis)
+        updates.append(flat(p.grads(), guide.shared_parameters))
+    assert all(torch.allclose(updates[0], other, atol=1e-12) for other in updates[1:])
+
+
 def test_losses_of_single_examples_are_refused_as_sets():
     p = problem("mlp", torch.float64, m=9)
     with pytest.raises(ValueError, match="average them over each set"):

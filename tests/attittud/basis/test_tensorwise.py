@@ -1,9 +1,13 @@
 """scope="tensor": every parameter is treated as if it were the only one."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import nn
 
-from attittud import Eta, Guide
+from attittud import Eta, Guide, preset
+from tests.helpers.counting import operations, own_calls
 from tests.helpers.oracle import error
 from tests.helpers.zoo import problem
 
@@ -80,3 +84,78 @@ def test_a_state_of_another_scope_is_refused():
         Guide(p.model, eta=ETA, rank=3).load_state_dict(guide.state_dict())
     with pytest.raises(ValueError, match="scope='model'"):
         guide.subspace.squares(guide.subspace.rows[0], guide.subspace.rows[0])
+
+
+class Many(nn.Module):
+    """A network of many small tensors, as a model with LoRA has."""
+
+    def __init__(self, tensors: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = nn.ParameterList([torch.randn(8 + i % 3) for i in range(tensors)])
+
+    def forward(self, x: float) -> torch.Tensor:
+        return torch.stack([(x * part).sin().sum() for part in self.parts]).sum()
+
+
+def steps_of(tensors: int) -> tuple[nn.Module, Guide, Callable[..., None]]:
+    """A guide after some steps, with losses that are computed outside of what is counted."""
+    model = Many(tensors)
+    guide = Guide(model, **preset("ogpsa"))
+
+    def step(primary: torch.Tensor | None, auxiliary: torch.Tensor) -> None:
+        model.zero_grad()
+        guide.primary(primary, refresh=primary is not None)
+        guide.auxiliary(auxiliary)
+        guide.combine()
+
+    for refresh in (True, False, True, False):
+        step(model(0.3)[None] if refresh else None, model(0.7))
+    return model, guide, step
+
+
+def counted(tensors: int, *, refresh: bool) -> tuple[int, int]:
+    """Operations without those of the backward passes, and our own functions."""
+    model, _, step = steps_of(tensors)
+    losses = [(model(0.3)[None] if refresh else None, model(0.7)) for _ in range(2)]
+    with operations() as passes:
+        for x in (0.3, 0.7) if refresh else (0.7,):
+            torch.autograd.grad(model(x), list(model.parameters()))
+    with operations() as forward:
+        for x in (0.3, 0.7) if refresh else (0.7,):
+            model(x)
+    with operations() as found:
+        step(*losses[0])
+    return found.total() - passes.total() + forward.total(), own_calls(lambda: step(*losses[1]))
+
+
+@pytest.mark.parametrize(("refresh", "most"), [(False, 80), (True, 200)])
+def test_a_step_has_the_same_operations_for_any_number_of_tensors(refresh, most):
+    few, many = counted(50, refresh=refresh), counted(300, refresh=refresh)
+    assert few == many and few[0] <= most and few[1] <= 2 * most
+
+
+@pytest.mark.parametrize("basis", ["sets", "mean", "running_mean", "sketch", "exact", "svd"])
+def test_one_tensor_that_is_not_finite_keeps_the_basis_of_all(basis):
+    model = Many(4)
+    guide = Guide(model, eta=ETA, basis=basis, scope="tensor", rank=2, refresh_every=1)
+    guide.backward(primary=torch.stack([model(0.3), model(0.5)]), auxiliary=model(0.7))
+    before = guide.subspace.rows.clone()
+    broken = torch.stack([model(0.4), model(0.6)]) + model.parts[1][0] * torch.tensor(float("inf"))
+    assert not bool(guide.backward(primary=broken, auxiliary=model(0.7)).skipped_refreshes == 0)
+    assert torch.equal(guide.subspace.rows, before)
+
+
+@pytest.mark.parametrize("basis", ["sets", "mean", "running_mean", "sketch"])
+def test_all_parameters_at_once_are_as_one_after_the_other(basis, monkeypatch):
+    updates = []
+    for together in (True, False):
+        p = problem("mlp", torch.float64, m=9)
+        guide = Guide(p.model, eta=ETA, basis=basis, scope="tensor", rank=3, refresh_every=1)
+        assert guide.basis.together
+        monkeypatch.setattr(type(guide.basis), "together", together)
+        for at in (slice(0, 3), slice(3, 6)):  # a running mean goes on from the first
+            p.model.zero_grad()
+            guide.backward(primary=p.losses(at), auxiliary=p.loss())
+        updates.append(p.grads())
+    assert error(*updates) < 1e-12
